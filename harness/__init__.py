@@ -1,7 +1,6 @@
 """What `demo`, `benchmarks` and `nemesis` stand on: real members, and what is done to them.
 
 Read in this order: `member_processes` (`quorumlog serve` as processes), `proxy` (a network between them
-that can be cut), `machines` (state machines
-that they run), `producer` (appends without end), `faults` (a leader lost, and timed),
-`directories` (what the stopped members hold), `signals`, `plot`.
+that can be cut), `machines` (state machines that they run), `producer` (appends without end), `faults`
+(a leader lost, and timed), `directories` (what the stopped members hold), `signals`, `plot`.
 """

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -188,6 +188,22 @@ class MemberProcesses:
                 self._options,
                 self._package,
                 self._groups,
+            )
+            for own, address in self._addresses.items()
+        )
+
+    def reach_at(self, addresses: Mapping[str, str]) -> None:
+        """Before they start: each member is to be found there, by id, for everybody; it listens where it
+        always did."""
+        listed = ",".join(f"{member_id}={address}" for member_id, address in addresses.items())
+        self.members = tuple(
+            MemberProcess(
+                own,
+                address,
+                self.folder,
+                listed,
+                f'bind = "{address}"\n{self._options}',
+                self._package,
             )
             for own, address in self._addresses.items()
         )

@@ -1,7 +1,9 @@
-"""Network: a TCP proxy between members, one listening port for every ordered pair of them.
+"""Network: a TCP proxy between members, one listening port for every ordered pair of them, and one for
+each member.
 
-A member dials each other one at the port of the pair (itself, the other). What flows from one to the
-other, on connections that either of them dialled, meets the link conditions of that direction:
+A member dials each other one at the port of the pair (itself, the other); or, where the log says where
+members are, at the port of the other, and the first frame says who has dialled. What flows from one to
+the other, on connections that either of them dialled, meets the link conditions of that direction:
 
     cut      nothing is delivered, and nobody is told: bytes and ends of connections are held back, and a
              connection dialled while either direction is cut is greeted by nobody until both are whole
@@ -29,6 +31,9 @@ from typing import Self, TypeVar, cast
 import uvloop
 
 from quorumlog.config import parse_address
+from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.client_messages import Hello
+from quorumlog.wire.framing import FrameDecoder
 
 HELD_LIMIT_BYTES = 4 << 20
 """For one direction of one connection; above it the sender is no longer read."""
@@ -60,6 +65,8 @@ class LinkConditions:
         )
 
 
+ANYBODY, CLIENT = "anybody", ""
+"""In the place of a member's id: who has not said yet who it is, and who is no member."""
 UNHINDERED = LinkConditions()
 CUT = LinkConditions(is_cut=True)
 
@@ -111,8 +118,12 @@ class Network:
 
     def address(self, from_id: str, to_id: str) -> str:
         """Where `from_id` dials `to_id`."""
-        host, port = self._servers[from_id, to_id].sockets[0].getsockname()
-        return f"{host}:{port}"
+        return _address_of(self._servers[from_id, to_id])
+
+    def common_address(self, to_id: str) -> str:
+        """Where everybody dials `to_id`: who it is says its first frame. A log that tells members where
+        the others are can tell them only this one; clients are let through unhindered."""
+        return _address_of(self._servers[ANYBODY, to_id])
 
     def impose(self, directions: Iterable[Direction], conditions: LinkConditions) -> int:
         """Add conditions to these directions; returns the number by which `lift` takes them away."""
@@ -156,7 +167,7 @@ class Network:
         return total
 
     async def _listen(self) -> None:
-        for from_id in self._addresses:
+        for from_id in (ANYBODY, *self._addresses):
             for to_id in self._addresses:
                 if from_id != to_id:
                     direction = (from_id, to_id)
@@ -182,6 +193,11 @@ class Network:
         return asyncio.run_coroutine_threadsafe(act(), self.loop).result(CALL_TIMEOUT_S)
 
 
+def _address_of(server: asyncio.Server) -> str:
+    host, port = server.sockets[0].getsockname()
+    return f"{host}:{port}"
+
+
 class _Connection:
     """One accepted connection, the one dialled for it, and a pipe each way between them."""
 
@@ -190,6 +206,9 @@ class _Connection:
         self.direction = direction
         self._target = target
         self._dialling: asyncio.Task[None] | None = None
+        self._greeting = FrameDecoder() if direction[0] == ANYBODY else None
+        """Until it is known who has dialled."""
+        self._greeted: list[bytes] = []
         self.dialler, self.listener = _End(self), _End(self)
         there, back = direction, direction[::-1]
         self.dialler.pipe = _Pipe(network, there, self.dialler, self.listener)
@@ -197,13 +216,36 @@ class _Connection:
 
     def look(self) -> None:
         """The conditions have changed, or an end has been connected."""
-        if self._dialling is None and self.dialler.transport is not None:
+        is_known = self._greeting is None and self.dialler.transport is not None
+        if self._dialling is None and is_known:
             there = self._network.conditions(self.direction)
             back = self._network.conditions(self.direction[::-1])
             if not there.is_cut and not back.is_cut:
                 self._dialling = self._network.loop.create_task(self._dial())
         for end in (self.dialler, self.listener):
             end.pipe.pump()
+
+    def take(self, end: _End, data: bytes) -> None:
+        """`end` has received it."""
+        if self._greeting is None:
+            end.pipe.feed(data)
+            return
+        self._greeted.append(data)
+        try:
+            frames = self._greeting.receive_data(data)
+        except ProtocolViolation:
+            self._name(CLIENT)
+            return
+        for frame in frames[:1]:
+            self._name(frame.message.member_id if isinstance(frame.message, Hello) else CLIENT)
+
+    def _name(self, from_id: str) -> None:
+        self._greeting, self.direction = None, (from_id or CLIENT, self.direction[1])
+        self.dialler.pipe.direction, self.listener.pipe.direction = self.direction, self.direction[::-1]
+        for data in self._greeted:
+            self.dialler.pipe.feed(data)
+        self._greeted.clear()
+        self.look()
 
     async def _dial(self) -> None:
         try:
@@ -246,7 +288,7 @@ class _End(asyncio.Protocol):
         self._connection.look()
 
     def data_received(self, data: bytes) -> None:
-        self.pipe.feed(data)
+        self._connection.take(self, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
@@ -266,7 +308,7 @@ class _Pipe:
 
     def __init__(self, network: Network, direction: Direction, source: _End, target: _End) -> None:
         self._network = network
-        self._direction = direction
+        self.direction = direction
         self._source = source
         self._target = target
         self._pieces: deque[tuple[float, bytes | None]] = deque()
@@ -277,7 +319,7 @@ class _Pipe:
         self._timer: asyncio.TimerHandle | None = None
 
     def feed(self, data: bytes | None) -> None:
-        conditions = self._network.conditions(self._direction)
+        conditions = self._network.conditions(self.direction)
         due_s = self._network.loop.time() + conditions.delay_ms / 1000
         if conditions.loss and self._network.random.random() < conditions.loss:
             due_s += RETRANSMISSION_S
@@ -299,7 +341,7 @@ class _Pipe:
     def pump(self) -> None:
         target = self._target.transport
         now_s = self._network.loop.time()
-        is_cut = self._network.conditions(self._direction).is_cut
+        is_cut = self._network.conditions(self.direction).is_cut
         while self._pieces and target is not None and not is_cut and not self._target.is_full:
             due_s, data = self._pieces[0]
             if due_s > now_s:

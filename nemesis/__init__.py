@@ -9,6 +9,6 @@ When all is whole and every member has stopped, the histories are held against t
     members ---> proxy (one port a pair) ---> members      cut, reset, delayed; one direction at a time
 
 Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
-`session_workers`, `workload`, `machines`, `history`, `check`, `leaders` (who led when), `report`; and
-the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`).
+`session_workers`, `workload`, `machines`, `history`, `check`, `leaders` (who led when), `report`;
+and the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`).
 """

@@ -101,7 +101,9 @@ class Cluster:
             stack.enter_context(self.network)
             if self.small_disk_id is not None:
                 stack.enter_context(SmallDisk(self.members[self.small_disk_id].data_dir))
-            self.members.dial_at(self.network.address)
+            self.members.reach_at(
+                {member_id: self.network.common_address(member_id) for member_id in self.member_ids}
+            )
             stack.enter_context(self.members)
             self.client = stack.enter_context(connect(self.members.servers))
             self._stack = stack.pop_all()
@@ -163,6 +165,13 @@ class Cluster:
         """Of the highest term, as the members say it now."""
         leader = leader_of(self._status())
         return leader.id if leader is not None else None
+
+    def address_by_log(self, member_id: str) -> str:
+        """Where the others find it, as the leader says, or else as they were told at their start."""
+        leader = leader_of(self._status())
+        told = leader.members if leader is not None else ()
+        configured = self.members[member_id].address
+        return next((info.address for info in told if info.id == member_id), configured)
 
     def wait_until_whole(self, *, all_equal: bool = False) -> str:
         """Until every member follows one leader and has, committed and on disk, all that the leader held

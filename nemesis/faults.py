@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -18,7 +19,10 @@ from typing import ClassVar
 from harness.proxy import CUT, Direction, LinkConditions, both_ways
 from nemesis.cluster import Cluster, empty_disk, fill_disk
 from nemesis.damage import DAMAGE_KINDS, DURABLE_DAMAGE_KINDS, DamageKind
-from quorumlog import LedgerError
+from quorumlog import LedgerError, MembershipRefused
+
+ASKED_S, ASKED_AGAIN_S, ASK_EVERY_S = 5.0, 60.0, 0.2
+"""How long a change of members is asked for while another fault may be about, and once it has ended."""
 
 
 class Fault:
@@ -251,6 +255,49 @@ class Wipe(Fault):
         self.cluster.start(self.victim_id)
 
 
+# -------------------------------------------------------------------- members
+
+
+class Members(Fault):
+    """A member is taken out of the group, whoever it is, and later let in again as what it is then: a
+    directory that is behind counts for nothing before it keeps up. Or it is told to be elsewhere."""
+
+    name = "members"
+
+    def begin(self) -> str:
+        self._is_moved = self.rng.random() < 0.25
+        self._address = self.cluster.address_by_log(self.victim_id)
+        if self._is_moved:
+            direct = self.cluster.members[self.victim_id].address
+            return self._ask("set-address", direct, within_s=ASKED_S)
+        return self._ask("remove", "", within_s=ASKED_S)
+
+    def end(self) -> None:
+        if self._is_moved:
+            self._ask("set-address", self._address, within_s=ASKED_AGAIN_S)
+        else:
+            self._ask("add", self._address, within_s=ASKED_AGAIN_S)
+            self._ask("promote", "", within_s=ASKED_AGAIN_S)
+
+    def _ask(self, verb: str, address: str, *, within_s: float) -> str:
+        """Again and again: a leader may be lost meanwhile, or say that it cannot be done now. What is
+        carried out already is refused for good."""
+        until_s = time.monotonic() + within_s
+        said = f"{verb} {self.victim_id}"
+        while True:
+            try:
+                self.cluster.client.change_members(verb, self.victim_id, address)
+                return said
+            except MembershipRefused as error:
+                reason = str(error)
+                if not error.retry_after_ms or time.monotonic() > until_s:
+                    return f"{said}: {reason}"
+            except LedgerError as error:
+                if time.monotonic() > until_s:
+                    return f"{said}: {error}"
+            time.sleep(ASK_EVERY_S)
+
+
 # -------------------------------------------------------------------- no fault at all
 
 
@@ -303,6 +350,7 @@ FAULTS: dict[str, type[Fault]] = {
         DamageFiles,
         DamageDurable,
         Wipe,
+        Members,
         Calm,
         Busy,
     )

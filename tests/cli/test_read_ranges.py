@@ -11,6 +11,7 @@ from quorumlog import Entry, LocalCluster, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.cli.use import reach, read_sources
 from quorumlog.cli.use.read_sources import first_of_last
+from quorumlog.client import Freshness
 from tests.cli.conftest import STORAGE, Cli, plain
 
 
@@ -72,11 +73,11 @@ def test_until_end_takes_what_is_appended_meanwhile(
 
             left = 3
 
-            def end_index(self, **options: object) -> int:
+            def freshness(self, **options: object) -> Freshness:
                 if Meanwhile.left:
                     Meanwhile.left -= 1
                     log.append(b"later")
-                return super().end_index(**options)  # type: ignore[no-any-return]
+                return super().freshness(**options)  # type: ignore[no-any-return]
 
         monkeypatch.setattr(
             read_sources, "connect", lambda servers, **options: Meanwhile(servers, **options)

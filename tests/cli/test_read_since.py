@@ -26,7 +26,7 @@ class Marked:
         self.directory = str(directory / "n0")
         local = LocalCluster(1, directory=directory, storage=STORAGE)
         with local as cluster, connect(cluster.servers) as log:
-            (driver,) = cluster.server("n0").drivers
+            driver = cluster.server("n0").drivers[0]
             eventually(lambda: not driver.members_below(LEVEL))
             log.append(b"-")
             for hour in range(24):

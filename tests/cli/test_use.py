@@ -40,6 +40,7 @@ MEMBER_KEYS = [
     "log_apparent_bytes",
     "producers",
     "machines",
+    "feeding",
     "log_time_ms",
     "log_time_index",
     "waits_for",

@@ -24,8 +24,7 @@ SECOND = timedelta(seconds=1)
 
 
 def leader_of(cluster: LocalCluster) -> NodeDriver:
-    (driver,) = cluster.server(cluster.leader()).drivers
-    return driver
+    return cluster.server(cluster.leader()).drivers[0]
 
 
 def write(driver: NodeDriver, body: ControlBody) -> None:

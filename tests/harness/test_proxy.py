@@ -12,6 +12,8 @@ import pytest
 
 from harness.proxy import CUT, LinkConditions, Network, both_ways
 from quorumlog.config import parse_address
+from quorumlog.wire.client_messages import Hello
+from quorumlog.wire.framing import encode_frame
 
 TIMEOUT_S = 10.0
 
@@ -209,3 +211,24 @@ def test_a_thin_direction_takes_its_time_and_the_other_one_does_not(members: Mem
         assert receive(near, 5) == b"heard"
         assert receive(far, len(data)) == data
         assert time.monotonic() - began_s >= 0.099
+
+
+def test_at_a_common_address_the_first_frame_says_who_has_dialled(members: Members) -> None:
+    """Whatever comes in pieces: nobody is dialled before it is known."""
+    address = parse_address(members.network.common_address("b"))
+
+    def dial(hello: Hello) -> bytes:
+        sock = members._kept(socket.create_connection(address, TIMEOUT_S))
+        said = b"".join(map(bytes, encode_frame("g", hello)))
+        sock.sendall(said[:10])
+        assert members.hears_nobody("b")
+        sock.sendall(said[10:] + b"more")
+        return said + b"more"
+
+    with imposed(members.network, [("a", "b")], CUT):
+        held = dial(Hello(role="control", member_id="a"))
+        through = dial(Hello(role="client"))
+        heard = members.accept("b")
+        assert heard.recv(len(through), socket.MSG_WAITALL) == through
+        assert members.hears_nobody("b")
+    assert members.accept("b").recv(len(held), socket.MSG_WAITALL) == held

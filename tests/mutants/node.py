@@ -96,7 +96,7 @@ def end_told_unconfirmed(patch: Patch) -> None:
     """It knows of no other leader, and nobody commits without it."""
     patch.edit(
         LedgerNode.confirm_leadership,
-        "        self._confirmations.request(done, owner)",
+        "        self.confirmations.request(done, owner)",
         "        reached()\n        done(None)",
     )
 

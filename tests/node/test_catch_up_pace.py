@@ -102,9 +102,13 @@ def test_while_appends_come_in_it_gets_twice_as_much_and_the_least(cell: Cell) -
 def test_a_leader_whose_turns_are_slow_keeps_the_pace_too(cell: Cell) -> None:
     pieces = fed_while_appending(cell)
     began_ms, began_position = cell.now_ms, cell.leader().store.end.position
+    told = [cell.leader().feeding(cell.nodes["n2"].replica)]
     for _ in range(20):
         append(cell, 1)
         cell.step(BUSY_MS + 10)
+        told.append(cell.leader().feeding(cell.nodes["n2"].replica))
+    left = [each.behind_bytes for each in told if each is not None]
+    assert len(left) == len(told) and left[-1] < left[0], "it is told how far it is"
     appended = cell.leader().store.end.position - began_position
     allowed_bytes = 2 * appended + LEAST * (cell.now_ms - began_ms) / 1000
     assert not is_level(cell)

@@ -20,8 +20,7 @@ SMALL = StoreConfig(
 
 
 def driver_of(cluster: LocalCluster, member_id: str) -> NodeDriver:
-    (driver,) = cluster.server(member_id).drivers
-    return driver
+    return cluster.server(member_id).drivers[0]
 
 
 def write(driver: NodeDriver, body: TimeMark | Keep) -> None:

@@ -65,7 +65,7 @@ def test_a_new_member_votes_and_an_old_one_goes(cluster: LocalCluster, client: L
 
 
 def row_of_server(cluster: LocalCluster, member_id: str) -> str:
-    (driver,) = cluster.server(member_id).drivers
+    driver = cluster.server(member_id).drivers[0]
     return driver.node.status().waits_for
 
 

@@ -208,10 +208,10 @@ def test_status_names_a_follower_that_takes_entries_and_syncs_none() -> None:
         log.append(b"before")
         leader = cluster.leader()
         sick = next(member for member in cluster.running if member != leader)
-        (driver,) = cluster.server(sick).drivers
+        driver = cluster.server(sick).drivers[0]
 
         def problems() -> list[str]:
-            (leading,) = cluster.server(leader).drivers
+            leading = cluster.server(leader).drivers[0]
             return [problem for problem in leading.status.problems() if sick in problem]
 
         driver._flush.submit(released.wait, lambda result: None)

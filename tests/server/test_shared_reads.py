@@ -21,7 +21,7 @@ class WatchedReads:
     """Counts the reads of n0's files, and holds them back while `gate` is closed."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        (driver,) = cluster.server("n0").drivers
+        driver = cluster.server("n0").drivers[0]
         self._read: Callable[[int, int, int], tuple[LogRange, EntryBatch]] = driver.node.store.read_from
         driver.node.store.read_from = self._counted  # type: ignore[method-assign, assignment]
         self.count = 0

@@ -28,7 +28,7 @@ def granted(scene: Scenario, asked: FreshRead) -> FreshRead:
 
 
 def age_ms(member: SimMember) -> float:
-    return member.local_ms - member.node.fresh_since_ms()
+    return member.local_ms - member.node.raft.reads.fresh_since_ms()
 
 
 def test_every_member_answers_at_once_and_misses_nothing() -> None:

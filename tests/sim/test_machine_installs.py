@@ -170,6 +170,7 @@ def without_snapshots(seed: int = 1) -> tuple[MachineScenario, SimMember]:
 
 
 def test_who_has_no_good_snapshot_left_gets_one_of_the_leader() -> None:
+    """DLedger answers no append any more (W11)."""
     scene, member = without_snapshots()
     scene.commands(3)
     member.start()

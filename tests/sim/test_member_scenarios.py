@@ -73,6 +73,15 @@ def test_a_new_member_learns_the_log_votes_and_outlives_the_founders() -> None:
     scene.make_whole()
 
 
+def test_who_has_lost_nothing_is_not_replaced() -> None:
+    scene = Scenario()
+    for member in scene.members:
+        outcome = ask(scene, scene.await_leader(), MemberChange(MemberVerb.REPLACE, member.member_id))
+        assert isinstance(outcome, MembershipRefused)
+        assert "nothing is lost" in str(outcome)
+        assert not outcome.retry_after_ms, "it would be asked again and again"
+
+
 def test_who_does_not_lead_names_the_leader_where_the_log_says_it_is() -> None:
     scene = Scenario()
     leader = scene.await_leader()
@@ -305,7 +314,7 @@ def test_what_makes_no_sense_is_refused_with_the_reason() -> None:
         (MemberChange(MemberVerb.ADD, "n1", ADDRESS), "n1 is a member already"),
         (MemberChange(MemberVerb.ADD, "n3", "127.0.0.1:20911"), "is the address of n0"),
         (MemberChange(MemberVerb.ADD, "n8", ADDRESS), "n8 does not answer at 10.0.0.9:20911"),
-        (MemberChange(MemberVerb.REPLACE, "n1"), "connected with the directory that is a member"),
+        (MemberChange(MemberVerb.REPLACE, "n1"), "nothing is lost, and nothing to be replaced"),
     ):
         if change.member_id == leader.member_id:
             continue

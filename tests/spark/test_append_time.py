@@ -71,7 +71,7 @@ def servers(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         max_entry_bytes=1024,
     )
     with LocalCluster(1, storage=storage) as cluster, connect(cluster.servers) as log:
-        (driver,) = cluster.server("n0").drivers
+        driver = cluster.server("n0").drivers[0]
         log.append_batch([body_of(None, number) for number in range(20)])
         for minute in range(50):
             mark = TimeMark(T0_MS + 60_000 * minute)

@@ -68,6 +68,7 @@ class LedgerNode:
         self._writer = parts.writer
         self._pace = parts.pace
         self._pushes = parts.pushes
+        self.feeding = parts.pushes.feeding
         self._installs = parts.installs
         self._snapshots = parts.snapshots
         self._fetcher = parts.fetcher
@@ -80,7 +81,7 @@ class LedgerNode:
         self.members = parts.members
         self._drops = parts.drops
         self._replacement = parts.replacement
-        self._confirmations = parts.confirmations
+        self.confirmations = parts.confirmations
         self.readers = parts.readers
         self._readable = parts.readable
         self.marks = parts.marks
@@ -197,7 +198,7 @@ class LedgerNode:
         self._pending.discard(owner)
         self.readers.discard(owner)
         self.machines.discard(owner)
-        self._confirmations.discard(owner)
+        self.confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
         self.raft.on_connected(replica)
@@ -227,12 +228,7 @@ class LedgerNode:
         if refusal is not None:
             done(refusal)
             return
-        self._confirmations.request(done, owner)
-
-    def confirm_read(self, done: Confirmed, owner: object = None) -> None:
-        """As `confirm_leadership`, of any member: a follower asks the leader, and tells once it has
-        committed so far itself."""
-        self._confirmations.request_read(done, owner)
+        self.confirmations.request(done, owner)
 
     # ---------------------------------------------------------------- outputs
 
@@ -329,15 +325,6 @@ class LedgerNode:
 
     # ---------------------------------------------------------------- reading
 
-    @property
-    def now_ms(self) -> float:
-        """Of this turn, by the member's own clock."""
-        return self._now_ms
-
-    def fresh_since_ms(self) -> float:
-        """See `Freshness.since_ms`."""
-        return self.raft.reads.fresh_since_ms()
-
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
     ) -> EntryBatch | ColdRange:
@@ -389,7 +376,7 @@ class LedgerNode:
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
-            self._confirmations.grant(grant.number)
+            self.confirmations.grant(grant.number)
         self._note_durable_committed()
 
     def _lose_committed(self, index: int) -> None:
@@ -400,7 +387,7 @@ class LedgerNode:
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
-        self._confirmations.refuse(self._former.not_leader())
+        self.confirmations.refuse(self._former.not_leader())
         if change.role is not Role.LEADER:
             # Several inputs may lie between two Readys: an index that commits now may already hold
             # another leader's entry, so nothing proposed here is completed by index any more.
@@ -435,7 +422,7 @@ class LedgerNode:
     def answer_all(self, reason: str) -> None:
         """Whoever waits hears that nothing more comes of it here."""
         self._pending.lose(f"{reason}; the entries may still commit", self._former.not_leader())
-        self._confirmations.refuse(self._former.not_leader())
+        self.confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())
         self._transfers.close()
         self.members.close()

@@ -152,7 +152,10 @@ class MemberChanges:
         assert change.verb is MemberVerb.REPLACE, change
         fresh = self._connected_as(member_id, change)
         if fresh in present.members():
-            raise MembershipRefused(f"{member_id} is connected with the directory that is a member")
+            raise MembershipRefused(
+                f"{member_id} answers with the directory that is a member already: nothing is lost, and"
+                " nothing to be replaced"
+            )
         if replica in present.learners:
             return present._replace(learners=_sorted((*learners, fresh)))
         return present._replace(new=_sorted((*others, fresh)))
@@ -169,7 +172,8 @@ class MemberChanges:
 
     def _connected_as(self, member_id: str, change: MemberChange) -> Replica:
         """The directory that answers under this name."""
-        found = [replica for replica in self._raft.connected if replica.member_id == member_id]
+        here = self._raft.status().replica
+        found = [each for each in (*self._raft.connected, here) if each.member_id == member_id]
         if not found:
             where = f" at {change.address}" if change.address else ""
             raise MembershipRefused(

@@ -47,6 +47,7 @@ class StatusReport:
             directory_id = status.replica.directory_id if own else up.directory_id if up else ""
             replica = Replica(member_id, directory_id)
             peer = peers.get(replica)
+            feeding = self._node.feeding(replica) if peer is not None else None
             members.append(
                 MemberInfo(
                     id=member_id,
@@ -56,6 +57,8 @@ class StatusReport:
                     is_voter=_votes(status.membership, replica),
                     water_mark=status.durable_index if own else peer.water_mark if peer else -1,
                     part=_part_of(member_id, status.membership),
+                    behind_bytes=feeding.behind_bytes if feeding is not None else -1,
+                    bytes_per_second=feeding.bytes_per_second if feeding is not None else -1,
                 )
             )
         scrub = self._node.scrub_status()

@@ -128,6 +128,8 @@ class ProducedBatch:
     """Of its process: 1, 2, 3, ..."""
     first_sequence: int
     bodies: tuple[bytes, ...]
+    machine: str = ""
+    """That takes them as commands."""
     receipts: list[AppendReceipt] = field(default_factory=list)
 
 

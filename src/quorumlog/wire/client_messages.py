@@ -181,6 +181,10 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Leader only: what the member has acknowledged."""
     part: str = ""
     """`voter`, `learner`; while a change runs, `joins`, `leaves` or `replaced`; empty: none by now."""
+    behind_bytes: int = -1
+    """Leader only, of who is fed out of files: what it has still to be sent; -1: it is not being fed."""
+    bytes_per_second: int = -1
+    """And how fast that goes; -1: not known yet."""
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

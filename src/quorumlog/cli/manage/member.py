@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, MemberStatusRow
 
 ASK_AGAIN_S = 0.5
+SAY_AGAIN_S = 5.0
+"""How often progress is told."""
 ANSWERS_WITHIN_S = 5.0
 """Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
 
@@ -59,10 +61,11 @@ def list_members(
         refuse_dead_servers(log, timeout)
         for row in _rows(_leader_row(log, timeout)):
             if json:
-                print_json(row)
+                print_json({key: value for key, value in row.items() if key != "spoken"})
             else:
                 behind = f"{row['behind']:,} behind" if row["reachable"] else "not reachable"
-                typer.echo(f"{row['id']:12} {row['address']:24} {row['part']:10} {behind}")
+                fed = f" ({row['spoken']})" if row["spoken"] else ""
+                typer.echo(f"{row['id']:12} {row['address']:24} {row['part']:10} {behind}{fed}")
 
 
 def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
@@ -83,6 +86,8 @@ def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
 
 
 def _rows(leader: MemberStatusRow) -> list[dict[str, object]]:
+    from quorumlog.cli.use.status_table import feeding_of, spoken_feeding
+
     return [
         {
             "id": info.id,
@@ -92,6 +97,8 @@ def _rows(leader: MemberStatusRow) -> list[dict[str, object]]:
             "reachable": info.reachable,
             "acknowledged_index": info.water_mark,
             "behind": max(0, leader.ledger_end_index - info.water_mark),
+            **feeding_of(info),
+            "spoken": spoken_feeding(info) if info.behind_bytes >= 0 else "",
         }
         for info in leader.members
     ]
@@ -218,7 +225,7 @@ def _change(
     log: LedgerClient, verb: str, member_id: str, address: str, dry_run: bool, until_s: float
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Asked again as long as that may help; why it has to wait is said whenever it is another reason."""
-    said, is_unknown = "", False
+    said, say_again_s, is_unknown = "", 0.0, False
     if dry_run:
         until_s = min(until_s, time.monotonic() + ANSWERS_WITHIN_S)
     while True:
@@ -233,17 +240,19 @@ def _change(
             reason = str(error)
             if not error.retry_after_ms or time.monotonic() >= until_s:
                 raise
-            if verb == "promote" or verb == "replace":
-                reason += _progress(log, member_id)
-        if reason != said:
-            err().print(f"{verb} {member_id}: waits: {reason}", highlight=False)
-            said = reason
+        progresses = verb in ("promote", "replace")
+        if reason != said or (progresses and time.monotonic() >= say_again_s):
+            progress = _progress(log, member_id) if progresses else ""
+            err().print(f"{verb} {member_id}: waits: {reason}{progress}", highlight=False)
+            said, say_again_s = reason, time.monotonic() + SAY_AGAIN_S
         time.sleep(ASK_AGAIN_S)
 
 
 def _progress(log: LedgerClient, member_id: str) -> str:
     row = next((row for row in _rows(_leader_row(log, 10.0)) if row["id"] == member_id), None)
-    return f" ({row['behind']:,} entries behind)" if row is not None else ""
+    if row is None:
+        return ""
+    return f" ({row['behind']:,} entries behind{', ' if row['spoken'] else ''}{row['spoken']})"
 
 
 def _as_wanted(

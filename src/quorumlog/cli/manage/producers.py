@@ -8,7 +8,6 @@ import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import print_json
-from quorumlog.config import staging_name
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,6 +118,7 @@ def resume_producer(
     """
     from quorumlog.cli.use.reach import refuse_dead_servers
     from quorumlog.client import connect
+    from quorumlog.config import staging_name
     from quorumlog.staging import SinkCommits, open_sink_logs
 
     split_servers(servers)

@@ -18,7 +18,6 @@ from quorumlog.cli.options import (
 )
 from quorumlog.cli.output import print_json
 from quorumlog.errors import BadRequest, UnknownReader
-from quorumlog.log_state.control_entries import READER_NAME, READER_NAMES
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, ReaderRow
@@ -138,6 +137,8 @@ def _connected(servers: str, group: str, timeout: float) -> LedgerClient:
 
 
 def _row_of(log: LedgerClient, name: str) -> ReaderRow:
+    from quorumlog.log_state.control_entries import READER_NAME, READER_NAMES
+
     if not re.match(READER_NAME, name):
         raise BadRequest(READER_NAMES.format(name))
     rows = {row.name: row for row in log.readers()}

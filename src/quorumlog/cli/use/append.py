@@ -226,7 +226,7 @@ def append(
     log or not) and not sent. With --producer the same command may be run again until all of it is in:
     line n has sequence n - 1, and what is in the log already is left out.
 
-    With --machine it prints a line for each command: its result, or why it was refused (status 2).
+    With --machine it prints a line for each command: its result, or why it was refused (status 1 then).
 
     Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911
     """
@@ -292,7 +292,7 @@ def append(
             if output_failure is not None:
                 raise output_failure
             if status:
-                typer.echo(account, err=json)
+                typer.echo(account, err=json or machine is not None)
             elif machine is None or not appended.count:
                 appended.print_summary(source.skipped)
         except OSError:

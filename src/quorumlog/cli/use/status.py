@@ -35,6 +35,7 @@ KEYS = (
     "log_apparent_bytes",
     "producers",
     "machines",
+    "feeding",
     "log_time_ms",
     "log_time_index",
     "waits_for",

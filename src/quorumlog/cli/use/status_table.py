@@ -15,6 +15,7 @@ from rich.text import Text
 
 from quorumlog.cli.output import err, out, spoken_duration, spoken_size
 from quorumlog.client import MemberStatusRow, leader_of
+from quorumlog.wire.client_messages import MemberInfo
 
 _ALWAYS_TOLD = ("id", "address", "reachable", "problem", "problems")
 _VOTERS = ("leader", "follower", "candidate")
@@ -65,6 +66,8 @@ def told(row: MemberStatusRow, key: str) -> Any:
     """None: only the member itself could tell, and it did not answer."""
     if key == "machines" and row.reachable:
         return [msgspec.structs.asdict(machine) for machine in row.machines]
+    if key == "feeding":
+        return [feeding_of(member) for member in row.members if member.behind_bytes >= 0]
     return getattr(row, key) if row.reachable or key in _ALWAYS_TOLD else None
 
 
@@ -145,12 +148,42 @@ def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
             yield Text(
                 text if is_named else f"{name}: {text}", style="yellow" if row.reachable else "red"
             )
+    yield from (Text(f"{m.id} is being fed: {spoken_feeding(m)}") for m in _fed(leader_of(rows)))
     producers = max((row.producers for row in rows), default=-1)
     if producers > 0:
         yield Text(f"{producers} producer{'s' * (producers > 1)} (quorumlog producers list)")
     quorum = _quorum_sentence(rows)
     if quorum:
         yield Text(quorum, style="red" if health_of(rows) is Health.NO_QUORUM else "yellow")
+
+
+def _fed(leader: MemberStatusRow | None) -> list[MemberInfo]:
+    return [member for member in leader.members if member.behind_bytes >= 0] if leader else []
+
+
+def feeding_of(member: MemberInfo) -> dict[str, object]:
+    """How far a member is that gets the log out of the leader's files."""
+    return {
+        "id": member.id,
+        "behind_bytes": member.behind_bytes,
+        "bytes_per_second": member.bytes_per_second,
+        "seconds_left": _seconds_left(member),
+    }
+
+
+def _seconds_left(member: MemberInfo) -> float | None:
+    """As fast as it went lately, if nothing is appended meanwhile; None: not known."""
+    rate = member.bytes_per_second
+    return round(member.behind_bytes / rate, 1) if rate > 0 else None
+
+
+def spoken_feeding(member: MemberInfo) -> str:
+    left = f"{spoken_size(member.behind_bytes)} left"
+    if member.bytes_per_second < 0:
+        return left
+    seconds = _seconds_left(member)
+    estimate = f", about {spoken_duration(1000 * seconds)}" if seconds is not None else ""
+    return f"{left}, {spoken_size(member.bytes_per_second)}/s{estimate}"
 
 
 def _quorum_sentence(rows: list[MemberStatusRow]) -> str:

@@ -54,6 +54,11 @@ class Reads:
             self._questions.request(self._number)
         return self._number
 
+    @property
+    def now_ms(self) -> float:
+        """Of this turn, by the clock that `fresh_since_ms` counts by."""
+        return self._state.now_ms
+
     def fresh_since_ms(self) -> float:
         """See `Freshness.since_ms`."""
         return self._freshness.since_ms()

@@ -21,8 +21,9 @@ class Confirmations:
         """Of a leader."""
         self._waiting[self._raft.request_read()] = done, owner
 
-    def request_read(self, done: Confirmed, owner: object) -> None:
-        """Of any member."""
+    def request_read(self, done: Confirmed, owner: object = None) -> None:
+        """As `LedgerNode.confirm_leadership`, of any member: one that follows asks its leader, and tells
+        once it has committed so far itself."""
         try:
             number = self._raft.reads.request()
         except LedgerError as error:

@@ -23,6 +23,7 @@ from quorumlog.errors import (
 )
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
+from quorumlog.node.sending.feeding import Feeding, Feedings
 from quorumlog.node.sending.recent_batches import RecentBatches
 from quorumlog.store.ledger_store import LedgerStore, LogRange
 
@@ -49,6 +50,8 @@ class PushSender:
         self._paced_term = -1
         """The term in which this member led when it last looked at the pace."""
         self._on_damage = on_damage
+        self._feedings = Feedings()
+        self._now_ms = 0.0
         self._waiting: list[PushOrder] = []
         """For entries in files, until their followers' turn comes; at most one for each follower."""
 
@@ -56,6 +59,7 @@ class PushSender:
         """Every order is reported exactly once, also one that time has overtaken."""
         recent = self._recent.take(order.first_index, order.stop_index, order.limit_bytes)
         if recent is not None:
+            self._feedings.on_caught_up(order.to)
             self._send(order, recent.batch, recent.previous_chain, cold=False)
         elif self._pace.is_open(order.to):
             self._read(order)
@@ -64,6 +68,7 @@ class PushSender:
 
     def tick(self, now_ms: float) -> None:
         """Once a turn, when everything that it brought is appended."""
+        self._now_ms = now_ms
         if self._raft.role is Role.LEADER:
             if self._raft.term != self._paced_term:
                 self._paced_term = self._raft.term
@@ -77,6 +82,12 @@ class PushSender:
                 self.push(order)
             else:
                 self._raft.replication.on_push_failed(order.to)
+
+    def feeding(self, to: Replica) -> Feeding | None:
+        """Of a follower that this leader sends entries out of files."""
+        if self._raft.role is not Role.LEADER:
+            return None
+        return self._feedings.of(to, self._store.end.position, self._now_ms)
 
     def next_wakeup_ms(self) -> float:
         if not self._waiting:
@@ -109,6 +120,8 @@ class PushSender:
         else:
             log_range, batch = result
             self._pace.spend(order.to, batch.total_bytes)
+            stop_position = log_range.position + log_range.size_bytes
+            self._feedings.on_sent(order.to, stop_position, self._now_ms)
             self._send(order, batch, log_range.previous.chain, cold=True)
 
     def _send(self, order: PushOrder, batch: EntryBatch, previous_chain: int, *, cold: bool) -> None:

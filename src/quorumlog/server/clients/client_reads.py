@@ -136,7 +136,7 @@ class ClientReads:
     def _answer(self, read: _Read, outcome: ReadOutcome) -> None:
         driver, request, asked_ms = read
         node = driver.node
-        since_ms = max(asked_ms, node.fresh_since_ms())
+        since_ms = max(asked_ms, node.raft.reads.fresh_since_ms())
         if request.promise is not None and (
             not isinstance(outcome, LedgerError) or isinstance(outcome, IndexOutOfRange)
         ):

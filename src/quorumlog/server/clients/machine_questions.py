@@ -64,7 +64,7 @@ class MachineQuestions:
                 done(refusal)
                 return
             # What is committed by now is applied first, so the answer is as fresh as that is now.
-            since_ms = max(asked_ms, driver.node.fresh_since_ms())
+            since_ms = max(asked_ms, driver.node.raft.reads.fresh_since_ms())
             machines.ask_here(request.machine, request.question, timeout_ms, done, self._connection)
 
         self._promises.wait(driver, promise, kept)

@@ -20,7 +20,7 @@ Kept = Callable[[float, LedgerError | None], None]
 
 def age_of(driver: NodeDriver, since_ms: float) -> float:
     """Nothing is missing that was acknowledged before `since_ms`; -1: nothing is known."""
-    age_ms = driver.node.now_ms - since_ms
+    age_ms = driver.node.raft.reads.now_ms - since_ms
     return age_ms if age_ms < math.inf else -1.0
 
 
@@ -33,13 +33,14 @@ class ReadPromises:
     def wait(self, driver: NodeDriver, promise: ReadPromise, done: Kept) -> None:
         """Tell `done` once what is committed here is as fresh as promised."""
         node = driver.node
+        fresh_since_ms = node.raft.reads.fresh_since_ms
         if promise.consistency == READ_INDEX:
-            since_ms = node.now_ms  # it joins only a round that begins after this
+            since_ms = node.raft.reads.now_ms  # it joins only a round that begins after this
 
             def granted(refusal: LedgerError | None) -> None:
                 done(since_ms, refusal)
 
-            node.confirm_read(granted, self._connection)
+            node.confirmations.request_read(granted, self._connection)
         elif promise.consistency != COMMITTED:
             known = " and ".join(CONSISTENCIES)
             unknown = f"{promise.consistency!r} is no read_consistency; this release knows {known}"
@@ -55,11 +56,14 @@ class ReadPromises:
                         f" and not up to {index} yet, which this client has appended",
                         retry_after_ms=RETRY_MS,
                     )
-                done(-math.inf, refusal or self.refusal_of_age(driver, promise, node.fresh_since_ms()))
+                done(
+                    -math.inf,
+                    refusal or self.refusal_of_age(driver, promise, fresh_since_ms()),
+                )
 
             driver.reads.wait_for(index, CATCH_UP_WAIT_MS, woken)
         else:
-            done(-math.inf, self.refusal_of_age(driver, promise, node.fresh_since_ms()))
+            done(-math.inf, self.refusal_of_age(driver, promise, fresh_since_ms()))
 
     def refusal_of_age(
         self, driver: NodeDriver, promise: ReadPromise, since_ms: float

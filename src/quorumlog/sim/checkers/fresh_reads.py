@@ -30,7 +30,7 @@ class FreshReads(Checker):
                 self._heard_ms.setdefault(member.member_id, []).append(member.local_ms)
 
     def turned(self, member: CheckedMember) -> None:
-        since_ms = member.node.fresh_since_ms()
+        since_ms = member.node.raft.reads.fresh_since_ms()
         heard_ms = self._heard_ms.get(member.member_id, [])
         before = bisect_left(heard_ms, since_ms)
         if before == 0:

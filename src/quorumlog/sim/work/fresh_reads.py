@@ -49,7 +49,7 @@ class FreshReads:
                 if cluster.profile.runs_machines:
                     self._ask_machine(member, read.acknowledged_index)
 
-        member.enter(lambda: member.node.confirm_read(done))
+        member.enter(lambda: member.node.confirmations.request_read(done))
         return read
 
     def _ask_machine(self, member: SimMember, acknowledged_index: int) -> None:

@@ -23,6 +23,7 @@ from quorumlog.log_state.producers import MOST_BATCHES
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.writing.producer_sessions import Connected
 from quorumlog.sim.checkers.checker import Violation
+from quorumlog.sim.machines import DIGEST_NAME, result_of
 from quorumlog.sim.operations import PRODUCED, ProducedBatch, ToldSequence
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ class SimProducer:
             b"%s:%s:%d:%d" % (PRODUCED, self.name.encode(), self._life, first + at)
             for at in range(count)
         )
-        batch = ProducedBatch(self.name, self._life, first, bodies)
+        machine = DIGEST_NAME if self._cluster.profile.runs_machines and first % 2 else ""
+        batch = ProducedBatch(self.name, self._life, first, bodies, machine)
         self._cluster.operations.produced.append(batch)
         self._window.append(batch)
         self._append(batch, epoch)
@@ -151,7 +153,7 @@ class SimProducer:
 
         def ask(member: SimMember, told: Callable[[AppendOutcome], None]) -> None:
             entries = EntryBatch.from_bodies(batch.bodies)
-            member.node.append(entries, TIMEOUT_MS, told, self, None, place)
+            member.node.append(entries, TIMEOUT_MS, told, self, None, place, batch.machine)
 
         self._send(ask, lambda outcome: self._answered(batch, epoch, outcome, is_next))
 
@@ -166,6 +168,8 @@ class SimProducer:
             if outcome.ranges:
                 self._cluster.trace.count("producer: a receipt of two parts")
             batch.receipts.append(outcome)
+            if batch.machine:
+                self._check_results(batch, outcome)
             self._told(batch.first_sequence + len(batch.bodies) - 1)
             while self._window and self._window[0].receipts:
                 self._window.pop(0)
@@ -184,6 +188,14 @@ class SimProducer:
             self._begin()
         elif self._draw.random() < 0.7:
             self._cluster.at(self._draw.uniform(5, 50), lambda: self._append_once(batch, epoch))
+
+    def _check_results(self, batch: ProducedBatch, receipt: AppendReceipt) -> None:
+        """However often it was asked for: what the first one gave."""
+        self._cluster.trace.count("producer: results")
+        indices = [index for part in receipt.parts for index in part.indices]
+        expected = tuple(map(result_of, indices, batch.bodies))
+        if receipt.results != expected:
+            raise Violation(f"{batch} has the results of others: {receipt}")
 
     def _must_not(self, why: str, outcome: object) -> None:
         if not self._cluster.profile.is_async:  # which may lose what was acknowledged

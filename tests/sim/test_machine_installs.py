@@ -14,6 +14,7 @@ import pytest
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
     InstallRequest,
+    PushEntryRequest,
     SnapshotRequest,
     SnapshotResponse,
 )
@@ -151,6 +152,19 @@ def test_a_snapshot_arrives_although_newer_ones_are_made_meanwhile() -> None:
     assert machine_runs(away)
     assert len({message.snapshots for _, message in named.messages if message.snapshots}) == 1
     assert len({message.found for _, message in sent.messages if message.data}) == 1, "began again"
+    scene.make_whole()
+
+
+def test_a_machine_whose_snapshot_is_ahead_of_the_log_says_so() -> None:
+    """It may stay so: the one member of a recovered cluster has nobody who gives it what follows."""
+    scene, away = behind(wiped=True)
+    with losing(lambda message: isinstance(message, PushEntryRequest) and message.count > 0):
+        away.start()
+        scene.until(lambda: away.is_up and away.node.store.begin.index > 4, "the start")
+        scene.run_for(500)
+        (problem,) = away.node.machines.problems()
+        assert "the log here has not come there" in problem
+    scene.until(partial(machine_runs, away), "a machine that goes on")
     scene.make_whole()
 
 

@@ -242,6 +242,10 @@ class MachineDriver:
             self._fetcher.want(self.name, result.least_index, self._arrived)
         elif isinstance(result, Waiting):
             self._waits_for_index = result.snapshot_index
+            self.lacking = (
+                f"its snapshot holds what came up to entry {result.snapshot_index}, and the log here has"
+                " not come there"
+            )
         elif isinstance(result, SnapshotsUnavailable):
             self.lacking = str(result)
             self._retry_ms = self._now_ms + RETRY_MS

@@ -21,7 +21,8 @@ from quorumlog.log_state.control_entries import (
     ProducerBatch,
     encode_body,
 )
-from quorumlog.node.applying.kept_results import KeptResults
+from quorumlog.node.applying import kept_results
+from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.pending_appends import SessionPlace
 from tests.node.machines import Chain, Disk, Lasting
@@ -178,6 +179,19 @@ def test_what_is_kept_of_a_session_that_ends_does_not_depend_on_stretches(
         runner.apply(EntryBatch.concatenate(entries[:count]))
         del entries[:count]
     assert runner._kept.encode() == b""
+
+
+@pytest.mark.parametrize("stretches", [(10,), (5, 5), (4, 4, 2)])
+def test_what_is_kept_of_a_batch_without_room_does_not_depend_on_stretches(
+    stretches: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_results, "MOST_BYTES", 640)
+    kept, index = KeptResults(), 11
+    for count in stretches:
+        batch = SessionBatch("p", 11, 21, 1, continues=False)
+        kept.note([batch], np.arange(index, index + count), [bytes(84)] * count)
+        index += count
+    assert kept.encode() == b""
 
 
 def _control(kind: EntryKind, body: ControlBody) -> EntryBatch:

@@ -199,7 +199,11 @@ class SnapshotFetcher:
         def work() -> object:
             try:
                 return step()
-            except (OSError, SnapshotDamaged, SnapshotsUnavailable) as problem:
+            except SnapshotsUnavailable as problem:
+                if part is not None:
+                    part.close()  # which says nothing of what has come, or lay there before
+                return problem
+            except (OSError, SnapshotDamaged) as problem:
                 if part is not None:
                     part.drop()
                 return problem

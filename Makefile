@@ -15,8 +15,8 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim mutants nemesis nemesis-long sink-proof demo bench \
-    bench-quick bench-peers lock clean
+.PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
+    sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -70,6 +70,12 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)
 
+sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
+	$(BIN)/python -m quorumlog.kv.simulated 1 $(SEEDS)
+
+check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
+	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600
+
 mutants: $(STAMP)  ## known mistakes, one at a time: each must be noticed by a simulated run
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
@@ -98,6 +104,15 @@ bench-quick: $(STAMP)  ## what became dearer than the figures kept in the reposi
 
 bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)
+
+bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
+	$(BIN)/python -m benchmarks.broker $(OPTIONS)
+
+broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
+	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q
+
+rocketmq-golden: $(STAMP)  ## make the golden data of RocketMQ's Java store anew (needs Java, Maven)
+	$(BIN)/python -m harness.rocketmq.store_tool tests/fixtures/rocketmq-store
 
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)

@@ -26,6 +26,7 @@ settings.load_profile("any machine")
 
 SHARES_THE_MACHINE = (
     "architecture/",
+    "broker/store/",
     "client/protocol/",
     "consensus/",
     "mutants/",

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import quorumlog.spark
+from harness.signals import end_as_ctrl_c_does
 from nemesis.sink.cases import CASES, Case
 from nemesis.sink.copying import SETTINGS
 from nemesis.sink.killing import KillsFailed, run_kills
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--dir", type=Path, default=Path("nemesis-out/sink"))
     parser.add_argument("--case", action="append", choices=[*CASES, "none"], help="only these")
     given = parser.parse_args()
+    end_as_ctrl_c_does()  # so that no member and no driver is left
     shutil.rmtree(given.dir, ignore_errors=True)
     print(f"seed {given.seed}", flush=True)
     try:

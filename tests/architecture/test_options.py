@@ -19,6 +19,7 @@ import pytest
 import typer.main
 
 import quorumlog
+from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.cli.main import app
 from quorumlog.cli.run.toml_config import ServerConfig
 from quorumlog.cli.use.status import KEYS
@@ -88,6 +89,8 @@ def options_for(message: Message) -> set[str]:
         return EVERY_OPTION
     if file.startswith("bench/") or file.startswith("cli/measure/"):
         return OPTIONS["bench"]
+    if file.startswith(("broker/", "cli/broker/")):
+        return OPTIONS["broker"]
     stem = Path(file).stem
     if file.startswith("cli/") and stem != "toml_config":
         return OPTIONS.get(stem, EVERY_OPTION)
@@ -107,7 +110,7 @@ def known_names() -> set[str]:
     """Options of the configuration; then what else has a name with an underscore that users know:
     arguments of the clients' verbs and what they may say of reads, keys of `status` and of `why-kept`,
     fields of the formats."""
-    parts: tuple[Any, ...] = (GroupConfig, ConsensusConfig, StoreConfig)
+    parts: tuple[Any, ...] = (GroupConfig, ConsensusConfig, StoreConfig, MessageStoreConfig)
     names = {field.name for part in parts for field in fields(part)} | set(ServerConfig._fields)
     for client in (quorumlog.LedgerClient, quorumlog.AsyncLedgerClient):
         for _, verb in inspect.getmembers(client, inspect.isfunction):

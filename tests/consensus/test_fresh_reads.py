@@ -147,6 +147,20 @@ def test_a_leader_answers_a_follower_after_a_round_that_began_later() -> None:
     assert (answered.number, answered.index) == (7, 0)
 
 
+def test_what_a_process_had_asked_is_not_answered_to_the_next_one() -> None:
+    """Which numbers its questions anew, and asks after more was acknowledged."""
+    n0 = leader_of_three()
+    n0.hear(2, ReadIndexRequest(term=1, number=1))
+    asked = n0.node._elector.round
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(2), is_gone=True))
+    n0.act(lambda: n0.node.on_connected(n0.peer(2)))
+    n0.hear(2, ReadIndexRequest(term=1, number=1))
+    n0.hear(1, HeartbeatResponse(term=1, round=asked, accepted=True))
+    assert n0.to(2, ReadIndexResponse) == []
+    n0.hear(1, HeartbeatResponse(term=1, round=n0.node._elector.round, accepted=True))
+    assert len(n0.to(2, ReadIndexResponse)) == 1
+
+
 def test_a_leader_answers_nobody_before_it_has_committed_in_its_term() -> None:
     n0 = LoneMember(terms=(1, 1), committed=0).lead()
     n0.hear(2, ReadIndexRequest(term=n0.node.term, number=1))

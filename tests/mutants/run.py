@@ -29,6 +29,7 @@ PARTS = (
     "backups",
     "sessions",
     "machines",
+    "stores",
     "reads",
 )
 for part in PARTS:

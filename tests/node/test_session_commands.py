@@ -12,12 +12,20 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.entry import AppendReceipt, Durability
+from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import AlreadyCommitted, ResultUnknown
-from quorumlog.log_state.control_entries import Epoch, ProducerBatch
-from quorumlog.node.applying.kept_results import KeptResults
+from quorumlog.log_state.control_entries import (
+    ControlBody,
+    Epoch,
+    OpenProducer,
+    ProducerBatch,
+    encode_body,
+)
+from quorumlog.node.applying import kept_results
+from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
+from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.pending_appends import SessionPlace
-from tests.node.machines import Disk, Lasting
+from tests.node.machines import Chain, Disk, Lasting
 from tests.node.test_producer_sessions import connect
 from tests.node.test_state_machines import Group
 
@@ -152,3 +160,39 @@ def test_a_batch_that_was_cut_ends_with_its_term() -> None:
     assert found is not None
     assert found.results == (b"a",)
     assert kept.results_of("p", AppendReceipt(2, 12, 1, Durability.SYNC)) is None
+
+
+@pytest.mark.parametrize("stretches", [(4,), (2, 2), (3, 1), (1, 1, 1, 1)])
+def test_what_is_kept_of_a_session_that_ends_does_not_depend_on_stretches(
+    stretches: tuple[int, ...],
+) -> None:
+    """Members apply the same log in stretches of their own, and save the same."""
+    runner = MachineRunner("chain", 1, Chain(), 0)
+    said = ProducerBatch("p", Epoch(5, 1), 0, 1)
+    ended = OpenProducer("q", bytes(16), evicts=("p",))
+    entries = [_control(EntryKind.PRODUCER, said), EntryBatch.from_bodies([b"a"])]
+    entries += [_control(EntryKind.OPEN, ended), EntryBatch.from_bodies([b"b"])]
+    for index, entry in enumerate(entries, 10):
+        entry.set_channel(entry.first_header.magic == EntryKind.NORMAL)
+        entry.stamp(index, 1, np.arange(1), 0)
+    for count in stretches:
+        runner.apply(EntryBatch.concatenate(entries[:count]))
+        del entries[:count]
+    assert runner._kept.encode() == b""
+
+
+@pytest.mark.parametrize("stretches", [(10,), (5, 5), (4, 4, 2)])
+def test_what_is_kept_of_a_batch_without_room_does_not_depend_on_stretches(
+    stretches: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_results, "MOST_BYTES", 640)
+    kept, index = KeptResults(), 11
+    for count in stretches:
+        batch = SessionBatch("p", 11, 21, 1, continues=False)
+        kept.note([batch], np.arange(index, index + count), [bytes(84)] * count)
+        index += count
+    assert kept.encode() == b""
+
+
+def _control(kind: EntryKind, body: ControlBody) -> EntryBatch:
+    return EntryBatch.control(kind, encode_body(body))

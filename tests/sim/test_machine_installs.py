@@ -11,7 +11,13 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from quorumlog.consensus.messages import AnyPeerMessage, SnapshotRequest, SnapshotResponse
+from quorumlog.consensus.messages import (
+    AnyPeerMessage,
+    InstallRequest,
+    PushEntryRequest,
+    SnapshotRequest,
+    SnapshotResponse,
+)
 from quorumlog.sim.machines import DigestMachine
 from quorumlog.sim.member import SimMember
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
@@ -128,6 +134,37 @@ def test_a_connection_that_breaks_costs_one_piece() -> None:
     scene.until(partial(machine_runs, away), "a machine that goes on")
     offsets = [message.offset for _, message in sent.messages if message.data]
     assert len(offsets) - len(set(offsets)) <= 6, "began again"
+    scene.make_whole()
+
+
+def test_a_snapshot_arrives_although_newer_ones_are_made_meanwhile() -> None:
+    scene, away = behind(wiped=True)
+    sent = Sent(scene, SnapshotResponse)
+    named = Sent(scene, InstallRequest)
+    leader = scene.await_leader()
+    away.start()
+    with patch("quorumlog.node.sending.install_sender.MOST_BACK_OFF", 0.01):
+        for number in range(200):
+            scene.command(leader, b"%d" % number)
+            scene.run_for(5)
+            if machine_runs(away):
+                break
+    assert machine_runs(away)
+    assert len({message.snapshots for _, message in named.messages if message.snapshots}) == 1
+    assert len({message.found for _, message in sent.messages if message.data}) == 1, "began again"
+    scene.make_whole()
+
+
+def test_a_machine_whose_snapshot_is_ahead_of_the_log_says_so() -> None:
+    """It may stay so: the one member of a recovered cluster has nobody who gives it what follows."""
+    scene, away = behind(wiped=True)
+    with losing(lambda message: isinstance(message, PushEntryRequest) and message.count > 0):
+        away.start()
+        scene.until(lambda: away.is_up and away.node.store.begin.index > 4, "the start")
+        scene.run_for(500)
+        (problem,) = away.node.machines.problems()
+        assert "the log here has not come there" in problem
+    scene.until(partial(machine_runs, away), "a machine that goes on")
     scene.make_whole()
 
 

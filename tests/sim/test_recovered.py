@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from quorumlog.backups import plan_recovery, recover_cluster
 from quorumlog.node.member_changes import MemberVerb
 from tests.sim.scenario import Scenario
+from tests.sim.test_installs import SMALL, behind
 from tests.sim.test_member_scenarios import make
 
 
@@ -51,3 +53,26 @@ def test_a_recovered_cluster_grows_again_and_keeps_what_the_survivor_held(seed: 
     scene.ask_and_wait(scene.await_leader(other, stale))
     first.start()
     scene.make_whole()
+
+
+def test_a_survivor_that_was_being_installed_leads_although_it_owes_entries() -> None:
+    """Nobody can give it what the old cluster had committed."""
+    one_by_one = replace(SMALL.consensus, push_limit_bytes=600, push_window_bytes=600)
+    old, leader, survivor = behind(profile=replace(SMALL, consensus=one_by_one))
+    survivor.start()
+    old.until(
+        lambda: survivor.is_up and survivor.node.store.begin == leader.node.store.begin,
+        "the start",
+        step_ms=0.02,
+    )
+    assert survivor.node.store.end.index < leader.node.committed_index
+    for member in old.members:
+        member.lose_power()
+    scene = Scenario(start=False, profile=SMALL, checked=False)
+    scene.run_for(old.cluster.now_ms + 1)
+    first = next(each for each in scene.members if each.member_id == survivor.member_id)
+    first.disk.restore(survivor.disk.snapshot())
+    recover_cluster(plan_recovery([first.path], disk=first.disk), disk=first.disk)
+    first.start()
+    assert scene.await_leader(first) is first
+    scene.ask_and_wait(first)

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from quorumlog.cli.broker.broker_app import broker_app
 from quorumlog.cli.carry.backup import backup
 from quorumlog.cli.carry.export import export
 from quorumlog.cli.carry.import_file import import_file
 from quorumlog.cli.carry.restore import restore
+from quorumlog.cli.kv.app import kv_app
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
@@ -59,6 +61,7 @@ def _about(
 
 RUN, USE, CARRY = "Run a cluster", "Use a log", "Carry a log elsewhere"
 LOOK = "Look at a data directory"
+MESSAGES = "Store messages"
 
 app.command(rich_help_panel=RUN)(serve)
 app.command(rich_help_panel=RUN)(dev)
@@ -71,7 +74,9 @@ app.add_typer(readers_app, name="readers", rich_help_panel=USE)
 app.command("why-kept", rich_help_panel=USE)(why_kept)
 app.add_typer(producers_app, name="producers", rich_help_panel=USE)
 app.add_typer(member_app, name="member", rich_help_panel=USE)
+app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
+app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)
 app.command(rich_help_panel=CARRY)(export)
 app.command("import", rich_help_panel=CARRY)(import_file)
 app.command(rich_help_panel=CARRY)(backup)

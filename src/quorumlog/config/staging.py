@@ -39,6 +39,7 @@ def _staging_of(config: GroupConfig) -> GroupConfig:
         retention_bytes=config.staging_retention_bytes,
         file_reserved_hours=0,
         delete_when="",
+        compact_behind_snapshots=False,
     )
     return replace(
         config,

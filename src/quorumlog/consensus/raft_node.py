@@ -328,6 +328,7 @@ class RaftNode:
         self._outbox.connect(replica)
         self._forming.on_connected(replica)
         self._elector.on_connected(replica)
+        self.reads.on_connected(replica)
         if self._state.role is Role.LEADER:
             self.replication.on_connected(replica, may_be_set_back=self._async_mode)
 

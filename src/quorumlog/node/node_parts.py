@@ -48,7 +48,7 @@ RECENT_BYTES = 16 * MIB
 class Machines(Protocol):
     """What parts ask of the state machines, which come after them."""
 
-    def good_snapshots(self, index: int) -> tuple[SnapshotId, ...]: ...
+    def good_snapshots(self, index: int, named: tuple[SnapshotId, ...]) -> tuple[SnapshotId, ...]: ...
 
     def snapshot_for(self, request: SnapshotRequest) -> SnapshotId | None: ...
 
@@ -137,7 +137,7 @@ class NodeParts:
             store,
             host,
             self.pace,
-            lambda index: node.machines.good_snapshots(index),
+            lambda index, named: node.machines.good_snapshots(index, named),
         )
         snapshots = directory.snapshots
         self.snapshots = SnapshotSender(

@@ -2,11 +2,13 @@
 
 Read in this order: `connection` (frames over TCP), `disk_thread`, `problem_log`, the room `peers`
 (members), `waiting_reads`, `disk_report`, `status_report` and `node_driver` (the loop around one node),
-the room `clients`, `state_machines`, `reopening` (another node on a directory whose log was replaced),
-`ledger_server` (composition), `local_cluster` (a cluster in one process), `free_ports`.
+the room `clients`, the room `applications` (state machines, and doors with a port of their own),
+`reopening` (another node on a directory whose log was replaced), `ledger_server` (composition),
+`local_cluster` (a cluster in one process), `free_ports`.
 """
 
+from quorumlog.server.applications.doors import Door
 from quorumlog.server.ledger_server import LedgerServer
 from quorumlog.server.local_cluster import LocalCluster
 
-__all__ = ["LedgerServer", "LocalCluster"]
+__all__ = ["Door", "LedgerServer", "LocalCluster"]

@@ -13,6 +13,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.framing import (
     RECEIVE_BUFFER_BYTES,
     AnyFrameMessage,
@@ -120,15 +121,21 @@ class Connection(asyncio.BufferedProtocol):
     end to both `on_lost(connection, closed_by_peer)` and the session."""
 
     def __init__(
-        self, loop_turn: LoopTurn, on_frame: FrameHandler, on_lost: LostHandler, connection_id: str = ""
+        self,
+        loop_turn: LoopTurn,
+        on_frame: FrameHandler,
+        on_lost: LostHandler,
+        connection_id: str = "",
+        decoder: FrameDecoder | None = None,
     ) -> None:
+        """`decoder`: of a door that speaks messages of its own."""
         self._loop_turn = loop_turn
         self._on_frame = on_frame
         self.session: Session | None = None
         self._on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._written_bytes = 0
@@ -208,7 +215,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------- sending and closing
 
-    def send(self, group: str, message: AnyFrameMessage, batch: EntryBatch | None = None) -> None:
+    def send(
+        self, group: str, message: AnyFrameMessage | ClientMessage, batch: EntryBatch | None = None
+    ) -> None:
         if self.closed:
             return
         if not self._out:

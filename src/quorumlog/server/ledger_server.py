@@ -16,25 +16,25 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 import uvloop
 
-from quorumlog.config import GroupConfig, is_staging_name, parse_address, reloaded, with_staging
+from quorumlog.config import GroupConfig, parse_address, reloaded, with_staging
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.node import MachineFactory
-from quorumlog.node.transfers import STOP_TIMEOUTS
+from quorumlog.server.applications.doors import Door, Doors
+from quorumlog.server.applications.state_machines import answer_of, checked_machines
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
+from quorumlog.server.problem_log import is_ours
 from quorumlog.server.reopening import Reopening
-from quorumlog.server.state_machines import answer_of, checked_machines
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
@@ -69,8 +69,9 @@ class LedgerServer:
         bind: str | None = None,
         on_role_change: Callable[[str, RoleChange], None] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
+        doors: Sequence[Door] = (),
     ) -> None:
-        """`state_machines`: by name; each group has one of each."""
+        """`state_machines`: by name; each group has one of each. `doors`: see `Door`."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -91,7 +92,7 @@ class LedgerServer:
         self.address = next(iter(addresses))
         self._bind = parse_address(bind) if bind else parse_address(self.address)
         self._on_role_change = on_role_change
-        self._machines = checked_machines(state_machines or {})
+        self._doors = Doors(doors, names, checked_machines(state_machines or {}))
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
         self._connections: dict[str, Connection] = {}
@@ -189,6 +190,11 @@ class LedgerServer:
             raise
         for driver in self._drivers.values():
             driver.start()
+        try:
+            await self._doors.open(self._drivers.get)
+        except BaseException:
+            await self.stop()
+            raise
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
         flush, reader, applier = self._threads
@@ -200,13 +206,18 @@ class LedgerServer:
             flush=flush,
             reader=reader,
             applier=applier,
-            machines={} if is_staging_name(config.group) else self._machines,
+            machines=checked_machines(self._doors.machines_of(config.group)),
             on_failure=self._member_failed,
             on_replaced=self._reopen,
-            on_role_change=self._on_role_change,
+            on_role_change=self._role_changed,
             run_id=self._run_id,
             listens_on="{}:{}".format(*self._bind),
         )
+
+    def _role_changed(self, group: str, change: RoleChange) -> None:
+        self._doors.role_changed(group, change)
+        if self._on_role_change is not None:
+            self._on_role_change(group, change)
 
     def _reopen(self, driver: NodeDriver) -> None:
         """Its log was replaced: another node takes its place."""
@@ -272,7 +283,8 @@ class LedgerServer:
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
         self._close_listener()
-        await asyncio.gather(*(self._hand_over(d) for d in self._drivers.values() if not d.stopped))
+        await self._doors.close()
+        await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
             driver.stop()
         self._close_threads()
@@ -300,21 +312,6 @@ class LedgerServer:
             raise UnknownGroup(f"group {name!r} is not served here; groups: {', '.join(self._drivers)}")
         return await answer_of(self._drivers[name], machine, question, timeout_ms)
 
-    async def _hand_over(self, driver: NodeDriver) -> None:
-        """Returns once somebody else leads, or nobody can be found within two election time-outs."""
-        told = asyncio.get_running_loop().create_future()
-
-        def done(reason: str) -> None:
-            if not told.done():
-                told.set_result(reason)
-
-        driver.enter(None, driver.node.find_successor, done)
-        limit_s = (STOP_TIMEOUTS + 1) * driver.config.consensus.election_timeout_ms / 1000
-        with suppress(TimeoutError):  # of a member that has failed meanwhile
-            reason = await asyncio.wait_for(told, limit_s)
-            if reason:
-                log.warning("%s stops without a successor: %s", driver.config.full_name, reason)
-
     def _close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
@@ -324,6 +321,7 @@ class LedgerServer:
         """What was submitted is on disk when this returns."""
         for thread in self._threads:
             thread.close()
+        self._doors.ended()
 
     def _abort_connections(self) -> None:
         for connection in list(self._connections.values()):
@@ -332,6 +330,7 @@ class LedgerServer:
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
         self._close_listener()
+        self._doors.abandon()
         for driver in self._drivers.values():
             driver.stop()
         self._abort_connections()
@@ -343,7 +342,7 @@ class LedgerServer:
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """What a callback of the loop raised, ours or the application's."""
         error = context.get("exception")
-        if isinstance(error, AssertionError | StoreFailure) and _is_ours(error):
+        if isinstance(error, AssertionError | StoreFailure) and is_ours(error):
             for driver in self._drivers.values():
                 driver.fail(error)
         elif self._exception_handler_before is not None:
@@ -440,11 +439,3 @@ class LedgerServer:
         if connection is not None and isinstance(connection.session, ClientSession):
             connection.session.lost()
             connection.abort()
-
-
-def _is_ours(error: BaseException) -> bool:
-    """It was raised in this package, not in what shares its loop."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is None or trace.tb_frame.f_globals.get("__name__", "").startswith("quorumlog.")

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -22,6 +22,7 @@ from quorumlog.config import DEFAULT_GROUP, MIB, ConsensusConfig, GroupConfig, M
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
 from quorumlog.node import MachineFactory
+from quorumlog.server.applications.doors import Door
 from quorumlog.server.free_ports import free_ports
 from quorumlog.server.ledger_server import LedgerServer
 
@@ -118,7 +119,9 @@ class LocalCluster:
         staging: bool = True,
         ports: Sequence[int] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
+        doors: Callable[[str], Sequence[Door]] | None = None,
     ) -> None:
+        """`doors`: of a member, by its id; made anew for each of its starts."""
         if members < 1:
             raise ConfigError(f"a cluster needs at least one member, not {members}")
         if ports is not None and len(ports) != members:
@@ -145,6 +148,7 @@ class LocalCluster:
             for member in self.members
         }
         self._machines = state_machines
+        self._doors = doors
         self._running: dict[str, _MemberThread] = {}
         self._is_started = False
         self._changed = threading.Condition()
@@ -190,6 +194,7 @@ class LocalCluster:
             [config],
             on_role_change=functools.partial(self._role_changed, member_id),
             state_machines=self._machines,
+            doors=() if self._doors is None else self._doors(member_id),
         )
         member = _MemberThread(server, member_id)
         self._running[member_id] = member

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from quorumlog.config import GroupConfig, check_name, parse_address
@@ -21,6 +22,7 @@ from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.ports import LogReplaced
+from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peers.handshake import Handshake
@@ -254,6 +256,21 @@ class NodeDriver:
     @staticmethod
     def _now_ms() -> float:
         return time.monotonic() * 1000
+
+    async def hand_over(self) -> None:
+        """Returns once somebody else leads, or nobody can be found within two election time-outs."""
+        told = asyncio.get_running_loop().create_future()
+
+        def done(reason: str) -> None:
+            if not told.done():
+                told.set_result(reason)
+
+        self.enter(None, self.node.find_successor, done)
+        limit_s = (STOP_TIMEOUTS + 1) * self.config.consensus.election_timeout_ms / 1000
+        with suppress(TimeoutError):  # of a member that has failed meanwhile
+            reason = await asyncio.wait_for(told, limit_s)
+            if reason:
+                log.warning("%s stops without a successor: %s", self.config.full_name, reason)
 
     def stop(self) -> None:
         """No more turns; links close. The directory stays open for whoever closes it."""

@@ -42,3 +42,11 @@ class ProblemLog:
         if now_s - said_s.get(sentence, -REPEAT_S) >= REPEAT_S:
             said_s[sentence] = now_s
             self._log.warning("%s: %s", self._name, sentence)
+
+
+def is_ours(error: BaseException) -> bool:
+    """It was raised in this package, not in what shares its loop."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or trace.tb_frame.f_globals.get("__name__", "").startswith("quorumlog.")

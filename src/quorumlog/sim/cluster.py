@@ -24,6 +24,8 @@ from quorumlog.sim.work.member_work import MemberWork
 from quorumlog.sim.work.producers import SimProducer
 from quorumlog.sim.work.readers import SimReader
 
+MachinesOf = Callable[[str], Mapping[str, MachineFactory]]
+
 
 class SimCluster:
     """Nothing in it may depend on anything but `random` and the order of events."""
@@ -33,14 +35,14 @@ class SimCluster:
         random: Random,
         profile: SimulationProfile,
         trace: Trace,
-        machines: Mapping[str, MachineFactory] | None = None,
+        machines: Mapping[str, MachineFactory] | MachinesOf | None = None,
     ) -> None:
-        """`machines`: what every member runs, by name."""
+        """`machines`: what every member runs, by name; or which ones a member runs, by its id."""
         self.random = random
         self._beginning = Random()
         self._beginning.setstate(random.getstate())
         self.profile = profile
-        self.machines: Mapping[str, MachineFactory] = machines or {}
+        self.machines_of: MachinesOf = machines if callable(machines) else lambda _: machines or {}
         self.trace = trace
         self.now_ms = 0.0
         self.is_faulty = True

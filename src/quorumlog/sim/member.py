@@ -177,7 +177,7 @@ class SimMember:
             Random(self.cluster.random.getrandbits(64)),
             self.local_ms,
             on_ready=lambda ready: self.cluster.told("ready", self, ready),
-            machines=self.cluster.machines,
+            machines=self.cluster.machines_of(self.member_id),
         )
         self._node.raft.observe(self.cluster.trace.count)
 

@@ -15,6 +15,9 @@ from pyspark.sql.types import StructType
 
 from quorumlog.errors import ConfigError
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
+from quorumlog.spark.messages.message_options import VIEW, MessageOptions, is_message_view
+from quorumlog.spark.messages.message_reader import message_reader
+from quorumlog.spark.messages.message_rows import message_schema
 from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
 from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
 from quorumlog.spark.sink.sink_options import SINK_ONLY, SinkOptions
@@ -29,6 +32,7 @@ class LedgerDataSource(DataSource):
 
         spark.read.format("quorumlog").option("servers", "127.0.0.1:20911").load()
         spark.read.format("quorumlog").schema("index BIGINT, body BINARY").load("/data/n0")
+        spark.read.format("quorumlog").option("view", "messages").load("/data/store")
         spark.readStream.format("quorumlog").option("servers", "127.0.0.1:20911").load()
         df.write.format("quorumlog").option("servers", "127.0.0.1:20911").mode("append").save()
         df.writeStream.format("quorumlog").options(servers="127.0.0.1:20911", producerId="copy").start()
@@ -40,9 +44,13 @@ class LedgerDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Raises ConfigError naming the option."""
         super().__init__(options)
+        self.message_options = MessageOptions.parse(options) if is_message_view(options) else None
+        self._entry_options = {key: value for key, value in options.items() if key.lower() != VIEW}
         self._ledger_options: LedgerOptions | None = None
+        if self.message_options is not None:
+            return
         try:
-            self._ledger_options = LedgerOptions.parse(options)
+            self._ledger_options = LedgerOptions.parse(self._entry_options)
         except ConfigError as error:
             # Spark does not say here whether it will read or write.
             try:
@@ -58,12 +66,16 @@ class LedgerDataSource(DataSource):
     @property
     def ledger_options(self) -> LedgerOptions:
         """To read with; raises ConfigError."""
-        return self._ledger_options or LedgerOptions.parse(self.options)
+        return self._ledger_options or LedgerOptions.parse(self._entry_options)
 
     def schema(self) -> StructType:
+        if self.message_options is not None:
+            return message_schema(self.message_options.columns)
         return spark_schema_of(self.ledger_options.columns or DEFAULT_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self.message_options is not None:
+            return message_reader(self.message_options, schema)
         for name in STREAM_OPTIONS:
             if name.lower() in (key.lower() for key in self.options):
                 raise ConfigError(f"option {name} is for spark.readStream; spark.read reads all at once")
@@ -71,6 +83,8 @@ class LedgerDataSource(DataSource):
         return reader(self.ledger_options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if self.message_options is not None:
+            raise ConfigError("view messages is read with spark.read, not with spark.readStream")
         return LedgerStreamReader(self.ledger_options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

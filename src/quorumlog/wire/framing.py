@@ -20,7 +20,7 @@ closes then.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage
 
 AnyFrameMessage = AnyPeerMessage | AnyClientMessage
@@ -67,7 +68,9 @@ class Frame(NamedTuple):
     batch: EntryBatch | None
 
 
-def encode_frame(group: str, message: AnyFrameMessage, batch: EntryBatch | None = None) -> list[Buffer]:
+def encode_frame(
+    group: str, message: AnyFrameMessage | ClientMessage, batch: EntryBatch | None = None
+) -> list[Buffer]:
     """Buffers to write one after the other; the second, if any, is `batch.buffer` itself. A peer message
     goes without its `sender`, and its own `batch` behind it."""
     if isinstance(message, Message):
@@ -103,11 +106,22 @@ class FrameDecoder:
     """Bytes in, frames out, for one connection. `get_buffer` and `buffer_updated` are those of
     `asyncio.BufferedProtocol`; a blocking reader uses them around `recv_into`."""
 
-    __slots__ = ("_end", "_large", "_large_end", "_max_frame_bytes", "_receive", "_start", "_violation")
+    __slots__ = (
+        "_control",
+        "_end",
+        "_large",
+        "_large_end",
+        "_max_frame_bytes",
+        "_receive",
+        "_start",
+        "_violation",
+    )
 
-    def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES, control: Any = _DECODER) -> None:
+        """`control`: decodes (group, message), of whatever messages are spoken on this connection."""
         assert max_frame_bytes >= FRAME_HEADER_BYTES, max_frame_bytes
         self._max_frame_bytes = max_frame_bytes
+        self._control = control
         self._receive = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._start = 0
         """First byte not yet handed out as part of a frame; `_start <= _end`."""
@@ -177,7 +191,7 @@ class FrameDecoder:
                     return frames
                 break
             stop = start + frame_bytes
-            frames.append(_decode(receive[start:stop], header, copy=True))
+            frames.append(_decode(receive[start:stop], header, self._control, copy=True))
             self._start = start = stop
         if start == end:
             self._start = self._end = 0
@@ -216,10 +230,12 @@ class FrameDecoder:
         if self._large_end < len(frame):
             return []
         self._large = None
-        return [_decode(frame, _HEADER.unpack_from(frame), copy=False)]
+        return [_decode(frame, _HEADER.unpack_from(frame), self._control, copy=False)]
 
 
-def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *, copy: bool) -> Frame:
+def _decode(
+    frame: memoryview, header: tuple[bytes, int, int, int, int, int], control: Any, *, copy: bool
+) -> Frame:
     """One whole frame whose lengths are checked. `copy`: `frame` is memory that is used again."""
     _, control_crc, batch_crc, frame_bytes, control_bytes, count = header
     assert frame_bytes == len(frame), (frame_bytes, len(frame))
@@ -227,7 +243,7 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
     if crc32(frame[_CHECKED_FROM:control_end]) != control_crc:
         raise ProtocolViolation("control_crc of a frame does not match")
     try:
-        group, message = _DECODER.decode(frame[FRAME_HEADER_BYTES:control_end])
+        group, message = control.decode(frame[FRAME_HEADER_BYTES:control_end])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolViolation(f"a frame holds no message: {error}") from None
     batch = None

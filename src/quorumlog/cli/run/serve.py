@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from quorumlog.cli.options import named_path
 from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of
 from quorumlog.cli.run.choices import FlushMode, LogLevel, Store
 from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.server import LedgerServer
 
 Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
 
@@ -114,7 +117,11 @@ def serve(
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
-    server = ServingMember(server_config, path, given)
+    run_member(ServingMember(server_config, path, given))
+
+
+def run_member(server: LedgerServer) -> None:
+    """Until it ends; its status is that of the command."""
     status = server.run()
     if isinstance(server.failure, ConfigError):
         raise server.failure

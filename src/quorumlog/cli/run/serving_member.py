@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quorumlog.cli.interrupts import hung_up_before
@@ -14,17 +14,23 @@ from quorumlog.cli.run.state_machines import load_machines
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
-from quorumlog.server import LedgerServer
+from quorumlog.server import Door, LedgerServer
 from quorumlog.version import DESCRIPTION
 
 log = logging.getLogger("quorumlog.server")
 
 
 class ServingMember(LedgerServer):
-    def __init__(self, config: ServerConfig, path: str | None, given: Mapping[str, Any]) -> None:
-        """`path` and `given` as in `load_server_config`."""
+    def __init__(
+        self,
+        config: ServerConfig,
+        path: str | None,
+        given: Mapping[str, Any],
+        doors: Sequence[Door] = (),
+    ) -> None:
+        """`path` and `given` as in `load_server_config`, `doors` as of `LedgerServer`."""
         machines = load_machines(config.state_machines)
-        super().__init__(config.groups, bind=config.bind, state_machines=machines)
+        super().__init__(config.groups, bind=config.bind, state_machines=machines, doors=doors)
         self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
         self._path = path

@@ -49,6 +49,10 @@ class ReadIndex:
         index = max(committed_index, self._term_first_index)
         self._waiting.append((Asked(number, asker, index), current_round + 1))
 
+    def forget(self, asker: Replica) -> None:
+        """What this follower asks now is another process' question, perhaps under the same number."""
+        self._waiting = deque(each for each in self._waiting if each[0].asker != asker)
+
     def round_needed(self, current_round: int) -> bool:
         return (
             bool(self._waiting)

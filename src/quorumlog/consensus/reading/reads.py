@@ -10,6 +10,7 @@ from quorumlog.consensus.reading.freshness import Freshness
 from quorumlog.consensus.reading.read_index import ReadIndex
 from quorumlog.consensus.reading.read_questions import ReadQuestions
 from quorumlog.consensus.ready import ReadGrant, Role
+from quorumlog.entry import Replica
 from quorumlog.errors import LeaderNotReady, NotLeader
 
 
@@ -71,6 +72,9 @@ class Reads:
         if state.role is Role.LEADER and request.term == state.term:
             current = self._elector.round
             self._read_index.request(request.number, state.committed_index, current, request.sender)
+
+    def on_connected(self, replica: Replica) -> None:
+        self._read_index.forget(replica)
 
     def on_answer(self, response: ReadIndexResponse) -> None:
         if response.sender == self._state.leader and response.term == self._state.term:

@@ -113,6 +113,8 @@ class KeptResults:
 
     def _add(self, batch: SessionBatch, first_index: int, values: list[Kept]) -> None:
         pieces = self._sessions.pop(batch.producer, [])
+        if not pieces and first_index > batch.first_index:
+            return  # its beginning went for lack of room: whoever applies it at once keeps nothing
         self._sessions[batch.producer] = pieces  # the last one heard of
         last = pieces[-1] if pieces else None
         if last is not None and batch.first_index <= last.first_index < batch.stop_index:

@@ -242,6 +242,10 @@ class MachineDriver:
             self._fetcher.want(self.name, result.least_index, self._arrived)
         elif isinstance(result, Waiting):
             self._waits_for_index = result.snapshot_index
+            self.lacking = (
+                f"its snapshot holds what came up to entry {result.snapshot_index}, and the log here has"
+                " not come there"
+            )
         elif isinstance(result, SnapshotsUnavailable):
             self.lacking = str(result)
             self._retry_ms = self._now_ms + RETRY_MS
@@ -316,8 +320,11 @@ class MachineDriver:
         assert isinstance(result, str), result
         self.snapshots.saved(index, result, self._now_ms)
 
-    def good_snapshot(self, least_index: int) -> SnapshotId | None:
-        """For another member, which has no use for one that is older; there soon may be one."""
+    def good_snapshot(self, least_index: int, named: SnapshotId | None = None) -> SnapshotId | None:
+        """For another member, which has no use for one that is older; there soon may be one. `named`: it
+        was told of that one, which it still is if it is here."""
+        if named is not None and self.snapshots.holds(named):
+            return named
         newest = self.snapshots.newest_good
         if newest is not None and newest.index >= least_index:
             return newest if self.snapshots.pin(newest, self._now_ms + PIN_MS) else None

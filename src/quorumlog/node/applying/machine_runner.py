@@ -77,12 +77,14 @@ class MachineRunner:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
         turn = Turn(None, [], 0, 0, None)
         start = 0
-        bindings, begun = self._controls(batch)
+        changes, begun = self._controls(batch)
         batches = self._kept.batches_in(batch, begun)
-        for place, binding in bindings:
+        for place, change in changes:
             turn = self._apply_part(batch, start, place, turn, batches)
-            if turn.stopped is None:
-                turn = self._go_over(batch.first_index + place, binding, turn)
+            if isinstance(change, OpenProducer):
+                self._kept.forget(change)
+            elif turn.stopped is None:
+                turn = self._go_over(batch.first_index + place, change, turn)
             if turn.stopped is not None:
                 return turn
             start = place
@@ -90,22 +92,23 @@ class MachineRunner:
 
     def _controls(
         self, batch: EntryBatch
-    ) -> tuple[list[tuple[int, MachineBinding]], list[tuple[int, ProducerBatch]]]:
-        """(place in the batch, body) of the MACHINE entries of this machine, almost always none, and of
-        the PRODUCER entries."""
-        bindings, begun = [], []
+    ) -> tuple[list[tuple[int, MachineBinding | OpenProducer]], list[tuple[int, ProducerBatch]]]:
+        """(place in the batch, body) of the MACHINE entries of this machine and of what ends sessions,
+        almost always none, and of the PRODUCER entries."""
+        changes: list[tuple[int, MachineBinding | OpenProducer]] = []
+        begun: list[tuple[int, ProducerBatch]] = []
         for place in batch.log_state_positions():
             kind = batch.slice(place, place + 1).first_header.magic
             if kind not in _LOOKED_AT:
                 continue
             body = decode_body(EntryKind(kind), batch.body(place))
             if isinstance(body, MachineBinding) and body.name == self._name:
-                bindings.append((place, body))
+                changes.append((place, body))
             elif isinstance(body, ProducerBatch):
                 begun.append((place, body))
-            elif isinstance(body, OpenProducer):
-                self._kept.forget(body)
-        return bindings, begun
+            elif isinstance(body, OpenProducer) and (body.evicts or body.forgets):
+                changes.append((place, body))
+        return changes, begun
 
     def _go_over(self, index: int, binding: MachineBinding, turn: Turn) -> Turn:
         if binding.channel != self._channel or binding.version <= self._acts_as:

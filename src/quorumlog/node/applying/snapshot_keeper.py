@@ -114,9 +114,12 @@ class SnapshotKeeper:
         if not self._indices or self._indices[-1] in self._verified:
             self._entries = self._config.snapshot_entries
 
+    def holds(self, wanted: SnapshotId) -> bool:
+        return self._verified.get(wanted.index) == wanted
+
     def pin(self, wanted: SnapshotId, until_ms: float) -> bool:
         """It stays so long, and the log does not go on without it; False: it is not here."""
-        if self._verified.get(wanted.index) != wanted:
+        if not self.holds(wanted):
             return False
         self._pinned[wanted.index] = until_ms
         return True

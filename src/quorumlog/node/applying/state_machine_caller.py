@@ -337,9 +337,11 @@ class StateMachineCaller:
     def runs(self, name: str) -> bool:
         return name in self._drivers
 
-    def good_snapshots(self, index: int) -> tuple[SnapshotId, ...]:
-        """The newest of each machine that holds what lies up to this entry; they stay for a while."""
-        found = [driver.good_snapshot(index) for driver in self._drivers.values()]
+    def good_snapshots(self, index: int, named: tuple[SnapshotId, ...] = ()) -> tuple[SnapshotId, ...]:
+        """One of each machine that holds what lies up to this entry: of those `named` before, or the
+        newest, which stays for a while."""
+        known = {each.name: each for each in named if each.index >= index}
+        found = [driver.good_snapshot(index, known.get(name)) for name, driver in self._drivers.items()]
         return tuple(each for each in found if each is not None)
 
     def snapshot_for(self, request: SnapshotRequest) -> SnapshotId | None:

@@ -165,6 +165,8 @@ class SnapshotFetcher:
         want = self._want
         if want is None or response.sender != self._source or response.name != want.name:
             return
+        if self._is_busy:
+            return  # of a repetition; what is at work on the disk has the file open
         if response.found is None or response.found.index < want.least_index:
             self._go_elsewhere()
         elif self._id is None:
@@ -172,7 +174,7 @@ class SnapshotFetcher:
             self._wait_ms = self._ask_at_ms = 0.0
         elif response.found != self._id:
             return  # of an earlier request
-        elif self._part is not None and not self._is_busy and response.offset == self._part.size_bytes:
+        elif self._part is not None and response.offset == self._part.size_bytes:
             if not response.data:
                 return
             self._wait_ms = self._ask_at_ms = 0.0
@@ -197,7 +199,11 @@ class SnapshotFetcher:
         def work() -> object:
             try:
                 return step()
-            except (OSError, SnapshotDamaged, SnapshotsUnavailable) as problem:
+            except SnapshotsUnavailable as problem:
+                if part is not None:
+                    part.close()  # which says nothing of what has come, or lay there before
+                return problem
+            except (OSError, SnapshotDamaged) as problem:
                 if part is not None:
                     part.drop()
                 return problem

@@ -1,7 +1,8 @@
 """InstallSender: the start of this log, for members whose logs end before it begins.
 
 Each piece names the snapshots of this member's machines, which the receiver asks for by itself
-(`SnapshotSender`): it takes over the start once it has them.
+(`SnapshotSender`): it takes over the start once it has them. The same are named while they are here: one
+that takes longer to arrive than the next takes to be made would never be whole.
 
 It goes in pieces on the data connection, one at a time to each member and at the pace of pushes from
 files (CatchUpPace). The receiver names where to go on, whatever connection brought what it has; once it
@@ -39,6 +40,8 @@ class _Installation:
     send_at_ms: float = 0.0
     """When the next piece goes, or the same again."""
     wait_ms: float = 0.0
+    snapshots: tuple[SnapshotId, ...] = ()
+    """Named last."""
 
 
 class InstallSender:
@@ -50,9 +53,9 @@ class InstallSender:
         store: LedgerStore,
         host: Host,
         pace: CatchUpPace,
-        snapshots: Callable[[int], tuple[SnapshotId, ...]],
+        snapshots: Callable[[int, tuple[SnapshotId, ...]], tuple[SnapshotId, ...]],
     ) -> None:
-        """`snapshots`: those of each machine of this member that hold what lies up to an index."""
+        """`snapshots`: see `StateMachineCaller.good_snapshots`."""
         self._replica = replica
         self._resend_ms = float(config.push_resend_ms)
         self._piece_bytes = min(max(config.push_limit_bytes, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
@@ -76,7 +79,8 @@ class InstallSender:
         for replica in installing:
             installation = known.get(replica)
             if installation is None or installation.begin != begin:
-                installation = _Installation(begin, self._content())
+                named = () if installation is None else installation.snapshots
+                installation = _Installation(begin, self._content(), snapshots=named)
             self._installations[replica] = installation
             if now_ms >= installation.send_at_ms and self._pace.is_open(replica):
                 self._send(replica, installation, now_ms)
@@ -85,6 +89,8 @@ class InstallSender:
         return encode_start(self._store.start or LogStart(LOG_ORIGIN, EMPTY.encode()))
 
     def _send(self, replica: Replica, installation: _Installation, now_ms: float) -> None:
+        named = self._snapshots(installation.begin.index, installation.snapshots)
+        installation.snapshots = named
         offset, total_bytes = installation.offset, len(installation.content)
         data = installation.content[offset : offset + self._piece_bytes]
         message = InstallRequest(
@@ -97,7 +103,7 @@ class InstallSender:
             total_bytes=total_bytes,
             data=data,
             last=offset + len(data) == total_bytes,
-            snapshots=self._snapshots(installation.begin.index),
+            snapshots=named,
         )
         self._pace.spend(replica, len(data))
         self._host.send(Envelope(replica, message))

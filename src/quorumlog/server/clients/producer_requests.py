@@ -45,7 +45,7 @@ class ProducerRequests:
     def _send(self, driver: NodeDriver, request_id: int, answer: ClientMessage | LedgerError) -> None:
         if isinstance(answer, LedgerError):
             answer = error_response(request_id, answer)
-        self._connection.send(driver.config.group, answer)  # type: ignore[arg-type]
+        self._connection.send(driver.config.group, answer)
 
     def _connect(self, driver: NodeDriver, request: ConnectProducer) -> None:
         def done(outcome: Connected | LedgerError) -> None:

@@ -2,6 +2,7 @@
 
     member       replaced: new ids, and the two entries that the log is to get  <- from here on it is new
     data, index  cut to where the log ended, then the two entries, synced
+    start        no entries are owed any more: nobody has them
     hardstate, durable, checkpoint
     member       replaced: without them
 
@@ -32,7 +33,7 @@ from quorumlog.store.files.member_file import (
     Recovery,
     save_member,
 )
-from quorumlog.store.files.start_file import START_NAME
+from quorumlog.store.files.start_file import load_start, save_start
 
 
 def open_log(disk: Disk, path: str, record: MemberRecord) -> CopiedLog:
@@ -96,12 +97,15 @@ def finish_recovery(disk: Disk, path: str, record: MemberRecord) -> MemberRecord
         end = log.end
     finally:
         log.close()
+    start = load_start(disk, path)
+    if start is not None and start.owed_index >= 0:
+        # It would wait for ever for entries of the old cluster before it stands for election.
+        save_start(disk, path, msgspec.structs.replace(start, owed_index=-1))
     open_or_make_hard_state(disk, path, recovery.term).close()
     save_promises(disk, path, HardState(recovery.term, None), end)
-    has_start = disk.exists(f"{path}/{START_NAME}")
     done = msgspec.structs.replace(
         record,
-        version=VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES,
+        version=VERSION_WITH_START if start is not None else VERSION_WITH_CONTROL_ENTRIES,
         recovery=None,
     )
     save_member(disk, path, done)

@@ -1,0 +1,1 @@
+"""A broker beside RocketMQ's Java broker, in one run (`make bench-broker`)."""

@@ -1,0 +1,25 @@
+"""Service discovery: each instance registers on a lease, and is gone from the list when it is gone.
+
+python examples/kv_service_discovery.py
+"""
+
+from __future__ import annotations
+
+from quorumlog.kv import connect
+from quorumlog.kv.testing import LocalStores
+
+PREFIX = "services/web/"
+
+with LocalStores() as stores, connect(stores.servers) as client:
+    with client.watch_prefix(PREFIX) as changes:
+        one, two = connect(stores.servers), connect(stores.servers)
+        for name, instance in (("one", one), ("two", two)):
+            lease = instance.grant(2)  # kept alive as long as the instance lives
+            instance.put(PREFIX + name, f"http://{name}:8080", lease=lease)
+            (change,) = changes.batch(30)
+            print("up:", change.item.key.decode(), change.item.value.decode())
+        one.close()  # as if it were killed: nobody keeps its lease alive
+        (change,) = changes.batch(30)
+        print("down:", change.item.key.decode())
+    print("left:", *(item.value.decode() for item in client.prefix(PREFIX).items))
+    two.close()

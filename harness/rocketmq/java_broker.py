@@ -1,0 +1,106 @@
+"""RocketMQ's Java broker with its name server, as processes on loopback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Self
+
+from harness.rocketmq.store_tool import CACHE, Unavailable
+from quorumlog.server.free_ports import free_ports, is_free
+
+_START_TIMEOUT_S = 120.0
+
+
+class JavaBroker:
+    def __init__(self, classes: str, folder: Path, *, flush: str, heap: str = "1g") -> None:
+        """`flush`: SYNC_FLUSH or ASYNC_FLUSH. Returns when both processes have said that they listen."""
+        names_port, port, ha_port = free_ports(3)
+        self.name_server = f"127.0.0.1:{names_port}"
+        self._classes = classes
+        folder.mkdir(parents=True, exist_ok=True)
+        names = folder / "names.properties"
+        names.write_text(f"listenPort={names_port}\n")
+        broker = folder / "broker.properties"
+        broker.write_text(
+            f"brokerClusterName=bench\nbrokerName=b0\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+            f"listenPort={port}\nhaListenPort={ha_port}\nnamesrvAddr={self.name_server}\n"
+            f"autoCreateTopicEnable=true\ndefaultTopicQueueNums=4\n"
+            f"flushDiskType={flush}\nstorePathRootDir={folder / 'store'}\n"
+            f"storePathCommitLog={folder / 'store' / 'commitlog'}\n"
+        )
+        self._processes = [
+            self._java("org.apache.rocketmq.namesrv.NamesrvStartup", "256m", names, folder, names_port)
+        ]
+        try:
+            main = "org.apache.rocketmq.broker.BrokerStartup"
+            self._processes.append(self._java(main, heap, broker, folder, port))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._processes[1].pid
+
+    def _java(
+        self, main: str, heap: str, config: Path, folder: Path, port: int
+    ) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [
+                *("java", f"-Xms{heap}", f"-Xmx{heap}", "-cp", self._classes),
+                *(f"-Drocketmq.log.root={CACHE / 'logs'}", f"-Duser.home={folder}"),
+                *(f"-Drocketmq.home.dir={folder}", main, "-c", str(config)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+        )
+        waited_s = 0.0
+        while is_free(port):
+            try:
+                process.wait(0.25)
+            except subprocess.TimeoutExpired:
+                waited_s += 0.25
+                if waited_s < _START_TIMEOUT_S:
+                    continue
+                process.kill()
+                process.wait()
+            raise Unavailable(f"{main} does not listen; its log is in {CACHE / 'logs'}")
+        return process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def load(self, senders: int, batch: int, body_bytes: int, seconds: float) -> float:
+        """Messages a second, by RocketMQ's own producer."""
+        done = subprocess.run(
+            [
+                *("java", "-Xmx512m", "-cp", self._classes, f"-Drocketmq.log.root={CACHE / 'logs'}"),
+                *(f"-Drocketmq.client.logRoot={CACHE / 'logs'}", f"-Duser.home={CACHE}", "BrokerLoad"),
+                *(self.name_server, "bench", str(senders), str(batch), str(body_bytes), str(seconds)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=seconds + 180,
+            check=False,
+        )
+        for line in done.stdout.splitlines():
+            if line.startswith("= "):
+                count, milliseconds = map(int, line[2:].split())
+                return count / milliseconds * 1000
+        raise Unavailable(f"the Java load ended without a figure: {done.stderr.strip()[-300:]}")

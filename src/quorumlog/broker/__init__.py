@@ -1,0 +1,58 @@
+"""A message store: RocketMQ's commit log, queues and index, in its formats and by its names.
+
+    from quorumlog.broker import Message, connect
+
+    with connect("127.0.0.1:10911") as broker:
+        receipt = broker.send(Message("orders", b"...", keys=["4711"]))
+        for message in broker.pull("orders", receipt.queue_id, 0).messages: ...
+
+Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
+`store_reader`, `message_store`, `offline_store`, `wire`, `serving`, `client`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorumlog.broker.client.async_broker_client import AsyncBrokerClient, connect_async
+    from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
+    from quorumlog.broker.client.broker_results import PullResult, SendReceipt
+    from quorumlog.broker.config import MessageStoreConfig
+    from quorumlog.broker.message_store import MessageStore
+    from quorumlog.broker.messages.message import Message, StoredMessage
+
+__all__ = [
+    "AsyncBrokerClient",
+    "BrokerClient",
+    "Message",
+    "MessageStore",
+    "MessageStoreConfig",
+    "PullResult",
+    "SendReceipt",
+    "StoredMessage",
+    "connect",
+    "connect_async",
+]
+
+_WHERE = {
+    "AsyncBrokerClient": "client.async_broker_client",
+    "BrokerClient": "client.blocking_broker_client",
+    "Message": "messages.message",
+    "MessageStore": "message_store",
+    "MessageStoreConfig": "config",
+    "PullResult": "client.broker_results",
+    "SendReceipt": "client.broker_results",
+    "StoredMessage": "messages.message",
+    "connect": "client.blocking_broker_client",
+    "connect_async": "client.async_broker_client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when it is used: a client needs no store, and a store no client."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

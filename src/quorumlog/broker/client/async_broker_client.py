@@ -1,0 +1,327 @@
+"""AsyncBrokerClient: for asyncio. Sends that begin in one turn of the loop leave as one batch."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from typing import Self, cast
+
+import msgspec
+
+from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
+from quorumlog.broker.client.broker_verbs import (
+    DEFAULT_TIMEOUT_MS,
+    Encoded,
+    TimeRange,
+    UniqKeys,
+    answer_of,
+    check_hello,
+    encode_messages,
+    frame_of,
+    hello,
+    lost_outcome,
+    milliseconds,
+    own_host,
+    parse_server,
+    pulled_of,
+    queue_counts,
+    queues_of,
+    receipt_of,
+    time_range,
+)
+from quorumlog.broker.errors import UnknownTopic
+from quorumlog.broker.messages.message import Message, StoredMessage
+from quorumlog.broker.messages.record import physical_offset_of
+from quorumlog.broker.wire.broker_framing import broker_decoder, message_of, records_of
+from quorumlog.broker.wire.broker_messages import (
+    AnyBrokerMessage,
+    OffsetAtRequest,
+    OffsetResponse,
+    PullRequest,
+    QueryRequest,
+    QueuesRequest,
+    SendRequest,
+    StatusRequest,
+    StatusResponse,
+    ViewRequest,
+)
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.wire.framing import Frame
+
+_JOIN_BYTES = 1 << 20
+_Waiting = dict[int, tuple["asyncio.Future[Frame]", bool]]
+
+
+class _Link(asyncio.BufferedProtocol):
+    def __init__(self) -> None:
+        self.waiting: _Waiting = {}
+        self.closed = False
+        self.transport: asyncio.Transport | None = None
+        self._decoder = broker_decoder()
+        self._out: list[Buffer] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._decoder.buffer_updated(nbytes)
+        except ProtocolViolation as violation:
+            self._fail(str(violation))
+            return
+        for frame in frames:
+            answer, _ = self.waiting.pop(message_of(frame).request_id, (None, False))
+            if answer is not None and not answer.done():
+                answer.set_result(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail("the broker closed the connection" if exc is None else f"the broker is lost: {exc}")
+
+    def _fail(self, what: str) -> None:
+        self.closed = True
+        waiting, self.waiting = self.waiting, {}
+        for answer, is_send in waiting.values():
+            if not answer.done():
+                answer.set_exception(lost_outcome(what, is_send=is_send))
+        if self.transport is not None:
+            self.transport.abort()
+
+    def write(self, buffers: list[Buffer]) -> None:
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out += buffers
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(out)
+
+
+class AsyncBrokerClient:
+    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
+
+    def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+        self.server = server
+        self._host, self._port = parse_server(server)
+        self._timeout_s = timeout_ms / 1000
+        self._link: _Link | None = None
+        self._dial_lock = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._keys = UniqKeys()
+        self._turn = itertools.count()
+        self._counts: dict[str, int] = {}
+        self._own_host = bytes(8)
+        self._joining: dict[
+            tuple[str, int, bool], tuple[list[Message], list[asyncio.Future[SendReceipt]]]
+        ] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._connected()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._link is not None and self._link.transport is not None:
+            self._link.transport.close()
+        await asyncio.sleep(0)
+
+    async def _connected(self) -> _Link:
+        if self._link is not None and not self._link.closed:
+            return self._link
+        async with self._dial_lock:
+            if self._link is not None and not self._link.closed:
+                return self._link
+            loop = asyncio.get_running_loop()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    _, link = await loop.create_connection(_Link, self._host, self._port)
+                    answer = loop.create_future()
+                    link.waiting[0] = (answer, False)
+                    link.write(hello())
+                    check_hello(message_of(await answer))
+            except (OSError, TimeoutError) as error:
+                reason = getattr(error, "strerror", None) or "it does not answer"
+                raise Unreachable(f"no broker at {self.server}: {reason}") from None
+            assert link.transport is not None
+            self._own_host = own_host(link.transport.get_extra_info("sockname"))
+            self._link = link
+            return link
+
+    async def _call(
+        self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
+    ) -> Frame:
+        link = await self._connected()
+        request_id = next(self._numbers)
+        message = msgspec.structs.replace(message, request_id=request_id)
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        link.waiting[request_id] = (answer, encoded is not None)
+        link.write(frame_of(message, encoded))
+        try:
+            async with asyncio.timeout(self._timeout_s + wait_ms / 1000):
+                return await answer
+        except TimeoutError:
+            raise OutcomeUnknown("the broker did not answer in time") from None
+        finally:
+            link.waiting.pop(request_id, None)
+
+    # ---------------------------------------------------------------- sending
+
+    async def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
+        """What tasks begin to send in one turn leaves together; each has its own receipt."""
+        if queue_id is None:
+            queue_id = next(self._turn) % await self.queue_count(message.topic)
+        key = (message.topic, queue_id, message.wait)
+        joined = self._joining.get(key)
+        if joined is None:
+            if not self._joining:
+                asyncio.get_running_loop().call_soon(self._send_joined)
+            joined = self._joining[key] = ([], [])
+        receipt: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        joined[0].append(message)
+        joined[1].append(receipt)
+        return await receipt
+
+    def _send_joined(self) -> None:
+        joining, self._joining = self._joining, {}
+        for (_, queue_id, _), (messages, receipts) in joining.items():
+            begin, size = 0, 0
+            for at, message in enumerate(messages):
+                size += len(message.body)
+                if size >= _JOIN_BYTES or at + 1 == len(messages):
+                    self._start(
+                        self._send_part(messages[begin : at + 1], receipts[begin : at + 1], queue_id)
+                    )
+                    begin, size = at + 1, 0
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_part(
+        self, messages: list[Message], receipts: list[asyncio.Future[SendReceipt]], queue_id: int
+    ) -> None:
+        try:
+            encoded = encode_messages(messages, queue_id, self._keys, self._own_host)
+            whole = receipt_of(await self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+        except Exception as error:
+            if len(messages) > 1 and getattr(error, "code", 0) in (411, 420):
+                # One of them is too large or makes no sense: it harms nobody else.
+                for message, receipt in zip(messages, receipts, strict=True):
+                    await self._send_part([message], [receipt], queue_id)
+                return
+            for receipt in receipts:
+                if not receipt.done():
+                    receipt.set_exception(error)
+            return
+        position = whole.physical_offset
+        for number, (receipt, size) in enumerate(zip(receipts, encoded.sizes, strict=True)):
+            if not receipt.done():
+                receipt.set_result(
+                    whole._replace(
+                        queue_offset=whole.queue_offset + number,
+                        physical_offset=position,
+                        message_count=1,
+                    )
+                )
+            position += size
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue_id: int | None = None
+    ) -> SendReceipt:
+        """All of one topic, into one queue; all or nothing is stored."""
+        if queue_id is None:
+            queue_id = next(self._turn) % await self.queue_count(messages[0].topic) if messages else 0
+        await self._connected()
+        encoded = encode_messages(messages, queue_id, self._keys, self._own_host)
+        return receipt_of(await self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+
+    async def queue_count(self, topic: str) -> int:
+        """Raises UnknownTopic."""
+        count = self._counts.get(topic, 0)
+        if not count:
+            self._counts |= queue_counts(await self.queues(topic))
+            count = self._counts.get(topic, 0)
+            if not count:
+                raise UnknownTopic(f"the broker has no topic {topic}")
+        return count
+
+    # ---------------------------------------------------------------- reading
+
+    async def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        most_messages: int = 1024,
+        most_bytes: int = 1 << 20,
+        wait_ms: int = 0,
+    ) -> PullResult:
+        request = PullRequest(
+            topic=topic,
+            queue_id=queue_id,
+            offset=offset,
+            most_messages=most_messages,
+            most_bytes=most_bytes,
+            wait_ms=wait_ms,
+        )
+        return pulled_of(await self._call(request, wait_ms=wait_ms))
+
+    async def query(
+        self, topic: str, key: str, *, time: TimeRange | None = None, most_messages: int = 64
+    ) -> list[StoredMessage]:
+        begin_ms, end_ms = time_range(time)
+        request = QueryRequest(
+            topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms, most_messages=most_messages
+        )
+        return await self._messages(request)
+
+    async def message(self, message_id: str) -> StoredMessage:
+        return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
+
+    async def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
+        frame = await self._call(request)
+        answer_of(frame)
+        return checked(records_of(frame)).messages()
+
+    async def queues(self, topic: str = "") -> list[QueueInfo]:
+        return queues_of(await self._call(QueuesRequest(topic=topic)))
+
+    async def min_offset(self, topic: str, queue_id: int) -> int:
+        return (await self._queue(topic, queue_id)).min_offset
+
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        return (await self._queue(topic, queue_id)).max_offset
+
+    async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
+        for queue in await self.queues(topic):
+            if queue.queue_id == queue_id:
+                return queue
+        raise UnknownTopic(f"the broker has no queue {queue_id} of topic {topic}")
+
+    async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
+        request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
+        answer = answer_of(await self._call(request))
+        assert isinstance(answer, OffsetResponse), answer
+        return answer.offset
+
+    async def status(self) -> StatusResponse:
+        answer = answer_of(await self._call(StatusRequest()))
+        assert isinstance(answer, StatusResponse), answer
+        return answer
+
+
+def connect_async(server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> AsyncBrokerClient:
+    """A client of the broker at `host:port`, which connects when it is first used."""
+    return AsyncBrokerClient(server, timeout_ms=timeout_ms)

@@ -1,0 +1,165 @@
+"""What both clients share: requests as messages, and answers as results."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
+from quorumlog.broker.messages.message import Message
+from quorumlog.broker.messages.record import encode_records, host_bytes
+from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.wire.broker_framing import GROUP, error_of, message_of, records_of
+from quorumlog.broker.wire.broker_messages import (
+    AnyBrokerMessage,
+    BrokerErrorResponse,
+    BrokerHello,
+    BrokerHelloResponse,
+    PullResponse,
+    QueuesResponse,
+    SendResponse,
+)
+from quorumlog.config import parse_address
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import BadRequest, ConfigError, OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.wire.framing import Frame, encode_frame
+
+DEFAULT_TIMEOUT_MS = 10_000
+TimeRange = tuple[float | int | datetime | None, float | int | datetime | None]
+
+
+class Encoded(NamedTuple):
+    buffer: bytearray
+    sizes: list[int]
+    queue_id: int
+    topic: str
+    waits: bool
+
+
+class UniqKeys:
+    """32 hexadecimal digits each: who, and a number, as RocketMQ's clients set them."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(12).hex().upper()
+        self._numbers = itertools.count(int.from_bytes(os.urandom(2), "big"))
+
+    def take(self, count: int) -> list[str]:
+        prefix, numbers = self._prefix, self._numbers
+        return [f"{prefix}{next(numbers) & 0xFFFFFFFF:08X}" for _ in range(count)]
+
+
+def encode_messages(messages: Sequence[Message], queue_id: int, keys: UniqKeys, host: bytes) -> Encoded:
+    """Raises BadRequest, BodyTooLarge."""
+    buffer, sizes = encode_records(messages, queue_id, int(time.time() * 1000), keys.take(len(messages)))
+    records = RecordBatch.contiguous(buffer, sizes)
+    records.stamp_born_host(host)
+    waits = any(message.wait for message in messages)
+    if waits and not all(message.wait for message in messages):
+        raise BadRequest("a batch waits as a whole or not at all: give all its messages the same `wait`")
+    return Encoded(buffer, sizes, queue_id, messages[0].topic, waits)
+
+
+def frame_of(message: AnyBrokerMessage, encoded: Encoded | None = None) -> list[Buffer]:
+    batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
+    return encode_frame(GROUP, message, batch)
+
+
+def parse_server(address: str) -> tuple[str, int]:
+    """Raises ConfigError."""
+    if "," in address:
+        raise ConfigError(
+            f"{address!r} names several brokers: a classic broker is reached at one address"
+        )
+    return parse_address(address)
+
+
+def own_host(name: Any) -> bytes:
+    return host_bytes(name[0], name[1]) if isinstance(name, tuple) else bytes(8)
+
+
+def milliseconds(moment: float | datetime | None, default: int) -> int:
+    """Since 1970, of a datetime or a number of milliseconds."""
+    if moment is None:
+        return default
+    if isinstance(moment, datetime):
+        return int(moment.astimezone(UTC).timestamp() * 1000)
+    return int(moment)
+
+
+def time_range(time_: TimeRange | None) -> tuple[int, int]:
+    begin, end = (None, None) if time_ is None else time_
+    return milliseconds(begin, 0), milliseconds(end, sys.maxsize)
+
+
+def hello() -> list[Buffer]:
+    return frame_of(BrokerHello())
+
+
+def check_hello(message: AnyBrokerMessage) -> None:
+    if not isinstance(message, BrokerHelloResponse):
+        raise ProtocolViolation("a broker answers a hello with another message")
+    if message.protocol != BrokerHello().protocol:
+        raise Unreachable(
+            f"the broker speaks protocol {message.protocol}, this client {BrokerHello().protocol}:"
+            " use a client of the broker's release"
+        )
+
+
+def answer_of(frame: Frame) -> AnyBrokerMessage:
+    """Raises what the broker refuses with."""
+    message = message_of(frame)
+    if isinstance(message, BrokerErrorResponse):
+        raise error_of(message)
+    return message
+
+
+def receipt_of(frame: Frame, encoded: Encoded) -> SendReceipt:
+    message = answer_of(frame)
+    if not isinstance(message, SendResponse):
+        raise ProtocolViolation(f"{type(message).__name__} is no answer to a send")
+    return SendReceipt(
+        encoded.topic,
+        encoded.queue_id,
+        message.queue_offset,
+        message.physical_offset,
+        message.message_count,
+        message.store_time_ms,
+        message.store_host,
+    )
+
+
+def pulled_of(frame: Frame) -> PullResult:
+    message = answer_of(frame)
+    if not isinstance(message, PullResponse):
+        raise ProtocolViolation(f"{type(message).__name__} is no answer to a pull")
+    records = checked(records_of(frame))
+    return PullResult(records, message.next_offset, message.min_offset, message.max_offset)
+
+
+def queues_of(frame: Frame) -> list[QueueInfo]:
+    message = answer_of(frame)
+    if not isinstance(message, QueuesResponse):
+        raise ProtocolViolation(f"{type(message).__name__} is no answer to a request for queues")
+    return [QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in message.queues]
+
+
+def lost_outcome(what: str, *, is_send: bool) -> Exception:
+    """A connection ended before the answer came."""
+    if is_send:
+        return OutcomeUnknown(f"{what}: what was sent may be stored or not")
+    return Unreachable(what)
+
+
+def queue_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for queue in queues:
+        counts[queue.topic] = max(counts.get(queue.topic, 0), queue.queue_id + 1)
+    return counts

@@ -1,0 +1,266 @@
+"""CommitLog: a `MessageLog` of one machine's files, flushed as configured."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from quorumlog.broker.commit_log.flushed_file import FlushedFile
+from quorumlog.broker.commit_log.log_files import damaged, read_records
+from quorumlog.broker.commit_log.put_turn import PutTurn, QueueCheck, Run
+from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.errors import StoreStopped
+from quorumlog.broker.flush.flush_services import FlushDone, flush_service_of
+from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
+from quorumlog.broker.message_log import LogRecords, PutOutcome, PutRequest, Role, RoleListener
+from quorumlog.broker.messages.message import PutStatus
+from quorumlog.broker.messages.record import V4_BYTES, blank_record
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.errors import DiskFull, LedgerError, StoreFailure
+from quorumlog.store.log.segment import PAGE_BYTES
+from quorumlog.store.log.segment_list import SegmentList
+
+Clock = Callable[[], float]
+"""Milliseconds."""
+
+
+class CommitLog:
+    """`put` under a lock, from any thread; `flush` from one thread; reads from any."""
+
+    def __init__(
+        self,
+        files: SegmentList,
+        config: MessageStoreConfig,
+        flushed: FlushedFile,
+        checkpoint: StoreCheckpoint,
+        *,
+        end_position: int,
+        last_store_time_ms: int,
+        wall_clock: Clock,
+        clock: Clock,
+        takes: QueueCheck,
+    ) -> None:
+        """`end_position`: behind the last record, all of it on disk."""
+        self.files = files
+        self.config = config
+        self.store_host = bytes(V4_BYTES)
+        self.next_queue_offsets: dict[QueueKey, int] = {}
+        self.failure: StoreFailure | None = None
+        self.flush_service = flush_service_of(self, config)
+        self.wakeup_flush: Callable[[], None] = lambda: None
+        self.written: Callable[[], None] = lambda: None
+        """Called after a put that is confirmed without a flush."""
+        self.is_full: Callable[[], bool] = lambda: False
+        """The disk is above the level at which messages are refused."""
+        self.failed: Callable[[StoreFailure], None] = lambda failure: None
+        """Called once."""
+        self._checkpoint = checkpoint
+        self._flushed_file = flushed
+        self._takes = takes
+        self._wall_clock = wall_clock
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._role = Role.ASYNC_MASTER
+        self._listeners: list[RoleListener] = []
+        self._end = (end_position, last_store_time_ms)
+        """Behind the last record, and its store time: replaced as one."""
+        self.flushed_offset = end_position
+        self.replicated_offset: int | None = None
+        """None: nobody else is waited for."""
+        self._recent: deque[LogRecords] = deque()
+        self._recent_bytes = 0
+        flushed.record(end_position)
+
+    # ---------------------------------------------------------------- MessageLog
+
+    @property
+    def min_offset(self) -> int:
+        return self.files.first_position
+
+    @property
+    def max_offset(self) -> int:
+        return self._end[0]
+
+    @property
+    def last_store_time_ms(self) -> int:
+        return self._end[1]
+
+    @property
+    def confirm_offset(self) -> int:
+        own = self.flushed_offset if self.config.is_sync_flush else self.max_offset
+        return own if self.replicated_offset is None else min(own, self.replicated_offset)
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    def on_role_change(self, listener: RoleListener) -> None:
+        self._listeners.append(listener)
+
+    def put(self, requests: Sequence[PutRequest]) -> None:
+        """The future way: each request is answered by its `done`."""
+        turn = PutTurn(requests, self.files.segment_bytes, self._takes)
+        if not turn.requests:
+            return
+        try:
+            with self._lock:
+                next_offset = self._append(turn)
+        except LedgerError as error:
+            for request in turn.requests:
+                request.done(error)
+            return
+        turn.answer(PutStatus.PUT_OK, waiting=False)
+        if not turn.waits:
+            self.submit_flush_request(next_offset, None)
+            return
+
+        def flushed(flush: PutStatus) -> None:
+            def replicated(replica: PutStatus) -> None:
+                # Where both fail, the replica's word goes, as in RocketMQ.
+                worst = flush if replica is PutStatus.PUT_OK else replica
+                turn.answer(worst, waiting=True)
+
+            self.submit_replica_request(next_offset, replicated)
+
+        self.submit_flush_request(next_offset, flushed)
+
+    def put_and_wait(self, records: RecordBatch, *, waits: bool = True) -> PutOutcome:
+        """The blocking way; it ends in the same flush and replica requests."""
+        answer: Future[PutOutcome] = Future()
+        self.put([PutRequest(records, waits, answer.set_result)])
+        return self.handle_disk_flush(answer)
+
+    def handle_disk_flush(self, answer: Future[PutOutcome]) -> PutOutcome:
+        """Wait for an answer; the flush service tells those that wait too long, if nothing else does."""
+        while True:
+            try:
+                return answer.result(timeout=self.config.sync_flush_timeout / 1000)
+            except TimeoutError:
+                self.flush_service.expire(self._clock())
+
+    def submit_flush_request(self, next_offset: int, done: FlushDone | None) -> None:
+        self.flush_service.submit(next_offset, self._clock(), done)
+        if self.flush_service.wants_wakeup():
+            self.wakeup_flush()
+        if not self.config.is_sync_flush:
+            self.written()
+
+    def submit_replica_request(self, next_offset: int, done: FlushDone) -> None:
+        """There are no slaves yet, and so none to wait for."""
+        done(PutStatus.PUT_OK)
+
+    def read(self, position: int, stop_position: int) -> LogRecords | None:
+        try:
+            found, _ = read_records(self.files, position, min(stop_position, self.max_offset))
+        except OSError as error:
+            raise damaged(self.files.path_of(position), position, error) from error
+        return found
+
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        return self.files.pread(max(min(size_bytes, self.max_offset - position), 0), position)
+
+    # ---------------------------------------------------------------- writing
+
+    def _append(self, turn: PutTurn) -> int:
+        """Returns where the log ends then. Raises DiskFull, StoreStopped; StoreFailure."""
+        if self.failure is not None:
+            raise StoreStopped(f"the store has stopped: {self.failure}")
+        if self.is_full():
+            raise DiskFull("the disk is above disk_space_warning_level_ratio: make space on it")
+        position, last_ms = self._end
+        runs = turn.place(position)
+        last = runs[-1]
+        begin, stop = turn.bytes_of(last)
+        end_position = last.position + stop - begin
+        # Time never goes back within a log: recovery looks for the checkpoint's time from its end on.
+        time_ms = max(int(self._wall_clock()), last_ms)
+        try:
+            self.files.reserve(end_position, self.config.reserve_step_bytes)
+            turn.stamp(runs, self.next_queue_offsets, time_ms, self.store_host)
+            for run in runs:
+                self._write(turn, run)
+        except StoreFailure as failure:
+            self.fail(failure)
+            raise StoreStopped(f"the store has stopped: {failure}") from failure
+        self._end = (end_position, time_ms)
+        return end_position
+
+    def _write(self, turn: PutTurn, run: Run) -> None:
+        if run.blank_at >= 0:
+            file = self.files.file_at(run.blank_at)
+            assert file is not None, run.blank_at
+            file.write([blank_record(file.end_position - run.blank_at)], run.blank_at)
+            self._remember(LogRecords(run.blank_at, RecordBatch.contiguous(b"", []), file.end_position))
+        begin, stop = turn.bytes_of(run)
+        file = self.files.file_at(run.position)
+        assert file is not None, run.position
+        records = turn.records
+        if stop - begin != len(records.buffer):
+            rows = turn.rows_of(run)
+            records = RecordBatch.contiguous(records.buffer[begin:stop], records.sizes[rows])
+        file.write([records.buffer], run.position)
+        self._remember(LogRecords(run.position, records, run.position + stop - begin))
+
+    def _remember(self, records: LogRecords) -> None:
+        self._recent.append(records)
+        self._recent_bytes += len(records.records.buffer)
+        while self._recent and self._recent_bytes > self.config.recent_bytes:
+            self._recent_bytes -= len(self._recent.popleft().records.buffer)
+
+    def take_recent(self, position: int) -> LogRecords | None:
+        """What was written from there on, if it is remembered; it is forgotten then. For dispatching."""
+        with self._lock:
+            while self._recent and self._recent[0].position <= position:
+                records = self._recent.popleft()
+                self._recent_bytes -= len(records.records.buffer)
+                if records.position == position:
+                    return records
+        return None
+
+    def fail(self, failure: StoreFailure) -> None:
+        """Nothing is written any more; whoever waits is told that the outcome is not known."""
+        if self.failure is not None:
+            return
+        self.failure = failure
+        self.flush_service.fail()
+        self.failed(failure)
+
+    # ---------------------------------------------------------------- flushing
+
+    def flush(self, least_pages: int) -> None:
+        """Sync what was written until now, unless that is fewer pages than `least_pages` (0: anything).
+        A new file and its name are synced before anything is written into it (`SegmentList.reserve`)."""
+        end_position, time_ms = self._end
+        first = self.flushed_offset
+        if end_position == first:
+            return
+        pages = end_position // PAGE_BYTES - first // PAGE_BYTES
+        is_full = self.files.base_of(end_position) != self.files.base_of(first)
+        if pages < least_pages and not is_full:
+            return
+        for base in range(self.files.base_of(first), end_position, self.files.segment_bytes):
+            file = self.files.file_at(base)
+            if file is None or not file.acquire():
+                continue  # deleted by age meanwhile
+            try:
+                file.sync()
+            finally:
+                file.release()
+        self.flushed_offset = end_position
+        self._flushed_file.record(end_position)
+        self._checkpoint.physic_msg_timestamp = max(self._checkpoint.physic_msg_timestamp, time_ms)
+
+    def reserve_ahead(self) -> None:
+        reserved = self.files.reserved_position
+        step = min(self.config.reserve_step_bytes, self.files.segment_bytes)
+        if reserved - self.max_offset < step // 2:
+            try:
+                self.files.reserve_ahead(reserved, step)
+            except DiskFull:
+                return  # told to whoever puts something that does not fit any more
+
+    def close(self) -> None:
+        self._flushed_file.close()
+        self.files.close()

@@ -1,0 +1,65 @@
+"""What a broker refuses beyond what a log refuses, with its codes on the wire (530-559)."""
+
+from __future__ import annotations
+
+from quorumlog.errors import LedgerError, OutcomeUnknown, Refused
+
+
+class UnknownTopic(Refused):
+    """The broker has no such topic, or the topic no such queue."""
+
+    code = 530
+
+
+class MessageIllegal(Refused):
+    """Bytes that are no message records: nothing of the request was written."""
+
+    code = 531
+
+
+class QueueOffsetOutOfRange(LedgerError):
+    """A pull below the oldest message of a queue, or above its end; both are in the error."""
+
+    code = 532
+
+    def __init__(self, message: str = "", *, min_offset: int = -1, max_offset: int = -1) -> None:
+        super().__init__(message)
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+
+class FlushDiskTimeout(OutcomeUnknown):
+    """The messages are written, and were not on disk in time: they may still come to be."""
+
+    code = 533
+
+
+class FlushSlaveTimeout(OutcomeUnknown):
+    """The messages are written, and too few slaves had acknowledged them in time."""
+
+    code = 534
+
+
+class InSyncReplicasNotEnough(Refused):
+    """Fewer slaves are in sync than were asked for: nothing was written."""
+
+    code = 535
+    retriable = True
+
+
+class StoreStopped(Refused):
+    """The disk failed, and the store takes nothing more until it is started again."""
+
+    code = 536
+
+
+class MessageDamaged(LedgerError):
+    """The disk no longer holds a message as it was written."""
+
+    code = 537
+
+
+class NoSuchMessage(Refused):
+    """No message begins at this offset of the commit log."""
+
+    code = 538

@@ -1,0 +1,331 @@
+"""MessageStore: a commit log, its queues and its index in one directory, and the services between them.
+
+    ROOT/commitlog/ consumequeue/TOPIC/QUEUE/ index/ checkpoint abort lock    as RocketMQ has them
+    ROOT/flushed queues set-aside/                                            ours
+
+`open` recovers; `start` gives the services threads. Without threads, `flush_once`, `reput_once` and the
+other steps are called by hand, as a simulation does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os.path
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from quorumlog.broker.commit_log.clean_commit_log_service import CleanCommitLogService
+from quorumlog.broker.commit_log.commit_log import CommitLog
+from quorumlog.broker.commit_log.file_lists import open_file_list, set_aside_of
+from quorumlog.broker.commit_log.flushed_file import FLUSHED_NAME, FlushedFile
+from quorumlog.broker.commit_log.log_recovery import (
+    LogEnd,
+    settle_end,
+    start_by_position,
+    start_by_time,
+    walk,
+)
+from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.flush.service_thread import ServiceThread
+from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
+from quorumlog.broker.queues.dispatcher import Dispatcher, QueueHole
+from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexService
+from quorumlog.broker.queues.reput_message_service import ReputMessageService
+from quorumlog.broker.store_reader import StoreReader
+from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.log.segment_list import SegmentList
+
+log = logging.getLogger("quorumlog.broker")
+
+COMMIT_LOG_NAME, ABORT_NAME, LOCK_NAME = "commitlog", "abort", "lock"
+
+
+def wall_clock_ms() -> float:
+    return time.time() * 1000
+
+
+def monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+def _missing_folders(disk: Disk, path: str) -> list[str]:
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
+
+
+class MessageStore:
+    def __init__(
+        self,
+        root: str,
+        config: MessageStoreConfig | None = None,
+        *,
+        topics: Mapping[str, int] | None = None,
+        disk: Disk | None = None,
+        wall_clock: Callable[[], float] = wall_clock_ms,
+        clock: Callable[[], float] = monotonic_ms,
+    ) -> None:
+        """Opens and recovers. `topics`: number of queues by name, beside those that the store has; None:
+        any is taken. Raises ConfigError, DirectoryDamaged, StoreFailure."""
+        self.root = root
+        self.config = config or MessageStoreConfig()
+        self.disk: Disk = OsDisk() if disk is None else disk
+        self.topics = None if topics is None else dict(topics)
+        self._wall_clock = wall_clock
+        self.clock = clock
+        self._threads: list[ServiceThread] = []
+        self._last_queue_flush_ms = 0.0
+        self._wakeup_reput: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[StoreFailure], None] = lambda failure: None
+        self._closing = threading.Lock()
+        self.is_closed = False
+        try:
+            missing = _missing_folders(self.disk, root)
+            for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
+                self.disk.make_directory(f"{root}/{name}")
+            self.disk.sync_directory(root)
+            for folder in missing:
+                self.disk.sync_directory(os.path.dirname(folder) or ".")
+            self._lock = self.disk.lock(f"{root}/{LOCK_NAME}")
+        except BlockingIOError:
+            raise ConfigError(f"{root} is in use by another process") from None
+        except OSError as error:
+            raise StoreFailure(refusal(root, "opened", error)) from error
+        try:
+            self._recover()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    # ---------------------------------------------------------------- recovery
+
+    def _recover(self) -> None:
+        disk, root, config = self.disk, self.root, self.config
+        self.set_aside = set_aside_of(
+            disk, root, config.max_set_aside_bytes, config.mapped_file_size_commit_log
+        )
+        self.was_clean = not disk.exists(f"{root}/{ABORT_NAME}")
+        self._make_abort()
+        self.checkpoint = StoreCheckpoint.open(disk, root)
+        is_ours = disk.exists(f"{root}/{FLUSHED_NAME}")
+        flushed = FlushedFile.open(
+            disk, root, config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue
+        )
+        self._torn_from = flushed.load() if is_ours and not self.was_clean else sys.maxsize
+        files = open_file_list(
+            disk,
+            f"{root}/{COMMIT_LOG_NAME}",
+            config.mapped_file_size_commit_log,
+            option="mapped_file_size_commit_log",
+            set_aside=self.set_aside,
+            sizes_are_known=is_ours,
+        )
+        self.queues = ConsumeQueues(disk, root, config, self.set_aside, sizes_are_known=is_ours)
+        self.index = None
+        if config.message_index_enable:
+            self.index = IndexService(
+                disk,
+                root,
+                config,
+                self.checkpoint,
+                self._wall_clock,
+                self.set_aside,
+                is_clean=self.was_clean,
+            )
+        dispatcher = Dispatcher(self.queues, self.index, begins_anywhere=files.first_position > 0)
+        end = self._derive(files, dispatcher)
+        settle_end(files, end, flushed.load(), self.set_aside, flushed.record_synced)
+        self.commit_log = CommitLog(
+            files,
+            config,
+            flushed,
+            self.checkpoint,
+            end_position=end.position,
+            last_store_time_ms=max(end.last_time_ms, self.checkpoint.physic_msg_timestamp),
+            wall_clock=self._wall_clock,
+            clock=self.clock,
+            takes=self.has_queue,
+        )
+        self.commit_log.failed = self._has_failed
+        self.commit_log.next_queue_offsets = {
+            key: queue.max_offset for key, queue in self.queues.items()
+        }
+        dispatcher.begins_anywhere = False
+        self._dispatcher = dispatcher
+        dispatcher.last_time_ms = end.last_time_ms
+        self.reput = ReputMessageService(self.commit_log, dispatcher, end.position)
+        self.cleaner = CleanCommitLogService(disk, root, self.commit_log, config, self._wall_clock)
+        self.cleaner.dropped = self._dropped
+        self.commit_log.is_full = lambda: self.cleaner.is_full
+        self.reader = StoreReader(
+            self.commit_log,
+            self.queues,
+            self.index,
+            self.has_queue,
+            lambda key: self.commit_log.next_queue_offsets.get(key, 0),
+        )
+        self.flush_queues(thorough=True)
+
+    def _derive(self, files: SegmentList, dispatcher: Dispatcher) -> LogEnd:
+        """Queues and index as the log has it. Raises StoreFailure."""
+        if self.was_clean:
+            begin = start_by_position(files, self.queues.last_position)
+        else:
+            begin = start_by_time(files, self.checkpoint.min_timestamp)
+        if self.index is not None:
+            indexed = self.index.end_position
+            begin = min(begin, files.base_of(indexed) if indexed >= files.first_position else (
+                files.first_position))  # fmt: skip
+        lost = self.queues.lost
+        if not lost:
+            try:
+                end = self._walk_from(files, begin, dispatcher)
+                lost = self.queues.missing()
+            except QueueHole as hole:
+                lost = str(hole)
+            if not lost:
+                return end
+        log.warning("queues and index are derived anew from the commit log: %s", lost)
+        self.queues.clear()
+        if self.index is not None:
+            self.index.clear()
+        dispatcher.begins_anywhere = True  # whatever is missing in front is not in the log any more
+        try:
+            return self._walk_from(files, files.first_position, dispatcher)
+        except QueueHole as hole:
+            raise StoreFailure(f"{self.root}: the commit log contradicts itself: {hole}") from None
+
+    def _walk_from(self, files: SegmentList, begin: int, dispatcher: Dispatcher) -> LogEnd:
+        self.queues.truncate_to_position(begin)
+        end = LogEnd(begin)
+        crc = self.config.check_crc_on_recover
+        for found in walk(files, begin, end, check_bodies=crc, torn_from=self._torn_from):
+            dispatcher.dispatch(found)
+        # Units of records that the log has not: it was cut there, or loses them now.
+        self.queues.truncate_to_position(end.position)
+        if self.index is not None:
+            self.index.truncate_to_position(end.position)
+        return end
+
+    def _make_abort(self) -> None:
+        path = f"{self.root}/{ABORT_NAME}"
+        try:
+            if not self.disk.exists(path):
+                self.disk.open(path, create=True).close()
+                self.disk.sync_directory(self.root)
+        except OSError as error:
+            raise StoreFailure(refusal(path, "created", error)) from error
+
+    # ---------------------------------------------------------------- services
+
+    def has_queue(self, queue: QueueKey) -> bool:
+        if self.topics is None:
+            return queue.queue_id >= 0
+        return 0 <= queue.queue_id < self.queue_count(queue.topic)
+
+    def queue_count(self, topic: str) -> int:
+        """0: there is no such topic."""
+        asked = 0 if self.topics is None else self.topics.get(topic, 0)
+        held = [key.queue_id + 1 for key, _ in self.queues.items() if key.topic == topic]
+        return max([asked, *held])
+
+    def start(self) -> None:
+        """Threads for the services."""
+        flush = self.commit_log.flush_service
+        flusher = self._thread("flush", self.flush_once, flush.interval_ms)
+        reput = self._thread("reput", self.reput_once, self.reput.interval_ms)
+        self._thread("flush-queues", self.flush_queues, self.config.flush_interval_consume_queue)
+        self._thread("clean", self.cleaner.run_once, self.config.clean_resource_interval)
+        self.commit_log.wakeup_flush = flusher.wakeup
+        self.commit_log.written = reput.wakeup
+        self._wakeup_reput = reput.wakeup
+        for thread in self._threads:
+            thread.start()
+
+    def _thread(self, name: str, run_once: Callable[[], None], interval_ms: float) -> ServiceThread:
+        thread = ServiceThread(f"broker-{name}", run_once, interval_ms, self.commit_log.fail)
+        self._threads.append(thread)
+        return thread
+
+    def _has_failed(self, failure: StoreFailure) -> None:
+        log.error("the store stops: %s", failure)
+        self.on_failure(failure)
+
+    @property
+    def failure(self) -> StoreFailure | None:
+        return self.commit_log.failure
+
+    def flush_once(self) -> None:
+        """The flush service's step. Raises StoreFailure."""
+        before = self.commit_log.confirm_offset
+        try:
+            self.commit_log.flush_service.run_once(self.clock())
+        except StoreFailure as failure:
+            self.commit_log.fail(failure)
+            raise
+        if self.commit_log.confirm_offset > before:
+            self._wakeup_reput()
+
+    def reput_once(self) -> None:
+        try:
+            self.reput.run_once()
+        except QueueHole as hole:
+            raise StoreFailure(f"a queue contradicts the commit log: {hole}") from hole
+
+    def flush_queues(self, *, thorough: bool = False) -> None:
+        """Queues and index, and then the checkpoint that tells of them. Raises StoreFailure."""
+        now = self.clock()
+        config = self.config
+        if now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval:
+            thorough = True
+        least_pages = 0 if thorough else config.flush_consume_queue_least_pages
+        time_ms = self._dispatcher.last_time_ms
+        self.queues.flush(least_pages)
+        if thorough:
+            self._last_queue_flush_ms = now
+            if self.index is not None:
+                self.index.flush()
+            self.queues.record_ends()
+            self.checkpoint.logics_msg_timestamp = max(self.checkpoint.logics_msg_timestamp, time_ms)
+        self.checkpoint.flush()
+
+    def _dropped(self, min_offset: int) -> None:
+        for queue in self.queues.all:
+            for path in queue.drop_before(min_offset):
+                self.disk.unlink(path)
+        if self.index is not None:
+            self.index.drop_before(min_offset)
+
+    # ---------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Everything written is flushed, dispatched and noted; `abort` goes. Idempotent."""
+        with self._closing:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            for thread in self._threads:
+                thread.stop()
+            try:
+                if self.failure is None:
+                    self.commit_log.flush(0)
+                    self.commit_log.flush_service.run_once(self.clock())
+                    self.reput_once()
+                    self.flush_queues(thorough=True)
+                    if self.reput.behind_bytes == 0:
+                        self.disk.unlink(f"{self.root}/{ABORT_NAME}")
+                        self.disk.sync_directory(self.root)
+            finally:
+                self.commit_log.close()
+                self.queues.close()
+                if self.index is not None:
+                    self.index.close()
+                self.checkpoint.close()
+                self._lock.release()

@@ -1,0 +1,79 @@
+"""PropertyColumns: the properties of many records at once: where each name and value lies."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quorumlog.broker.messages.java_strings import gather
+from quorumlog.broker.messages.record_columns import Bytes, Int64Array, RecordColumns
+
+_NAME_END, _VALUE_END = 1, 2
+
+
+class Found(NamedTuple):
+    """Values of one property, in `PropertyColumns.data`."""
+
+    rows: Int64Array
+    """Which records have it, in order."""
+    starts: Int64Array
+    sizes: Int64Array
+
+
+class PropertyColumns:
+    def __init__(self, columns: RecordColumns) -> None:
+        """`columns` have the shape of records."""
+        sizes = columns.property_sizes
+        # An end that may be missing behind the last value is always added, and then seen twice.
+        pieces, begins = gather(columns.data, columns.property_starts, sizes)
+        rows = np.arange(len(sizes))
+        self.data: Bytes = np.insert(pieces, begins + sizes, _VALUE_END) if len(sizes) else pieces
+        stops = np.cumsum(sizes + 1)
+        value_ends = np.flatnonzero(self.data == _VALUE_END)
+        self.property_rows: Int64Array = np.repeat(rows, sizes + 1)[value_ends]
+        starts = np.empty_like(value_ends)
+        starts[:1] = 0
+        starts[1:] = value_ends[:-1] + 1
+        # The first 0x01 behind where a property begins ends its name; a property without is none.
+        name_ends = np.append(np.flatnonzero(self.data == _NAME_END), len(self.data))
+        name_stops = name_ends[np.searchsorted(name_ends, starts)]
+        is_pair = name_stops < value_ends
+        self.property_rows = self.property_rows[is_pair]
+        self.name_starts: Int64Array = starts[is_pair]
+        self.name_sizes: Int64Array = name_stops[is_pair] - self.name_starts
+        self.value_starts: Int64Array = name_stops[is_pair] + 1
+        self.value_sizes: Int64Array = value_ends[is_pair] - self.value_starts
+        assert not len(stops) or stops[-1] == len(self.data)
+
+    def find(self, name: str) -> Found:
+        """If a record has it twice, both are found; Java keeps the last one."""
+        wanted = np.frombuffer(name.encode(), np.uint8)
+        at = np.flatnonzero(self.name_sizes == len(wanted))
+        if len(at):
+            names = self.data[self.name_starts[at, None] + np.arange(len(wanted))]
+            at = at[(names == wanted).all(axis=1)]
+        return Found(self.property_rows[at], self.value_starts[at], self.value_sizes[at])
+
+    def split_words(self, found: Found) -> Found:
+        """Each word of values that have words, parted by spaces."""
+        if not len(found.rows):
+            return found
+        pieces, begins = gather(self.data, found.starts, found.sizes)
+        is_space: npt.NDArray[np.bool_] = pieces == ord(" ")
+        is_first = np.zeros(len(pieces) + 1, bool)
+        is_first[begins] = True
+        before = np.empty(len(pieces), bool)
+        before[:1] = True
+        before[1:] = is_space[:-1]
+        before |= is_first[:-1]
+        starts = np.flatnonzero(before & ~is_space)
+        after = np.empty(len(pieces), bool)
+        after[-1:] = True
+        after[:-1] = is_space[1:]
+        after |= is_first[1:]
+        stops = np.flatnonzero(after & ~is_space) + 1
+        owner = np.repeat(np.arange(len(found.rows)), found.sizes)[starts]
+        shift = (found.starts - begins)[owner]
+        return Found(found.rows[owner], starts + shift, stops - starts)

@@ -1,0 +1,163 @@
+"""ConsumeQueue: the messages of one queue in order, 20 bytes each.
+
+    offset  bytes  field (big-endian)
+         0      8  position of the record in the commit log
+         8      4  its size
+        12      8  tagsCode: Java's hash of its tags
+
+Unit n lies at byte 20 n of the queue, whose files are named by their first byte.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from quorumlog.broker.config import QUEUE_UNIT_BYTES
+from quorumlog.errors import StoreFailure
+from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.log.segment import PAGE_BYTES
+from quorumlog.store.log.segment_list import SegmentList
+
+UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert UNIT.itemsize == QUEUE_UNIT_BYTES
+Units = npt.NDArray[np.void]
+
+FILLER_SIZE = 0x7FFFFFFF
+"""Of units in front of the first message that there is, in a file that begins before it."""
+RESERVE_STEP_BYTES = 1 << 20
+_LOOK_UNITS = 1 << 16
+
+
+def units_of(positions: npt.ArrayLike, sizes: npt.ArrayLike, tags_codes: npt.ArrayLike) -> Units:
+    position_array = np.asarray(positions)
+    units: Units = np.empty(len(position_array), UNIT)
+    units["position"], units["size"], units["tags_code"] = position_array, sizes, tags_codes
+    return units
+
+
+class ConsumeQueue:
+    """`append` from one thread; reads from any."""
+
+    def __init__(self, disk: Disk, files: SegmentList) -> None:
+        """Raises StoreFailure."""
+        self._disk = disk
+        self.files = files
+        self.min_offset = files.first_position // QUEUE_UNIT_BYTES
+        self.max_offset = self._find_end()
+        self.flushed_offset = self.max_offset
+        if self.max_offset > self.min_offset:
+            self._skip_fillers()
+
+    def _find_end(self) -> int:
+        """Behind the last unit that was written, file by file from the first on."""
+        end = self.files.first_position
+        for base in self.files.bases:
+            data = self._units(base // QUEUE_UNIT_BYTES, (base + self.files.segment_bytes) // 20)
+            bad = np.flatnonzero((data["size"] <= 0) | (data["position"] < 0))
+            end = base + QUEUE_UNIT_BYTES * (int(bad[0]) if len(bad) else len(data))
+            if len(bad):
+                break
+        return end // QUEUE_UNIT_BYTES
+
+    def _skip_fillers(self) -> None:
+        units = self._units(self.min_offset, self.max_offset)
+        real = np.flatnonzero(units["size"] != FILLER_SIZE)
+        self.min_offset += int(real[0]) if len(real) else len(units)
+
+    # ---------------------------------------------------------------- reading
+
+    def units(self, first: int, stop: int) -> Units:
+        """Those that there are. Any thread."""
+        first, stop = max(first, self.min_offset), min(stop, self.max_offset)
+        return self._units(first, stop) if first < stop else np.empty(0, UNIT)
+
+    def _units(self, first: int, stop: int) -> Units:
+        size_bytes = (stop - first) * QUEUE_UNIT_BYTES
+        try:
+            data = self.files.pread(size_bytes, first * QUEUE_UNIT_BYTES)
+        except OSError as error:
+            raise StoreFailure(refusal(self.files.directory, "read", error)) from error
+        return np.frombuffer(data[: len(data) // QUEUE_UNIT_BYTES * QUEUE_UNIT_BYTES], UNIT)
+
+    @property
+    def last_position(self) -> int:
+        """Behind the record of its last message; -1 of an empty queue."""
+        last = self.units(self.max_offset - 1, self.max_offset)
+        return int(last["position"][0] + last["size"][0]) if len(last) else -1
+
+    # ---------------------------------------------------------------- writing
+
+    def begin_at(self, offset: int) -> None:
+        """An empty queue whose first message has this number: those before it are fillers."""
+        assert self.max_offset == self.min_offset, (self.min_offset, self.max_offset)
+        base = self.files.base_of(offset * QUEUE_UNIT_BYTES)
+        if base != self.files.first_position:
+            self.files.close()
+            self.files = SegmentList(self._disk, self.files.directory, self.files.segment_bytes, base)
+        first = base // QUEUE_UNIT_BYTES
+        self.min_offset = self.max_offset = self.flushed_offset = first
+        if offset > first:
+            fillers = units_of(np.zeros(offset - first), FILLER_SIZE, 0)
+            self.append(fillers)
+            self.min_offset = offset
+
+    def append(self, units: Units) -> None:
+        """Raises DiskFull, StoreFailure."""
+        position = self.max_offset * QUEUE_UNIT_BYTES
+        stop = position + len(units) * QUEUE_UNIT_BYTES
+        self.files.reserve(stop, RESERVE_STEP_BYTES)
+        self.files.write(units.tobytes(), position)
+        self.max_offset += len(units)
+
+    def flush(self, least_pages: int) -> None:
+        """Raises StoreFailure."""
+        end = self.max_offset
+        first, stop = self.flushed_offset * QUEUE_UNIT_BYTES, end * QUEUE_UNIT_BYTES
+        if first == stop or stop // PAGE_BYTES - first // PAGE_BYTES < least_pages:
+            return
+        for base in range(self.files.base_of(first), stop, self.files.segment_bytes):
+            file = self.files.file_at(base)
+            if file is not None and file.acquire():
+                try:
+                    file.sync()
+                finally:
+                    file.release()
+        self.flushed_offset = end
+
+    def truncate_to_position(self, position: int) -> None:
+        """Without the messages from this position of the commit log on; on disk when this returns."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:  # positions rise within a queue
+            middle = (low + high) // 2
+            if self._units(middle, middle + 1)["position"][0] < position:
+                low = middle + 1
+            else:
+                high = middle
+        self.truncate(low)
+
+    def truncate(self, offset: int) -> None:
+        self.max_offset = max(offset, self.min_offset)
+        stop = self.max_offset * QUEUE_UNIT_BYTES
+        if stop < self.files.end_position:
+            file = self.files.discard_from(stop, stop, stop)
+            if file is not None:
+                file.sync()
+        self.flushed_offset = self.max_offset
+
+    def drop_before(self, position: int) -> list[str]:
+        """Forget messages below this position of the commit log; returns the paths of files that may be
+        deleted."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._units(middle, middle + 1)["position"][0] < position:
+                low = middle + 1
+            else:
+                high = middle
+        self.min_offset = low
+        last_kept = min(low, max(self.max_offset - 1, 0)) * QUEUE_UNIT_BYTES
+        return self.files.drop_before(last_kept)
+
+    def close(self) -> None:
+        self.files.close()

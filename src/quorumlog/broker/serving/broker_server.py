@@ -1,0 +1,149 @@
+"""BrokerServer: a message store behind a port."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import uvloop
+
+from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.record import host_bytes
+from quorumlog.broker.serving.broker_session import BrokerSession
+from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
+from quorumlog.broker.serving.waiting_pulls import WaitingPulls
+from quorumlog.broker.wire.broker_framing import broker_decoder
+from quorumlog.broker.wire.broker_messages import StatusResponse
+from quorumlog.config import parse_address
+from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.server.disk_thread import DiskThread
+from quorumlog.version import DESCRIPTION
+from quorumlog.wire.framing import Frame
+
+log = logging.getLogger("quorumlog.broker")
+
+GC_THRESHOLD = 50_000
+
+
+class BrokerServer:
+    def __init__(self, store: MessageStore, bind: str) -> None:
+        self.store = store
+        self.address = bind
+        self.failure: StoreFailure | None = None
+        self._host, self._port = parse_address(bind)
+        self._connections: dict[Connection, None] = {}
+        self._listener: asyncio.Server | None = None
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, or until the store fails."""
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+        uvloop.run(self._run(ready))
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await self.start()
+        try:
+            ready()
+            ends = [loop.create_task(stop.wait()), self._failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Raises ConfigError if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._failed: asyncio.Future[Any] = loop.create_future()
+        self._loop_turn = LoopTurn(loop)
+        self.puts = PutQueue(self.store.commit_log, loop)
+        self.waiting = WaitingPulls(loop)
+        self.reads = DiskThread("broker-reads", loop)
+        self.store.commit_log.store_host = host_bytes(self._host, self._port)
+        self.store.reput.dispatched = self.waiting.grown
+        self.store.on_failure = self._store_failed
+        try:
+            self._listener = await loop.create_server(
+                self._connection, self._host, self._port, backlog=1024
+            )
+        except OSError as error:
+            self.reads.close()
+            raise ConfigError(f"cannot listen on {self.address}: {error.strerror}") from None
+        self.store.start()
+        self._expire()
+
+    def _connection(self) -> Connection:
+        connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())
+        self._connections[connection] = None
+        return connection
+
+    def _first_frame(self, connection: Connection, frame: Frame) -> None:
+        connection.session = BrokerSession(self, connection)
+        connection.session.frame(frame)
+
+    def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
+        self._connections.pop(connection, None)
+
+    def _expire(self) -> None:
+        """RocketMQ's FlushDiskWatcher."""
+        self.store.commit_log.flush_service.expire(self.store.clock())
+        self._expiry = self._loop.call_later(EXPIRY_INTERVAL_S, self._expire)
+
+    def _store_failed(self, failure: StoreFailure) -> None:
+        """Any thread."""
+
+        def fail() -> None:
+            if self.failure is None:
+                self.failure = failure
+                if not self._failed.done():
+                    self._failed.set_result(None)
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(fail)
+
+    def status(self, request_id: int) -> StatusResponse:
+        store = self.store
+        queues = store.queues.items()
+        usage = store.disk.usage(store.root)
+        problems = [str(store.failure)] if store.failure is not None else []
+        if store.cleaner.is_full:
+            problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
+        return StatusResponse(
+            request_id=request_id,
+            version=DESCRIPTION,
+            role=store.commit_log.role.value,
+            flush=store.config.flush_disk_type,
+            directory=store.root,
+            min_offset=store.commit_log.min_offset,
+            max_offset=store.commit_log.max_offset,
+            flushed_offset=store.commit_log.flushed_offset,
+            confirm_offset=store.commit_log.confirm_offset,
+            dispatch_behind_bytes=store.reput.behind_bytes,
+            put_messages=self.puts.put_messages,
+            put_bytes=self.puts.put_bytes,
+            topics=len({key.topic for key, _ in queues}),
+            queues=len(queues),
+            disk_used_ratio=usage.used_ratio,
+            set_aside_files=store.set_aside.count.files,
+            set_aside_bytes=store.set_aside.count.size_bytes,
+            problems=problems,
+        )
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._expiry.cancel()
+        await self._loop.run_in_executor(None, self.store.close)
+        await asyncio.sleep(0)  # what the last flush has answered leaves
+        for connection in list(self._connections):
+            connection.close()
+        self.reads.close()

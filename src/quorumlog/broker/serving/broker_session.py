@@ -1,0 +1,237 @@
+"""BrokerSession: one connection of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from quorumlog.broker.errors import (
+    FlushDiskTimeout,
+    FlushSlaveTimeout,
+    InSyncReplicasNotEnough,
+)
+from quorumlog.broker.message_log import PutOutcome
+from quorumlog.broker.messages.message import PutResult, PutStatus
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store_reader import Pulled
+from quorumlog.broker.wire.broker_framing import (
+    GROUP,
+    MOST_FRAME_RECORDS_BYTES,
+    batch_of,
+    error_response,
+    message_of,
+    records_of,
+)
+from quorumlog.broker.wire.broker_messages import (
+    BROKER_PROTOCOL,
+    AnyBrokerMessage,
+    BrokerHello,
+    BrokerHelloResponse,
+    OffsetAtRequest,
+    OffsetResponse,
+    PullRequest,
+    PullResponse,
+    QueryRequest,
+    QueueRow,
+    QueuesRequest,
+    QueuesResponse,
+    RecordsResponse,
+    SendRequest,
+    SendResponse,
+    StatusRequest,
+    ViewRequest,
+)
+from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, StoreFailure
+from quorumlog.server.connection import Connection
+from quorumlog.version import DESCRIPTION
+from quorumlog.wire.framing import Frame
+
+if TYPE_CHECKING:
+    from quorumlog.broker.serving.broker_server import BrokerServer
+
+Answered = Callable[[Any], None]
+
+
+def error_of_status(status: PutStatus) -> LedgerError:
+    """Of a put that was written: none of these says that it is not there."""
+    if status is PutStatus.FLUSH_DISK_TIMEOUT:
+        return FlushDiskTimeout("FLUSH_DISK_TIMEOUT: written, and not known to be on disk")
+    if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
+        return FlushSlaveTimeout("FLUSH_SLAVE_TIMEOUT: written, and too few slaves acknowledged it")
+    if status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+        return InSyncReplicasNotEnough("too few slaves are in sync")
+    return OutcomeUnknown("the disk failed while this was being written: the broker stops")
+
+
+class BrokerSession:
+    def __init__(self, server: BrokerServer, connection: Connection) -> None:
+        self._server = server
+        self._connection = connection
+        self._greeted = False
+
+    # ---------------------------------------------------------------- as a Session
+
+    def frame(self, frame: Frame) -> None:
+        message = message_of(frame)
+        if not self._greeted:
+            self._greet(message)
+            return
+        if isinstance(message, SendRequest):
+            self._send(message, frame)
+        elif isinstance(message, PullRequest):
+            self._pull(message, message.wait_ms)
+        elif isinstance(message, QueryRequest):
+            self._query(message)
+        elif isinstance(message, ViewRequest):
+            position = message.physical_offset
+            self._later(message, lambda: self._server.store.reader.at_position(position), self._records)
+        elif isinstance(message, OffsetAtRequest):
+            key, time_ms = QueueKey(message.topic, message.queue_id), message.time_ms
+            self._later(
+                message,
+                lambda: self._server.store.reader.offset_at(key, time_ms),
+                lambda request_id, offset: (OffsetResponse(request_id=request_id, offset=offset), None),
+            )
+        elif isinstance(message, QueuesRequest):
+            self._answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
+        elif isinstance(message, StatusRequest):
+            self._answer(self._server.status(message.request_id))
+        else:
+            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+
+    def lost(self) -> None:
+        pass
+
+    def writable(self) -> None:
+        pass
+
+    # ---------------------------------------------------------------- requests
+
+    def _greet(self, message: AnyBrokerMessage) -> None:
+        if not isinstance(message, BrokerHello):
+            raise ProtocolViolation("a connection begins with a hello")
+        self._answer(BrokerHelloResponse(request_id=message.request_id, version=DESCRIPTION))
+        self._greeted = message.protocol == BROKER_PROTOCOL
+        if not self._greeted:
+            self._connection.close()
+
+    def _send(self, message: SendRequest, frame: Frame) -> None:
+        records = records_of(frame)
+        request_id = message.request_id
+        if not len(records):
+            self._refuse(request_id, BadRequest("a send has one message at least"))
+            return
+
+        def answer(outcome: PutOutcome) -> None:
+            if isinstance(outcome, PutResult) and outcome.status is PutStatus.PUT_OK:
+                self._answer(
+                    SendResponse(
+                        request_id=request_id,
+                        queue_offset=outcome.queue_offset,
+                        physical_offset=outcome.physical_offset,
+                        message_count=outcome.message_count,
+                        store_time_ms=outcome.store_time_ms,
+                        store_host=self._server.store.commit_log.store_host,
+                    )
+                )
+            elif isinstance(outcome, PutResult):
+                self._refuse(request_id, error_of_status(outcome.status))
+            else:
+                self._refuse(request_id, outcome)
+
+        self._server.puts.add(records, message.waits, answer)
+
+    def _pull(self, message: PullRequest, wait_ms: int) -> None:
+        key = QueueKey(message.topic, message.queue_id)
+        store = self._server.store
+        most_bytes = min(message.most_bytes, MOST_FRAME_RECORDS_BYTES)
+
+        def pull() -> Pulled:
+            return store.reader.pull(key, message.offset, message.most_messages, most_bytes)
+
+        def answer(request_id: int, pulled: Pulled) -> tuple[AnyBrokerMessage, RecordBatch | None]:
+            response = PullResponse(
+                request_id=request_id,
+                next_offset=pulled.next_offset,
+                min_offset=pulled.min_offset,
+                max_offset=pulled.max_offset,
+            )
+            return response, pulled.records
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, Pulled) and not len(outcome.records) and wait_ms > 0:
+                queue = store.queues.get(key)
+                has_grown = queue is not None and queue.max_offset > message.offset
+                if has_grown or self._server.waiting.add(key, wait_ms, lambda: self._pull(message, 0)):
+                    if has_grown:
+                        self._pull(message, 0)
+                    return
+            self._respond(message.request_id, outcome, answer)
+
+        if not self._connection.closed:
+            self._server.reads.submit(pull, done)
+
+    def _query(self, message: QueryRequest) -> None:
+        def query() -> RecordBatch:
+            return self._server.store.reader.query(
+                message.topic, message.key, message.begin_ms, message.end_ms, message.most_messages
+            )
+
+        self._later(message, query, self._records)
+
+    @staticmethod
+    def _records(request_id: int, records: RecordBatch) -> tuple[AnyBrokerMessage, RecordBatch | None]:
+        return RecordsResponse(request_id=request_id), records
+
+    def _queues(self, message: QueuesRequest) -> list[QueueRow]:
+        store = self._server.store
+        rows = {
+            key: QueueRow(
+                topic=key.topic,
+                queue_id=key.queue_id,
+                min_offset=queue.min_offset,
+                max_offset=queue.max_offset,
+            )
+            for key, queue in store.queues.items()
+        }
+        for topic, count in (store.topics or {}).items():
+            for queue_id in range(count):
+                rows.setdefault(
+                    QueueKey(topic, queue_id),
+                    QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
+                )
+        return [row for key, row in sorted(rows.items()) if message.topic in ("", key.topic)]
+
+    # ---------------------------------------------------------------- answers
+
+    def _later(
+        self,
+        message: AnyBrokerMessage,
+        work: Callable[[], Any],
+        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
+    ) -> None:
+        """Work that may wait for the disk."""
+        self._server.reads.submit(
+            work, lambda outcome: self._respond(message.request_id, outcome, answer)
+        )
+
+    def _respond(
+        self,
+        request_id: int,
+        outcome: Any,
+        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
+    ) -> None:
+        if isinstance(outcome, StoreFailure):
+            self._server.store.on_failure(outcome)
+            outcome = OutcomeUnknown(str(outcome))
+        if isinstance(outcome, LedgerError):
+            self._refuse(request_id, outcome)
+        else:
+            self._answer(*answer(request_id, outcome))
+
+    def _refuse(self, request_id: int, error: LedgerError) -> None:
+        self._answer(error_response(request_id, error))
+
+    def _answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
+        batch = None if records is None else batch_of(records)
+        self._connection.send(GROUP, message, batch)

@@ -1,0 +1,150 @@
+"""Requests of a client of a broker and their answers, matched by `request_id`. Message records travel as
+the batch of the frame. Tags are of a space of their own: a broker's port speaks nothing else."""
+
+from __future__ import annotations
+
+from quorumlog.wire.client_message import ClientMessage
+
+BROKER_PROTOCOL = 1
+
+
+class BrokerHello(ClientMessage, frozen=True, kw_only=True, tag=1):
+    """The first frame on every connection."""
+
+    protocol: int = BROKER_PROTOCOL
+
+
+class BrokerHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
+    """The first frame back; with another `protocol` the connection closes after it."""
+
+    protocol: int = BROKER_PROTOCOL
+    version: str = ""
+
+
+class SendRequest(ClientMessage, frozen=True, kw_only=True, tag=3):
+    """The frame's batch: records of one queue."""
+
+    waits: bool = True
+
+
+class SendResponse(ClientMessage, frozen=True, kw_only=True, tag=4):
+    queue_offset: int
+    physical_offset: int
+    message_count: int
+    store_time_ms: int
+    store_host: bytes = b""
+
+
+class PullRequest(ClientMessage, frozen=True, kw_only=True, tag=5):
+    topic: str
+    queue_id: int
+    offset: int
+    most_messages: int = 1024
+    most_bytes: int = 1 << 20
+    wait_ms: int = 0
+    """At the end of a queue: so long for something new."""
+
+
+class PullResponse(ClientMessage, frozen=True, kw_only=True, tag=6):
+    """The frame's batch: records."""
+
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueryRequest(ClientMessage, frozen=True, kw_only=True, tag=7):
+    topic: str
+    key: str
+    begin_ms: int
+    end_ms: int
+    most_messages: int = 64
+
+
+class ViewRequest(ClientMessage, frozen=True, kw_only=True, tag=8):
+    """The message that begins at this position of the commit log."""
+
+    physical_offset: int
+
+
+class RecordsResponse(ClientMessage, frozen=True, kw_only=True, tag=9):
+    """The frame's batch: records, or none."""
+
+
+class QueuesRequest(ClientMessage, frozen=True, kw_only=True, tag=10):
+    topic: str = ""
+    """Empty: of all topics."""
+
+
+class QueueRow(ClientMessage, frozen=True, kw_only=True, tag=11):
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+class QueuesResponse(ClientMessage, frozen=True, kw_only=True, tag=12):
+    queues: list[QueueRow]
+
+
+class OffsetAtRequest(ClientMessage, frozen=True, kw_only=True, tag=13):
+    topic: str
+    queue_id: int
+    time_ms: int
+
+
+class OffsetResponse(ClientMessage, frozen=True, kw_only=True, tag=14):
+    offset: int
+
+
+class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=15):
+    pass
+
+
+class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
+    version: str
+    role: str
+    flush: str
+    directory: str
+    min_offset: int
+    max_offset: int
+    flushed_offset: int
+    confirm_offset: int
+    dispatch_behind_bytes: int
+    put_messages: int
+    put_bytes: int
+    topics: int
+    queues: int
+    disk_used_ratio: float
+    set_aside_files: int
+    set_aside_bytes: int
+    problems: list[str]
+
+
+class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
+    code: int
+    message: str
+    retry_after_ms: int = 0
+    min_offset: int = -1
+    max_offset: int = -1
+
+
+AnyBrokerMessage = (
+    BrokerHello
+    | BrokerHelloResponse
+    | SendRequest
+    | SendResponse
+    | PullRequest
+    | PullResponse
+    | QueryRequest
+    | ViewRequest
+    | RecordsResponse
+    | QueuesRequest
+    | QueueRow
+    | QueuesResponse
+    | OffsetAtRequest
+    | OffsetResponse
+    | StatusRequest
+    | StatusResponse
+    | BrokerErrorResponse
+)

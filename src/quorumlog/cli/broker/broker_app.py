@@ -1,0 +1,34 @@
+"""The commands below `quorumlog broker`."""
+
+from __future__ import annotations
+
+import typer
+
+from quorumlog.cli.broker.look import dump, inspect, recover, verify
+from quorumlog.cli.broker.serve import serve
+from quorumlog.cli.broker.use import pull, query, send, status
+
+broker_app = typer.Typer(
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    subcommand_metavar="serve|send|pull|query|status|inspect|verify|dump|recover",
+)
+
+
+@broker_app.callback()
+def broker() -> None:
+    """Run and use a message store in RocketMQ's formats.
+
+    Example: quorumlog broker serve --dir store --topics orders
+    """
+
+
+broker_app.command()(serve)
+broker_app.command()(send)
+broker_app.command()(pull)
+broker_app.command()(query)
+broker_app.command()(status)
+broker_app.command()(inspect)
+broker_app.command()(verify)
+broker_app.command()(dump)
+broker_app.command()(recover)

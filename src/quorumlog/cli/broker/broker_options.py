@@ -1,0 +1,60 @@
+"""Options that the commands of a broker share."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.options import named_path
+from quorumlog.errors import ConfigError
+
+DEFAULT_SERVER = "127.0.0.1:10911"
+
+Server = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        help="Address of the broker.",
+        envvar="QUORUMLOG_BROKER",
+        metavar="HOST:PORT",
+    ),
+]
+Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.", metavar="NAME")]
+Queue = Annotated[int, typer.Option("--queue", help="Number of the queue.", min=0, metavar="N")]
+StoreDirectory = Annotated[
+    Path,
+    typer.Argument(
+        help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
+        metavar="DIR",
+        show_default=False,
+        parser=named_path,
+    ),
+]
+
+
+class Flush(Enum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+def topics_of(text: str) -> dict[str, int]:
+    """`orders:8,audit` as numbers of queues by topic, 4 where none is given. Raises ConfigError."""
+    from quorumlog.broker.messages.record import check_topic
+    from quorumlog.errors import BadRequest
+
+    topics: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, count = part.partition(":")
+        try:
+            check_topic(name)
+        except BadRequest as error:
+            raise ConfigError(f"--topics: {error}") from None
+        if count and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 10_000):
+            raise ConfigError(f"--topics: {part!r} must be like orders:8, with 1 to 10000 queues")
+        topics[name] = int(count) if count else 4
+    if not topics:
+        raise ConfigError("--topics is empty; write --topics orders:8,audit")
+    return topics

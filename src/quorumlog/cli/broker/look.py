@@ -1,0 +1,122 @@
+"""quorumlog broker inspect, verify, dump, recover: a stopped store, ours or a Java broker's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from quorumlog.cli.broker.broker_options import StoreDirectory
+from quorumlog.cli.broker.message_rows import message_line, message_row
+from quorumlog.cli.options import Json
+from quorumlog.cli.output import EXIT_REFUSED, print_json, say, spoken_size
+
+
+def inspect(directory: StoreDirectory, json: Json = False) -> None:
+    """Show what a store holds: its log, queues, index and checkpoint. Nothing is changed.
+
+    Example: quorumlog broker inspect /var/lib/store
+    """
+    from quorumlog.broker.offline_store import OfflineStore
+
+    with OfflineStore(str(directory)) as store:
+        found = store.summary()
+    if json:
+        print_json(found)
+        return
+    stopped = "stopped cleanly" if found["clean"] else "not stopped cleanly"
+    say(
+        f"{directory}: commit log {found['min_offset']} to {found['max_offset']}"
+        f" ({spoken_size(found['max_offset'] - found['min_offset'])} in {found['files']} files of"
+        f" {spoken_size(found['file_bytes'])}), {stopped}"
+    )
+    if found["problem"]:
+        say(f"the record at {found['max_offset']} {found['problem']}", "red")
+    if found["flushed_offset"] is not None:
+        say(f"known to be on disk up to {found['flushed_offset']}")
+    say("checkpoint: " + ", ".join(f"{name} {value}" for name, value in found["checkpoint"].items()))
+    for queue in found["queues"]:
+        first, stop = queue["min_offset"], queue["max_offset"]
+        say(f"  {queue['topic']} queue {queue['queue_id']}: {stop - first} messages, {first} to {stop}")
+    for each in found["index_files"]:
+        say(f"  index {each['name']}: {each['keys']} keys")
+
+
+def verify(directory: StoreDirectory, json: Json = False) -> None:
+    """Check every record and its CRC, and that each queue names it. Status 1 if anything is wrong.
+
+    Example: quorumlog broker verify /var/lib/store
+    """
+    from quorumlog.broker.offline_store import OfflineStore
+
+    with OfflineStore(str(directory)) as store:
+        report = store.verify()
+    if json:
+        print_json(report)
+    else:
+        for problem in report["problems"]:
+            say(problem, "red")
+        verdict = "damaged" if report["problems"] else "all good"
+        say(
+            f"{report['messages']} messages in {spoken_size(report['bytes'])},"
+            f" {report['queue_units']} queue units, {report['keys']} keys: {verdict}"
+        )
+    if report["problems"]:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def dump(
+    directory: StoreDirectory,
+    position: Annotated[
+        int | None,
+        typer.Option("--position", help="From this record of the commit log on.", min=0, metavar="N"),
+    ] = None,
+    topic: Annotated[str, typer.Option("--topic", help="Of this topic only.", metavar="NAME")] = "",
+    most: Annotated[
+        int, typer.Option("--most", help="So many messages at most.", min=1, metavar="N")
+    ] = 1_000_000_000,
+    json: Json = False,
+) -> None:
+    """Print the messages of a store as they lie in its commit log.
+
+    Example: quorumlog broker dump /var/lib/store --topic orders --most 10 --json
+    """
+    from quorumlog.broker.offline_store import OfflineStore
+
+    with OfflineStore(str(directory)) as store:
+        for records in store.batches(position):
+            for message in records.messages():
+                if topic not in ("", message.topic):
+                    continue
+                if json:
+                    print_json(message_row(message))
+                else:
+                    say(message_line(message))
+                most -= 1
+                if not most:
+                    return
+
+
+def recover(
+    directory: StoreDirectory,
+    cut: Annotated[
+        int,
+        typer.Option(
+            "--cut", help="Position of the damaged record, which `verify` names.", min=0, metavar="N"
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Give up the damaged record and what follows it, so that the store can start. Kept in set-aside/.
+
+    Example: quorumlog broker recover /var/lib/store --cut 73400320
+    """
+    from quorumlog.broker.offline_store import allow_cut
+
+    lost_bytes = allow_cut(str(directory), cut)
+    row: dict[str, Any] = {"cut": cut, "given_up_bytes": lost_bytes}
+    if json:
+        print_json(row)
+    else:
+        given_up = f"{spoken_size(lost_bytes)} known to be on disk are given up"
+        say(f"the next start ends the log at {cut}; {given_up}")

@@ -1,0 +1,39 @@
+"""Messages as they are printed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorumlog.broker.messages.message import StoredMessage
+
+_SHOWN_BYTES = 80
+
+
+def message_row(message: StoredMessage) -> dict[str, Any]:
+    """For --json: the body as text where it is UTF-8, else `body_hex`."""
+    row = message._asdict()
+    body = row.pop("body")
+    try:
+        row["body"] = body.decode()
+    except UnicodeDecodeError:
+        row["body_hex"] = body.hex()
+    row["keys"] = list(message.keys)
+    return row
+
+
+def message_line(message: StoredMessage) -> str:
+    moment = datetime.fromtimestamp(message.store_time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    text = message.body[:_SHOWN_BYTES].decode("utf-8", "replace")
+    shown = "".join(c if c.isprintable() else "·" for c in text)
+    more = "…" if len(message.body) > _SHOWN_BYTES else ""
+    marks = "".join(
+        f" {name}={value}"
+        for name, value in (("tags", message.tags), ("keys", " ".join(message.keys)))
+        if value
+    )
+    return (
+        f"{message.topic} {message.queue_id} {message.queue_offset} @{message.physical_offset} {moment}"
+        f"{marks}  {shown}{more}"
+    )

@@ -1,0 +1,181 @@
+"""quorumlog broker send, pull, query, status."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Queue, Server, Topic
+from quorumlog.cli.broker.message_rows import message_line, message_row
+from quorumlog.cli.options import Json, Timeout, time_ms_of
+from quorumlog.cli.output import print_json, say, spoken_size
+from quorumlog.errors import ConfigError
+
+TIMEOUT_S = 10.0
+_BATCH = 256
+
+
+def send(
+    topic: Topic,
+    body: Annotated[
+        list[str] | None,
+        typer.Argument(help="Bodies; without any, a line of standard input each.", metavar="[BODY]..."),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", help="A key to find it by; may be repeated.", metavar="KEY"),
+    ] = None,
+    tags: Annotated[str, typer.Option("--tags", help="Tags of the messages.", metavar="TEXT")] = "",
+    queue: Annotated[
+        int | None,
+        typer.Option("--queue", help="Queue. (default: they take turns)", min=0, metavar="N"),
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Send messages, and print where they are stored.
+
+    Example: quorumlog broker send --topic orders --key 4711 "one crate of tea"
+    """
+    from quorumlog.broker import Message, connect
+
+    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+        bodies = iter([text.encode() for text in body] if body else _lines())
+        while batch := [each for _, each in zip(range(_BATCH), bodies, strict=False)]:
+            messages = [Message(topic, each, tags=tags, keys=tuple(key or ())) for each in batch]
+            receipt = broker.send_batch(messages, queue_id=queue)
+            if json:
+                print_json(
+                    {
+                        "topic": topic,
+                        "queue": receipt.queue_id,
+                        "offset": receipt.queue_offset,
+                        "messages": receipt.message_count,
+                        "physical_offset": receipt.physical_offset,
+                        "message_id": receipt.message_id,
+                        "store_time_ms": receipt.store_time_ms,
+                    }
+                )
+            else:
+                last = receipt.queue_offset + receipt.message_count - 1
+                span = str(last) if receipt.message_count == 1 else f"{receipt.queue_offset} to {last}"
+                say(f"{topic} queue {receipt.queue_id} offset {span}  {receipt.message_id}")
+
+
+def _lines() -> list[bytes]:
+    return [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
+
+
+def pull(
+    topic: Topic,
+    queue: Queue = 0,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", help="First message. (default: the oldest)", min=0, metavar="N"),
+    ] = None,
+    since: Annotated[
+        str, typer.Option("--since", help="Stored then or later: 2h, 2026-11-23T10:00Z.", metavar="TIME")
+    ] = "",
+    most: Annotated[
+        int, typer.Option("--most", help="So many messages at most.", min=1, metavar="N")
+    ] = 1_000_000_000,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
+    server: Server = DEFAULT_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Print the messages of a queue in order.
+
+    Example: quorumlog broker pull --topic orders --queue 3 --offset 100 --most 10
+    """
+    from quorumlog.broker import connect
+
+    if since and offset is not None:
+        raise ConfigError("--since and --offset exclude each other")
+    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+        if since:
+            at = broker.offset_at(topic, queue, time_ms_of(since))
+        else:
+            at = broker.min_offset(topic, queue) if offset is None else offset
+        left = most
+        while left:
+            wait_ms = 5_000 if follow else 0
+            pulled = broker.pull(topic, queue, at, most_messages=min(left, 1024), wait_ms=wait_ms)
+            for message in pulled.messages:
+                if json:
+                    print_json(message_row(message))
+                else:
+                    say(message_line(message))
+            if at == pulled.next_offset and not follow:
+                return
+            left -= pulled.next_offset - at
+            at = pulled.next_offset
+
+
+def query(
+    topic: Topic,
+    key: Annotated[
+        str, typer.Option("--key", help="Key of the messages, or their UNIQ_KEY.", metavar="KEY")
+    ] = "",
+    message_id: Annotated[
+        str, typer.Option("--id", help="Id of one message instead.", metavar="HEX")
+    ] = "",
+    since: Annotated[str, typer.Option("--since", help="Stored then or later.", metavar="TIME")] = "",
+    until: Annotated[str, typer.Option("--until", help="Stored then or before.", metavar="TIME")] = "",
+    most: Annotated[int, typer.Option("--most", help="So many at most.", min=1, max=1000)] = 64,
+    server: Server = DEFAULT_SERVER,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Find messages by key and time, the newest first.
+
+    Example: quorumlog broker query --topic orders --key 4711 --since 2h
+    """
+    from quorumlog.broker import connect
+
+    if bool(key) == bool(message_id):
+        raise ConfigError("give --key or --id, one of both")
+    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+        if message_id:
+            found = [broker.message(message_id)]
+        else:
+            begin = time_ms_of(since) if since else None
+            end = time_ms_of(until, "--until") if until else None
+            found = broker.query(topic, key, time=(begin, end), most_messages=most)
+    for message in found:
+        if json:
+            print_json(message_row(message))
+        else:
+            say(message_line(message))
+
+
+def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False) -> None:
+    """Show how a broker is: its log, its queues, what is wrong with it.
+
+    Example: quorumlog broker status --server 127.0.0.1:10911
+    """
+    from quorumlog.broker import connect
+
+    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+        state, queues = broker.status(), broker.queues()
+    if json:
+        row = {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
+        print_json({**row, "queue_rows": [each._asdict() for each in queues]})
+        return
+    held = state.max_offset - state.min_offset
+    say(f"{state.version}: {state.role}, {state.flush}, store in {state.directory}")
+    say(
+        f"commit log {state.min_offset} to {state.max_offset} ({spoken_size(held)}), on disk up to"
+        f" {state.flushed_offset}, shown up to {state.confirm_offset},"
+        f" {spoken_size(state.dispatch_behind_bytes)} not dispatched yet"
+    )
+    for queue in queues:
+        first, stop = queue.min_offset, queue.max_offset
+        say(f"  {queue.topic} queue {queue.queue_id}: {stop - first} messages, {first} to {stop}")
+    if state.set_aside_files:
+        say(f"{state.set_aside_files} files ({spoken_size(state.set_aside_bytes)}) are set aside")
+    for problem in state.problems:
+        say(f"problem: {problem}", "red")

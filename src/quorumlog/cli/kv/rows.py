@@ -1,0 +1,114 @@
+"""How keys and values are printed, and transactions given."""
+
+from __future__ import annotations
+
+import sys
+from base64 import b64decode, b64encode
+from typing import TYPE_CHECKING, Any
+
+from quorumlog.cli.output import print_json
+from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.kv import Compare, Item
+    from quorumlog.kv.client.values import TxnResult
+    from quorumlog.kv.requests.operations import Operation
+
+RELATIONS = {"=": 0, ">": 1, "<": 2, "!=": 3}
+
+
+def text_of(name: str, data: bytes | None) -> dict[str, Any]:
+    """`name` if it is text, else `name_base64`."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(data).decode()}
+
+
+def row_of(item: Item) -> dict[str, Any]:
+    return {
+        **text_of("key", item.key),
+        **text_of("value", item.value),
+        "create_revision": item.create_revision,
+        "mod_revision": item.mod_revision,
+        "version": item.version,
+        "lease": item.lease,
+    }
+
+
+def print_bytes(*parts: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"\t".join(parts) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def print_item(item: Item, *, json: bool) -> None:
+    if json:
+        print_json(row_of(item))
+    else:
+        print_bytes(item.key, item.value or b"")
+
+
+def given_value(value: str | None) -> bytes:
+    """None: standard input."""
+    return sys.stdin.buffer.read() if value is None else value.encode()
+
+
+def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operation]]:
+    """Raises ConfigError."""
+    import msgspec
+
+    from quorumlog.kv.requests.operations import Compare, DeleteRange, Put, Range, Relation, Target
+
+    def data(row: dict[str, Any], name: str) -> bytes:
+        if f"{name}_base64" in row:
+            return b64decode(row[f"{name}_base64"])
+        return str(row[name]).encode()
+
+    def compare(row: dict[str, Any]) -> Compare:
+        target = Target[row.get("target", "mod").upper()]
+        than: int | bytes = data(row, "than") if target is Target.VALUE else int(row["than"])
+        return Compare(data(row, "key"), target, Relation(RELATIONS[row.get("relation", "=")]), than)
+
+    def operation(row: dict[str, Any]) -> Operation:
+        ((what, fields),) = row.items()
+        key = data(fields, "key")
+        end = data(fields, "end") if "end" in fields else b""
+        if what == "put":
+            return Put(key, data(fields, "value"), fields.get("lease", 0))
+        if what == "delete":
+            return DeleteRange(key, end)
+        if what == "range":
+            return Range(key, end, fields.get("limit", 0))
+        raise ValueError(f"there is no operation {what!r}; there are put, delete, range")
+
+    try:
+        given = msgspec.json.decode(text)
+        return (
+            [compare(row) for row in given.get("compare", ())],
+            [operation(row) for row in given.get("then", ())],
+            [operation(row) for row in given.get("else", ())],
+        )
+    except (ValueError, KeyError, AttributeError, TypeError, msgspec.MsgspecError) as error:
+        raise ConfigError(
+            f"this is no transaction ({type(error).__name__}: {error}); `quorumlog kv txn -h` shows one"
+        ) from None
+
+
+def txn_row(result: TxnResult) -> dict[str, Any]:
+    from quorumlog.kv.client.values import DeleteResult, PutResult, RangeResult
+
+    answers: list[dict[str, Any]] = []
+    for each in result.answers:
+        if isinstance(each, PutResult):
+            answers.append({"put": {}})
+        elif isinstance(each, DeleteResult):
+            answers.append({"delete": {"deleted": each.deleted}})
+        elif isinstance(each, RangeResult):
+            rows = [row_of(item) for item in each.items]
+            answers.append({"range": {"items": rows, "more": each.more, "total": each.total}})
+        else:
+            answers.append({"txn": txn_row(each)})
+    return {"revision": result.revision, "succeeded": result.succeeded, "answers": answers}

@@ -1,0 +1,154 @@
+"""quorumlog kv watch, lock, elect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.kv.kv_options import TIMEOUT_S, Key, Prefix, PrevKv, Servers, connected
+from quorumlog.cli.kv.rows import print_bytes, row_of
+from quorumlog.cli.options import Json, Timeout
+from quorumlog.cli.output import EXIT_REFUSED, note, print_json, say
+
+if TYPE_CHECKING:
+    from quorumlog.kv.client.locks import Election, Lock
+
+TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
+STOP_S = 5.0
+
+Command = Annotated[
+    list[str] | None,
+    typer.Argument(help="Run meanwhile, behind --.", metavar="[-- COMMAND...]", show_default=False),
+]
+Ttl = Annotated[
+    float,
+    typer.Option("--ttl", help="Seconds until it ends if this process is silent.", min=0.1, max=86_400),
+]
+
+
+def watch(
+    key: Key,
+    servers: Servers,
+    prefix: Prefix = False,
+    first_revision: Annotated[
+        int, typer.Option("--from", help="First revision; 0: from now on.", min=0, metavar="N")
+    ] = 0,
+    limit: Annotated[int, typer.Option("--limit", help="End after so many; 0: go on.", min=0)] = 0,
+    prev_kv: PrevKv = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Print changes as they come, without a gap also when leaders change, until Ctrl-C.
+
+    Example: quorumlog kv watch jobs/ --prefix --servers 127.0.0.1:20921
+    """
+    seen = 0
+    with connected(servers, timeout) as kv:
+        verb = kv.watch_prefix if prefix else kv.watch
+        with verb(key, first_revision=first_revision, prev_kv=prev_kv) as changes:
+            for change in changes:
+                if json:
+                    row = {"type": "delete" if change.is_deletion else "put", **row_of(change.item)}
+                    if prev_kv:
+                        row["prev_kv"] = None if change.previous is None else row_of(change.previous)
+                    print_json(row)
+                elif change.is_deletion:
+                    print_bytes(b"delete", change.item.key)
+                else:
+                    print_bytes(b"put", change.item.key, change.item.value)
+                seen += 1
+                if seen == limit:
+                    return
+
+
+def lock(
+    name: Key,
+    servers: Servers,
+    command: Command = None,
+    ttl: Ttl = 10.0,
+    wait: Annotated[
+        float | None,
+        typer.Option("--wait", help="Give up after so many seconds.", min=0.0, show_default=False),
+    ] = None,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
+
+    The command finds the token in QUORUMLOG_KV_TOKEN. It is terminated once the lock may be lost.
+
+    Example: quorumlog kv lock backup --servers 127.0.0.1:20921 -- ./backup.sh
+    """
+    with connected(servers, timeout) as kv:
+        try:
+            with kv.lock(name, ttl_s=ttl, timeout_s=wait) as held:
+                _announce(held, json=json)
+                status = _run_while(held, command)
+        except TimeoutError:
+            note(f"{name} is held by somebody else")
+            raise typer.Exit(EXIT_REFUSED) from None
+    raise typer.Exit(status)
+
+
+def elect(
+    name: Key,
+    servers: Servers,
+    value: Annotated[
+        str | None,
+        typer.Argument(help="Of this candidate; without it the leader is shown.", metavar="[VALUE]"),
+    ] = None,
+    command: Command = None,
+    ttl: Ttl = 10.0,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Wait until this one leads, then run a command, or hold until Ctrl-C; or show who leads.
+
+    Example: quorumlog kv elect cron "$HOSTNAME" --servers 127.0.0.1:20921 -- ./nightly.sh
+    """
+    with connected(servers, timeout) as kv:
+        if value is None:
+            leader = kv.leader(name)
+            if leader is None:
+                raise typer.Exit(EXIT_REFUSED)
+            print_json(row_of(leader)) if json else print_bytes(leader.value)
+            return
+        with kv.leadership(name, value, ttl_s=ttl) as election:
+            _announce(election, json=json)
+            status = _run_while(election, command)
+    raise typer.Exit(status)
+
+
+def _announce(held: Lock | Election, *, json: bool) -> None:
+    print_json({"token": held.token}) if json else say(str(held.token))
+
+
+def _run_while(held: Lock | Election, command: list[str] | None) -> int:
+    """The status of the command; it ends once the lock may be lost."""
+    if not command:
+        lost = threading.Event()
+        while held.is_held:
+            lost.wait(0.1)
+        note("the lock may be lost")
+        return EXIT_REFUSED
+    environment = {**os.environ, TOKEN_VARIABLE: str(held.token)}
+    process = subprocess.Popen(command, env=environment)
+    while True:
+        try:
+            return process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            if held.is_held:
+                continue
+        note("the lock may be lost: the command is terminated")
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return EXIT_REFUSED

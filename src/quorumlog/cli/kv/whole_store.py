@@ -1,0 +1,110 @@
+"""quorumlog kv health, status, compact, snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, connected
+from quorumlog.cli.kv.rows import row_of
+from quorumlog.cli.options import Json, Timeout, named_path, split_servers
+from quorumlog.cli.output import EXIT_REFUSED, print_json, say
+from quorumlog.errors import LedgerError
+
+LOOK_S = 2.0
+
+
+def health(servers: Servers, timeout: Timeout = TIMEOUT_S, json: Json = False) -> None:
+    """Whether the store answers: a read that a majority confirms. Status 1 if not.
+
+    Example: quorumlog kv health --servers 127.0.0.1:20921
+    """
+    reason = ""
+    try:
+        with connected(servers, timeout) as kv:
+            kv.get("health")
+    except LedgerError as error:
+        reason = str(error)
+    if json:
+        print_json({"healthy": not reason, "reason": reason})
+    else:
+        say(reason or "healthy")
+    if reason:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> None:
+    """A row a member: its role, how far its store is, and how large.
+
+    Example: quorumlog kv status --servers 127.0.0.1:20921
+    """
+    import msgspec
+
+    up = 0
+    for address in split_servers(servers):
+        try:
+            with connected(address, timeout) as kv:
+                found = kv.status()
+        except LedgerError as error:
+            row = {"address": address, "reachable": False, "problem": str(error)}
+            print_json(row) if json else say(f"{address}: {error}")
+            continue
+        up += 1
+        if json:
+            print_json({"address": address, "reachable": True, **msgspec.structs.asdict(found)})
+        else:
+            say(
+                f"{address}: {found.member_id} is {found.role} in term {found.term}, revision"
+                f" {found.revision}, compacted {found.compacted_revision}, {found.keys} keys,"
+                f" {found.leases} leases, {found.watches} watches, {found.size_bytes} of"
+                f" {found.quota_bytes} bytes"
+            )
+    if not up:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def compact(
+    revision: Annotated[
+        int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1, show_default=False)
+    ],
+    servers: Servers,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """End history: reads of earlier revisions and watches from them are refused from now on.
+
+    Example: quorumlog kv compact 120 --servers 127.0.0.1:20921
+    """
+    with connected(servers, timeout) as kv:
+        kv.compact(revision)
+    if json:
+        print_json({"compacted_revision": revision})
+
+
+def snapshot(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Is written anew.", metavar="FILE.jsonl", parser=named_path),
+    ],
+    servers: Servers,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Write every key as of one revision to a file, a JSON object a line.
+
+    For the whole log with its history there is `quorumlog backup`.
+
+    Example: quorumlog kv snapshot keys.jsonl --servers 127.0.0.1:20921
+    """
+    import msgspec
+
+    partial = file.with_name(f"{file.name}.partial")
+    count = 0
+    with connected(servers, timeout) as kv, partial.open("wb") as out:
+        for item in kv.scan():
+            out.write(msgspec.json.encode(row_of(item)) + b"\n")
+            count += 1
+    partial.replace(file)
+    print_json({"file": str(file), "keys": count}) if json else say(f"{count} keys in {file}")

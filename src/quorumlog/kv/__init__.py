@@ -1,0 +1,87 @@
+"""The key-value store: keys with history, leases, watches and transactions, on the log.
+
+Read in this order: `requests` (what is asked and answered), `errors`, `store` (what the committed
+commands have made of the keys), `service` (what a member does for clients), `client`, `door` (its port),
+`testing`, `simulated` (stores in virtual time).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorumlog.kv.client.async_store import AsyncKeyValueClient
+    from quorumlog.kv.client.blocking_store import KeyValueClient
+    from quorumlog.kv.client.values import Change, Item
+    from quorumlog.kv.door.embedded import KeyValueStore
+    from quorumlog.kv.door.kv_door import KeyValueDoor
+    from quorumlog.kv.requests.operations import (
+        Compare,
+        DeleteRange,
+        Put,
+        Range,
+        Relation,
+        Target,
+        Txn,
+    )
+    from quorumlog.kv.service.service import StoreOptions
+
+_PLACES = {
+    "AsyncKeyValueClient": "quorumlog.kv.client.async_store",
+    "Change": "quorumlog.kv.client.values",
+    "Compare": "quorumlog.kv.requests.operations",
+    "DeleteRange": "quorumlog.kv.requests.operations",
+    "Item": "quorumlog.kv.client.values",
+    "KeyValueClient": "quorumlog.kv.client.blocking_store",
+    "KeyValueDoor": "quorumlog.kv.door.kv_door",
+    "KeyValueStore": "quorumlog.kv.door.embedded",
+    "Put": "quorumlog.kv.requests.operations",
+    "Range": "quorumlog.kv.requests.operations",
+    "Relation": "quorumlog.kv.requests.operations",
+    "StoreOptions": "quorumlog.kv.service.service",
+    "Target": "quorumlog.kv.requests.operations",
+    "Txn": "quorumlog.kv.requests.operations",
+}
+"""A client loads no server."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def connect(servers: str, **options: Any) -> KeyValueClient:
+    """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
+    `KeyValueClient`. Nothing is sent yet. Raises ConfigError."""
+    from quorumlog.kv.client.blocking_store import KeyValueClient
+
+    return KeyValueClient(servers, **options)
+
+
+async def connect_async(servers: str, **options: Any) -> AsyncKeyValueClient:
+    """A client for asyncio; options as of `AsyncKeyValueClient`. Raises ConfigError."""
+    from quorumlog.kv.client.async_store import AsyncKeyValueClient
+
+    return AsyncKeyValueClient(servers, **options)
+
+
+__all__ = [
+    "AsyncKeyValueClient",
+    "Change",
+    "Compare",
+    "DeleteRange",
+    "Item",
+    "KeyValueClient",
+    "KeyValueDoor",
+    "KeyValueStore",
+    "Put",
+    "Range",
+    "Relation",
+    "StoreOptions",
+    "Target",
+    "Txn",
+    "connect",
+    "connect_async",
+]

@@ -1,0 +1,287 @@
+"""KeyValueClient: the verbs of `AsyncKeyValueClient` for programs without asyncio, and like a dict.
+
+It runs the asynchronous client on a thread of its own; any number of threads may share one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from quorumlog.kv.client.async_store import TIMEOUT_S, AsyncKeyValueClient
+from quorumlog.kv.client.leasing import Lease
+from quorumlog.kv.client.locks import Election, Lock
+from quorumlog.kv.client.values import (
+    Change,
+    Codec,
+    DeleteResult,
+    Item,
+    Key,
+    PutResult,
+    RangeResult,
+    TxnResult,
+    key_of,
+)
+from quorumlog.kv.client.watching import Watching
+from quorumlog.kv.requests.frames import StatusAnswer
+from quorumlog.kv.requests.operations import Compare, Operation, Range
+
+T = TypeVar("T")
+
+
+class BlockingWatch:
+    """An iterator of changes; `with` ends it. See `Watching`."""
+
+    def __init__(self, client: KeyValueClient, watching: Watching) -> None:
+        self._client = client
+        self._watching = watching
+
+    @property
+    def next_revision(self) -> int:
+        return self._watching.next_revision
+
+    def batch(self, timeout_s: float | None = None) -> list[Change]:
+        """At least one change. Raises TimeoutError."""
+        return self._client.run(asyncio.wait_for(self._watching.batch(), timeout_s))
+
+    def __iter__(self) -> Iterator[Change]:
+        while True:
+            yield from self.batch()
+
+    def __enter__(self) -> BlockingWatch:
+        self._client.run(self._watching.began())
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.run(self._watching.close())
+
+
+class KeyValueClient:
+    """Made by `quorumlog.kv.connect`. `kv["a"] = "1"`, `"a" in kv`, `for key in kv`, `del kv["a"]`."""
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        codec: str | Codec = "bytes",
+        timeout_s: float = TIMEOUT_S,
+        cluster_id: str = "",
+    ) -> None:
+        """As of `AsyncKeyValueClient`."""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="quorumlog-kv-client", daemon=True
+        )
+        self._thread.start()
+
+        async def make() -> AsyncKeyValueClient:
+            return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+
+        try:
+            self._client = self.run(make())
+        except BaseException:
+            self._end()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Something of the asynchronous client, on its thread."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self.run(self._client.close())
+            self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
+
+    def __enter__(self) -> KeyValueClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- like a dict
+
+    def __getitem__(self, key: Key) -> Any:
+        item = self.get(key)
+        if item is None:
+            raise KeyError(key)
+        return item.value
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Key) -> None:
+        if not self.delete(key).deleted:
+            raise KeyError(key)
+
+    def __contains__(self, key: Key) -> bool:
+        asked = Range(key_of(key), count_only=True)
+        return self.run(self._client.read_range(asked)).total > 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for item in self.scan(keys_only=True):
+            yield item.key
+
+    def __len__(self) -> int:
+        return self.prefix("", count_only=True).total
+
+    # ---------------------------------------------------------------- verbs
+
+    def put(
+        self,
+        key: Key,
+        value: Any,
+        *,
+        lease: Lease | int = 0,
+        prev_kv: bool = False,
+        keeps_lease: bool = False,
+    ) -> PutResult:
+        return self.run(
+            self._client.put(key, value, lease=lease, prev_kv=prev_kv, keeps_lease=keeps_lease)
+        )
+
+    def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item | None:
+        return self.run(self._client.get(key, revision=revision, stale=stale))
+
+    def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult:
+        return self.run(self._client.delete(key, prev_kv=prev_kv))
+
+    def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult:
+        return self.run(self._client.delete_range(key, end, prev_kv=prev_kv))
+
+    def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult:
+        return self.run(self._client.delete_prefix(prefix, prev_kv=prev_kv))
+
+    def compare_and_set(
+        self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
+    ) -> PutResult | None:
+        return self.run(
+            self._client.compare_and_set(key, value, expected_revision=expected_revision, lease=lease)
+        )
+
+    def txn(
+        self,
+        compare: Sequence[Compare] = (),
+        then: Sequence[Operation] = (),
+        otherwise: Sequence[Operation] = (),
+    ) -> TxnResult:
+        return self.run(self._client.txn(compare, then, otherwise))
+
+    def range(self, key: Key, end: Key, **options: Any) -> RangeResult:
+        """Options as of `AsyncKeyValueClient.range`."""
+        return self.run(self._client.range(key, end, **options))
+
+    def prefix(self, prefix: Key, **options: Any) -> RangeResult:
+        """Options as of `AsyncKeyValueClient.prefix`."""
+        return self.run(self._client.prefix(prefix, **options))
+
+    def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult:
+        return self.run(self._client.read_range(asked, stale=stale))
+
+    def scan(self, prefix: Key = b"", **options: Any) -> Iterator[Item]:
+        """Options as of `AsyncKeyValueClient.scan`."""
+        items = self._client.scan(prefix, **options)
+        while True:
+            try:
+                item = self.run(_next_of(items))
+            except StopAsyncIteration:
+                return
+            yield item
+
+    def watch(self, key: Key, **options: Any) -> BlockingWatch:
+        """Options as of `AsyncKeyValueClient.watch`."""
+
+        async def begin() -> Watching:
+            return self._client.watch(key, **options)
+
+        return BlockingWatch(self, self.run(begin()))
+
+    def watch_prefix(self, prefix: Key, **options: Any) -> BlockingWatch:
+        async def begin() -> Watching:
+            return self._client.watch_prefix(prefix, **options)
+
+        return BlockingWatch(self, self.run(begin()))
+
+    def grant(self, ttl_s: float, *, lease_id: int = 0, keeps_alive: bool = True) -> Lease:
+        """Kept alive by this client until it is closed, or `revoke`d, unless told otherwise."""
+
+        async def granted() -> Lease:
+            lease = await self._client.grant(ttl_s, lease_id=lease_id)
+            if keeps_alive:
+                lease.keep_alive()
+            return lease
+
+        return self.run(granted())
+
+    def revoke(self, lease: Lease | int) -> int:
+        """How many keys ended with it. Raises LeaseNotFound."""
+        given = lease if isinstance(lease, Lease) else self._client.lease(lease)
+        return self.run(given.revoke())
+
+    def keep_alive(self, lease: Lease | int) -> int:
+        """Once; its TTL in milliseconds. Raises LeaseNotFound."""
+        given = lease if isinstance(lease, Lease) else self._client.lease(lease)
+        return self.run(given.keep_alive_once())
+
+    def time_to_live(self, lease: Lease | int) -> tuple[int, int, list[bytes]]:
+        """(TTL, what is left of it, both in milliseconds, keys). Raises LeaseNotFound."""
+        given = lease if isinstance(lease, Lease) else self._client.lease(lease)
+        return self.run(given.time_to_live())
+
+    def leases(self) -> list[tuple[int, int, int]]:
+        return self.run(self._client.leases())
+
+    @contextmanager
+    def lock(self, name: Key, *, ttl_s: float = 10.0, timeout_s: float | None = None) -> Iterator[Lock]:
+        """`with kv.lock("name") as lock: ... lock.token`. Raises TimeoutError."""
+        lock = self._client.lock(name, ttl_s=ttl_s)
+        self.run(lock.acquire(timeout_s))
+        try:
+            yield lock
+        finally:
+            self.run(lock.release())
+
+    @contextmanager
+    def leadership(self, name: Key, value: Any, *, ttl_s: float = 10.0) -> Iterator[Election]:
+        """Waits until this one leads; `election.check()` raises LockLost once it may not any more."""
+        election = self._client.election(name, ttl_s=ttl_s)
+        self.run(election.campaign(value))
+        try:
+            yield election
+        finally:
+            self.run(election.resign())
+
+    def leader(self, name: Key) -> Item | None:
+        """Of an election."""
+        return self.run(self._client.election(name).leader())
+
+    def compact(self, revision: int) -> None:
+        self.run(self._client.compact(revision))
+
+    def status(self) -> StatusAnswer:
+        return self.run(self._client.status())
+
+
+async def _next_of(items: Any) -> Item:
+    item: Item = await anext(items)
+    return item

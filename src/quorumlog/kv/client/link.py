@@ -1,0 +1,119 @@
+"""Link: one connection to a member's store. What a turn of the loop sends leaves in one write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+
+from quorumlog.errors import ProtocolViolation, Unreachable
+from quorumlog.kv.requests.frames import MAX_FRAME_BYTES, FrameReader, Kind, frame
+
+Told = Callable[[Kind, bytes], None]
+Answered = tuple[Kind, bytes]
+
+
+class LinkLost(Exception):
+    """The connection has ended: what was asked on it may have happened."""
+
+
+class Link(asyncio.Protocol):
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.member_id = ""
+        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._asked: dict[int, asyncio.Future[Answered]] = {}
+        self._streams: dict[int, Told] = {}
+        self._number = 0
+        self._out: list[bytes] = []
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def open(cls, host: str, port: int) -> Link:
+        """Raises Unreachable."""
+        loop = asyncio.get_running_loop()
+        address = f"{host}:{port}"
+        try:
+            _, link = await loop.create_connection(lambda: cls(address), host, port)
+        except OSError as error:
+            raise Unreachable(f"no key-value store answers at {address}: {error}") from None
+        return link
+
+    @property
+    def is_up(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    # ---------------------------------------------------------------- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for number, kind, body in self._reader.receive(data):
+                self._received(number, Kind(kind), body)
+        except (ProtocolViolation, ValueError, msgspec.DecodeError):
+            self.close()
+
+    def _received(self, number: int, kind: Kind, body: bytes) -> None:
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            if not asked.done():
+                asked.set_result((kind, body))
+        elif number in self._streams:
+            self._streams[number](kind, body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        asked, self._asked = self._asked, {}
+        for each in asked.values():
+            if not each.done():
+                each.set_exception(LinkLost(self.address))
+        self._streams.clear()
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    # ---------------------------------------------------------------- asking
+
+    def ask(self, kind: Kind, body: bytes) -> asyncio.Future[Answered]:
+        """Raises LinkLost; its future, too."""
+        number = self._next()
+        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answered
+        self._send(frame(number, kind, body))
+        return answered
+
+    def stream(self, kind: Kind, body: bytes, told: Told) -> int:
+        """`told` gets whatever comes for it, until the link is lost or `forget` is called."""
+        number = self._next()
+        self._streams[number] = told
+        self._send(frame(number, kind, body))
+        return number
+
+    def forget(self, number: int) -> None:
+        if self._streams.pop(number, None) is not None and self.is_up:
+            self._send(frame(self._next(), Kind.CANCEL, msgspec.msgpack.encode(number)))
+
+    def _next(self) -> int:
+        if not self.is_up:
+            raise LinkLost(self.address)
+        self._number += 1
+        return self._number
+
+    def _send(self, data: bytes) -> None:
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._out.append(data)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(out))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()

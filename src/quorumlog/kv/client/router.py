@@ -1,0 +1,153 @@
+"""Router: which member is asked, and what became of it.
+
+Requests go to the leader. A refusal that is certain is tried again until the time is over; what may
+change something is never sent twice once its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TypeVar
+
+import msgspec
+
+from quorumlog.config import parse_address
+from quorumlog.errors import (
+    ConfigError,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    RequestTimeout,
+    Unreachable,
+)
+from quorumlog.kv.client.link import Answered, Link, LinkLost
+from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.requests.answers import read_answer
+from quorumlog.kv.requests.frames import Hello, Kind, Welcome
+from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
+from quorumlog.wire.client_messages import ErrorResponse
+from quorumlog.wire.wire_errors import error_of
+
+T = TypeVar("T")
+RETRY_S = 0.02
+CONNECT_TIMEOUT_S = 2.0
+_error = msgspec.msgpack.Decoder(ErrorResponse)
+_welcome = msgspec.msgpack.Decoder(Welcome)
+_encode = msgspec.msgpack.encode
+
+
+class Router:
+    def __init__(self, servers: str, timeout_s: float, cluster_id: str = "") -> None:
+        """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
+        addresses = [part.strip() for part in servers.split(",") if part.strip()]
+        if not addresses:
+            raise ConfigError("servers is empty; give HOST:PORT,HOST:PORT,... of the key-value store")
+        self._addresses = [parse_address(address) for address in addresses]
+        self.timeout_s = timeout_s
+        self.cluster_id = cluster_id
+        self.election_timeout_ms = 0
+        self._link: Link | None = None
+        self._place = 0
+        self._of_member: dict[str, tuple[str, int]] = {}
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+        await asyncio.sleep(0)
+
+    # ---------------------------------------------------------------- connecting
+
+    async def link(self, deadline_s: float) -> Link:
+        """To the member that seems to lead. Raises Unreachable, ClusterChanged."""
+        if self._link is not None and self._link.is_up:
+            return self._link
+        async with self._connecting:
+            if self._link is not None and self._link.is_up:
+                return self._link
+            failed = ""
+            while not self._is_closed:
+                for _ in self._addresses:
+                    try:
+                        self._link = await self._open(self._addresses[self._place])
+                    except (Unreachable, LinkLost, TimeoutError) as error:
+                        failed = str(error)
+                        self._place = (self._place + 1) % len(self._addresses)
+                    else:
+                        return self._link
+                if time.monotonic() >= deadline_s:
+                    raise Unreachable(f"no member answers: {failed}")
+                await asyncio.sleep(RETRY_S)
+            raise Unreachable("the client is closed")
+
+    async def _open(self, address: tuple[str, int]) -> Link:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            link = await Link.open(*address)
+            try:
+                kind, body = await link.ask(Kind.HELLO, _encode(Hello(1, self.cluster_id)))
+                if kind is not Kind.WELCOME:
+                    read_answer(body, type(None))
+                    raise Unreachable(f"{link.address} does not greet")
+            except BaseException:
+                link.close()
+                raise
+        welcome = _welcome.decode(body)
+        self.cluster_id = self.cluster_id or welcome.cluster_id
+        self.election_timeout_ms = welcome.election_timeout_ms
+        link.member_id = welcome.member_id
+        self._of_member[welcome.member_id] = address
+        return link
+
+    def turn(self, link: Link, leader_id: str | None) -> None:
+        """That member does not lead: to the one that it names, or to the next."""
+        if self._link is not link:
+            return
+        known = self._of_member.get(leader_id or "")
+        if known is not None and leader_id != link.member_id:
+            self._place = self._addresses.index(known)
+        else:
+            self._place = (self._place + 1) % len(self._addresses)
+        link.close()  # whatever else was asked here is tried elsewhere
+        self._link = None
+
+    # ---------------------------------------------------------------- asking
+
+    async def call(
+        self, kind: Kind, body: bytes, answer: type[T], *, changes: bool, timeout_s: float | None = None
+    ) -> tuple[int, T]:
+        """(revision, answer). `changes`: it may not be carried out twice. Raises LedgerError."""
+        if len(body) > MAX_REQUEST_BYTES:
+            raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
+        deadline_s = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        refusal: LedgerError | None = None
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise refusal or RequestTimeout("no member has answered in time")
+            link = await self.link(deadline_s)
+            try:
+                answered = await asyncio.wait_for(link.ask(kind, body), left_s)
+            except (LinkLost, TimeoutError) as error:
+                if changes:
+                    what = "the connection was lost" if isinstance(error, LinkLost) else "time is over"
+                    raise OutcomeUnknown(
+                        f"{what} before {link.address} has answered: the change may be made"
+                    ) from None
+                continue
+            refusal = self._refusal(answered)
+            if refusal is None:
+                return read_answer(answered[1], answer)
+            if not refusal.retriable:
+                raise refusal
+            if isinstance(refusal, NotLeader):
+                self.turn(link, refusal.leader_id)
+            await asyncio.sleep(max(RETRY_S, refusal.retry_after_ms / 1000))
+
+    @staticmethod
+    def _refusal(answered: Answered) -> LedgerError | None:
+        kind, body = answered
+        return error_of(_error.decode(body)) if kind is Kind.ERROR else None

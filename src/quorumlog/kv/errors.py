@@ -1,0 +1,98 @@
+"""What the key-value store refuses: codes 510 to 519, and what each means for who asked."""
+
+from __future__ import annotations
+
+from quorumlog.errors import LedgerError, Refused
+
+
+class KeyValueError(LedgerError):
+    """The store refuses a request. The log is well, and nothing has changed."""
+
+    code = 510
+
+
+class Compacted(KeyValueError):
+    """A revision that was asked for is below `compacted_revision`: its history is gone."""
+
+    code = 511
+
+    def __init__(self, message: str = "", *, compacted_revision: int = 0) -> None:
+        super().__init__(message)
+        self.compacted_revision = compacted_revision
+
+
+class FutureRevision(KeyValueError):
+    """A revision that no key has been changed at yet."""
+
+    code = 512
+
+
+class LeaseNotFound(KeyValueError):
+    """The lease was revoked, has run out, or never was."""
+
+    code = 513
+
+
+class LeaseExists(KeyValueError):
+    """A lease of this id stands."""
+
+    code = 514
+
+
+class NoSpace(KeyValueError, Refused):
+    """The store holds `quota_bytes`: delete and compact, which go on working."""
+
+    code = 515
+
+
+class InvalidRequest(KeyValueError, Refused):
+    """It makes no sense, or is larger than a request may be; the message says which."""
+
+    code = 516
+
+
+class KeyNotFound(KeyValueError):
+    """A put that keeps the value or the lease of a key that does not exist."""
+
+    code = 517
+
+
+class ClusterChanged(KeyValueError, Refused):
+    """A cursor, a watch or a lease is of another cluster, such as the one before a restore: begin
+    anew."""
+
+    code = 518
+
+
+class LockLost(KeyValueError):
+    """The lease of a lock or of a leadership has ended: whoever held it does so no more."""
+
+    code = 519
+
+
+BY_CODE: dict[int, type[KeyValueError]] = {
+    kind.code: kind
+    for kind in (
+        KeyValueError,
+        Compacted,
+        FutureRevision,
+        LeaseNotFound,
+        LeaseExists,
+        NoSpace,
+        InvalidRequest,
+        KeyNotFound,
+        ClusterChanged,
+        LockLost,
+    )
+}
+
+
+def error_of(code: int, message: str, number: int = 0) -> KeyValueError:
+    """As it was before it became an answer; `number`: the compacted revision."""
+    if code == Compacted.code:
+        return Compacted(message, compacted_revision=number)
+    return BY_CODE.get(code, KeyValueError)(message)
+
+
+def number_of(error: KeyValueError) -> int:
+    return error.compacted_revision if isinstance(error, Compacted) else 0

@@ -1,0 +1,122 @@
+"""What makes a request valid, for the client that sends it and the member that appends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.requests.operations import (
+    FROM_KEY,
+    Command,
+    Compact,
+    Compare,
+    DeleteRange,
+    Grant,
+    Operation,
+    Put,
+    Range,
+    Revoke,
+    Target,
+    Txn,
+)
+
+MAX_OPERATIONS = 128
+"""Of a transaction: comparisons, and operations of either list, those of inner ones included."""
+MAX_REQUEST_BYTES = 1_572_864
+"""1.5 MiB, as etcd has it."""
+MAX_TTL_MS = 9_000_000_000_000
+MAX_DEPTH = 8
+"""Of transactions in transactions."""
+
+
+def check(command: Command | Range, size_bytes: int) -> None:
+    """Raises InvalidRequest."""
+    if size_bytes > MAX_REQUEST_BYTES:
+        raise InvalidRequest(
+            f"a request of {size_bytes} bytes is above {MAX_REQUEST_BYTES}: write less at once"
+        )
+    if isinstance(command, Grant):
+        if not 0 < command.ttl_ms <= MAX_TTL_MS:
+            raise InvalidRequest(f"a TTL must be above 0 and at most {MAX_TTL_MS} ms")
+    elif isinstance(command, Txn):
+        _check_txn(command, MAX_DEPTH)
+    elif isinstance(command, Put | DeleteRange | Range):
+        _check_operation(command, MAX_DEPTH)
+    else:
+        assert isinstance(command, Revoke | Compact), command
+
+
+def _check_operation(operation: Operation, depth: int) -> None:
+    if isinstance(operation, Txn):
+        _check_txn(operation, depth - 1)
+    elif not operation.key:
+        raise InvalidRequest("a key is at least one byte")
+    elif isinstance(operation, Put):
+        if operation.keeps_value and operation.value:
+            raise InvalidRequest("a put that keeps the value brings none")
+        if operation.keeps_lease and operation.lease:
+            raise InvalidRequest("a put that keeps the lease brings none")
+
+
+def _check_txn(txn: Txn, depth: int) -> None:
+    if depth <= 0:
+        raise InvalidRequest(f"transactions are nested deeper than {MAX_DEPTH}")
+    if max(len(txn.compare), len(txn.success), len(txn.failure)) > MAX_OPERATIONS:
+        raise InvalidRequest(
+            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists"
+        )
+    for compare in txn.compare:
+        _check_compare(compare)
+    for operations in (txn.success, txn.failure):
+        for operation in operations:
+            _check_operation(operation, depth)
+        _puts_and_deletes(operations)
+
+
+def _check_compare(compare: Compare) -> None:
+    if not compare.key:
+        raise InvalidRequest("a key is at least one byte")
+    wants_bytes = compare.target is Target.VALUE
+    if compare.target is Target.KEY or isinstance(compare.than, bytes) is not wants_bytes:
+        raise InvalidRequest(f"{compare.target.name} cannot be compared with {compare.than!r}")
+
+
+Bounds = tuple[bytes, bytes]
+
+
+def _puts_and_deletes(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:
+    """What they may write; raises InvalidRequest where two of them write one key."""
+    puts: set[bytes] = set()
+    deletes = [(each.key, each.end) for each in operations if isinstance(each, DeleteRange)]
+    for operation in operations:
+        if not isinstance(operation, Txn):
+            continue
+        # Only one of the two lists is carried out: they may write the same.
+        then_puts, then_deletes = _puts_and_deletes(operation.success)
+        else_puts, else_deletes = _puts_and_deletes(operation.failure)
+        inner = then_puts | else_puts
+        _refuse_twice(puts & inner)
+        _refuse_twice({key for key in inner if any(contains(b, key) for b in deletes)})
+        _refuse_twice(
+            {key for key in puts if any(contains(b, key) for b in (*then_deletes, *else_deletes))}
+        )
+        puts |= inner
+        deletes += [*then_deletes, *else_deletes]
+    for operation in operations:
+        if isinstance(operation, Put):
+            key = operation.key
+            _refuse_twice({key} if key in puts or any(contains(b, key) for b in deletes) else set())
+            puts.add(key)
+    return puts, deletes
+
+
+def _refuse_twice(keys: set[bytes]) -> None:
+    if keys:
+        raise InvalidRequest(f"a transaction writes the key {min(keys)!r} twice")
+
+
+def contains(bounds: Bounds, key: bytes) -> bool:
+    start, end = bounds
+    if not end:
+        return key == start
+    return start <= key and (end == FROM_KEY or key < end)

@@ -1,0 +1,326 @@
+"""KeyValueService: one member's answers to the clients of its store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.kv.errors import ClusterChanged, InvalidRequest, LeaseNotFound, NoSpace
+from quorumlog.kv.requests import answers
+from quorumlog.kv.requests.answers import LeaseKeysAnswer, StandAnswer, read_answer
+from quorumlog.kv.requests.frames import Hello, KeepAlive, Kind, StatusAnswer, Watch, Welcome, frame
+from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES, check
+from quorumlog.kv.requests.operations import (
+    Command,
+    Compact,
+    Grant,
+    LeaseKeys,
+    Put,
+    Stand,
+    Txn,
+    decode_command,
+    encode,
+)
+from quorumlog.kv.service.command_batches import CommandBatches, Done
+from quorumlog.kv.service.compactor import Compactor
+from quorumlog.kv.service.lease_clock import LeaseClock
+from quorumlog.kv.service.sessions import Session, answer, refuse
+from quorumlog.kv.service.watch_hub import WatchHub
+from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed, Granted
+from quorumlog.kv.store.machine import MACHINE_NAME
+from quorumlog.node import DoorMember
+from quorumlog.node.applying.machine_driver import Answer
+
+READ_TIMEOUT_MS = 5_000
+TICK_MS = 50.0
+LEAST_TTL_TIMEOUTS = 2
+"""A lease outlives the election of a new leader: a TTL is raised to so many election time-outs."""
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    auto_compaction_ms: float = HOUR_MS
+    """History older than that ends; 0: it does not end by itself."""
+    quota_bytes: int = 8 << 30
+    """Above it puts are refused, while deletions and compaction go on."""
+
+
+_hello = msgspec.msgpack.Decoder(Hello).decode
+_watch = msgspec.msgpack.Decoder(Watch).decode
+_keep_alive = msgspec.msgpack.Decoder(KeepAlive).decode
+
+
+class KeyValueService:
+    def __init__(
+        self, member: DoorMember, feed: Feed, options: StoreOptions, now_ms: Callable[[], float]
+    ) -> None:
+        """`now_ms`: a clock that goes on while the machine sleeps. Who makes this calls `drain` when the
+        feed wakes, and `tick` every `TICK_MS`."""
+        self._member = member
+        self._feed = feed
+        self._options = options
+        self._now_ms = now_ms
+        self._commands = CommandBatches(member)
+        self.leases = LeaseClock(self._commands.add)
+        self._compactor = Compactor(options.auto_compaction_ms)
+        self.watches = WatchHub(self._ask_history)
+        self._kept_alive: list[tuple[Session, int, list[int], float]] = []
+        self._stand = StandAnswer()
+        self._is_looking = False
+
+    # ---------------------------------------------------------------- requests
+
+    def request(self, session: Session, number: int, kind: int, body: bytes) -> None:
+        """Raises ProtocolViolation for what no client sends."""
+        try:
+            self._request(session, number, kind, body)
+        except (InvalidRequest, NoSpace, ClusterChanged) as refusal:
+            refuse(session, number, refusal)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"no request of the key-value store: {error}") from None
+
+    def _request(self, session: Session, number: int, kind: int, body: bytes) -> None:
+        if kind == Kind.COMMAND:
+            body = self._checked(body)
+            self._commands.add(body, partial(self._commanded, session, number))
+        elif kind == Kind.READ:
+            self._read(session, number, body)
+        elif kind == Kind.READ_HERE:
+            done = partial(self._answered, session, number)
+            self._enter(lambda m: m.ask_here(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session))
+        elif kind == Kind.KEEP_ALIVE:
+            if not self._kept_alive:
+                self._enter(self._confirm_kept_alive)
+            self._kept_alive.append((session, number, _keep_alive(body).leases, self._now_ms()))
+        elif kind == Kind.WATCH:
+            self.watches.add(session, number, _watch(body))
+        elif kind == Kind.CANCEL:
+            self.watches.cancel(session, msgspec.msgpack.decode(body, type=int))
+        elif kind == Kind.TIME_TO_LIVE:
+            self._time_to_live(session, number, body)
+        elif kind == Kind.STATUS:
+            self._status(session, number)
+        elif kind == Kind.HELLO:
+            self._enter(lambda m: self._greet(session, number, _hello(body), m))
+        else:
+            raise ProtocolViolation(f"a request of the unknown kind {kind}")
+
+    def lost(self, session: Session) -> None:
+        """Its connection has ended."""
+        self.watches.lost(session)
+        self._member.enter(lambda: self._member.discard(session))
+
+    def _enter(self, act: Callable[[DoorMember], None]) -> None:
+        self._member.enter(lambda: act(self._member))
+
+    def _greet(self, session: Session, number: int, hello: Hello, member: DoorMember) -> None:
+        cluster_id = member.cluster_id
+        if hello.cluster_id and cluster_id and hello.cluster_id != cluster_id:
+            changed = (
+                f"this is cluster {cluster_id}, not {hello.cluster_id}: begin with its newest state"
+            )
+            refuse(session, number, ClusterChanged(changed))
+            return
+        config = member.node().config
+        timeout_ms = config.consensus.election_timeout_ms
+        welcome = Welcome(1, cluster_id, config.member_id, timeout_ms)
+        session.send(frame(number, Kind.WELCOME, encode(welcome)))
+
+    # ---------------------------------------------------------------- commands and reads
+
+    def _checked(self, body: bytes) -> bytes:
+        """What is appended. Raises InvalidRequest, NoSpace."""
+        if len(body) > MAX_REQUEST_BYTES:
+            raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
+        try:
+            command = decode_command(body)
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"no command of the key-value store: {error}") from None
+        check(command, len(body))
+        if self._feed.size_bytes >= self._options.quota_bytes and _grows(command):
+            raise NoSpace(
+                f"the store holds {self._feed.size_bytes} bytes, its quota is"
+                f" {self._options.quota_bytes}: delete keys and compact"
+            )
+        if isinstance(command, Grant):
+            least_ms = LEAST_TTL_TIMEOUTS * self._election_timeout_ms()
+            if command.ttl_ms < least_ms:
+                return encode(msgspec.structs.replace(command, ttl_ms=least_ms))
+        return body
+
+    def _election_timeout_ms(self) -> int:
+        return int(self._member.node().config.consensus.election_timeout_ms)
+
+    def _commanded(self, session: Session, number: int, outcome: bytes | LedgerError) -> None:
+        if isinstance(outcome, bytes):
+            answer(session, number, outcome)
+        else:
+            refuse(session, number, outcome)
+
+    def _read(self, session: Session, number: int, body: bytes) -> None:
+        done = partial(self._answered, session, number)
+        self._enter(lambda m: m.ask(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session))
+
+    def _answered(self, session: Session, number: int, outcome: Answer) -> None:
+        if isinstance(outcome, LedgerError):
+            refuse(session, number, outcome)
+        else:
+            answer(session, number, outcome[0])
+
+    def _ask_history(self, question: bytes, done: Done) -> None:
+        def answered(outcome: Answer) -> None:
+            done(outcome if isinstance(outcome, LedgerError) else outcome[0])
+
+        self._enter(lambda m: m.ask_here(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, self))
+
+    # ---------------------------------------------------------------- leases
+
+    def _confirm_kept_alive(self, member: DoorMember) -> None:
+        """All that wait share one round; the store has applied what was committed before it then."""
+        waiting, self._kept_alive = self._kept_alive, []
+        term = member.leads_in
+
+        def confirmed(outcome: Answer) -> None:
+            if not isinstance(outcome, LedgerError):
+                outcome = self._member.refusal_unless_leading() or outcome
+            self.drain()
+            self.leases.lead(self._member.leads_in, self._now_ms())
+            for session, number, leases, arrived_ms in waiting:
+                if isinstance(outcome, LedgerError):
+                    refuse(session, number, outcome)
+                    continue
+                kept = [self.leases.keep_alive(each, term, arrived_ms) for each in leases]
+                answer(session, number, answers.done(self.watches.told, kept))
+
+        member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
+
+    def _time_to_live(self, session: Session, number: int, body: bytes) -> None:
+        lease = msgspec.msgpack.decode(body, type=int)
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, LedgerError):
+                refuse(session, number, outcome)
+                return
+            try:
+                revision, found = read_answer(outcome[0], LeaseKeysAnswer)
+            except LeaseNotFound as refusal:
+                refuse(session, number, refusal)
+                return
+            follows = self._member.refusal_unless_leading()
+            if follows is not None:
+                refuse(session, number, follows)  # only the leader counts
+                return
+            left_ms = self.leases.left_ms(lease, self._now_ms())
+            answer(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
+
+        self._enter(
+            lambda m: m.ask(MACHINE_NAME, encode(LeaseKeys(lease)), READ_TIMEOUT_MS, answered, session)
+        )
+
+    # ---------------------------------------------------------------- the clock and the store
+
+    def tick(self) -> None:
+        if not self._member.is_up:
+            return
+        now_ms = self._now_ms()
+        self.drain()
+        term = self._member.leads_in
+        self.leases.lead(term, now_ms)
+        self.leases.tick(now_ms)
+        self.watches.tick(now_ms)
+        due = self._compactor.tick(now_ms, self.watches.told, leads=term is not None)
+        if due is not None:
+            self._commands.add(encode(Compact(due, leads=True)), _nobody)
+        if not self._stand.swept:
+            self._look()
+
+    def role_changed(self) -> None:
+        """Of this member; in the middle of a turn: what follows is for the next tick."""
+        self._member.enter(self.tick)
+
+    def drain(self) -> None:
+        """What the store tells."""
+        changes: list[Changed] = []
+        now_ms = self._now_ms()
+        for item in self._feed.take():
+            if isinstance(item, Changed):
+                changes.append(item)
+                continue
+            self.watches.changed(changes)
+            changes = []
+            if isinstance(item, Granted):
+                self.leases.granted(item.lease, item.granted, now_ms)
+            elif isinstance(item, Ended):
+                self.leases.ended(item.lease)
+            elif isinstance(item, CompactedTo):
+                self.watches.compacted()
+                self._look()
+            else:
+                assert isinstance(item, Begins), item
+                self.leases.begins(item.leases, now_ms)
+                self.watches.begins(item.revision)
+        self.watches.changed(changes)
+
+    def _look(self) -> None:
+        """How large it is; whoever asks moves on what compaction has left to do."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+
+        def answered(outcome: bytes | LedgerError) -> None:
+            self._is_looking = False
+            if not isinstance(outcome, LedgerError):
+                self._stand = read_answer(outcome, StandAnswer)[1]
+
+        self._ask_history(encode(Stand()), answered)
+
+    def _status(self, session: Session, number: int) -> None:
+        def asked(member: DoorMember) -> None:
+            member.ask_here(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, answered, session)
+
+        def answered(outcome: Answer) -> None:
+            if isinstance(outcome, LedgerError):
+                refuse(session, number, outcome)
+                return
+            status = self._member.node().status()
+            stand = read_answer(outcome[0], StandAnswer)[1]
+            answer(
+                session,
+                number,
+                answers.done(
+                    stand.revision,
+                    StatusAnswer(
+                        self._member.node().config.member_id,
+                        self._member.cluster_id,
+                        status.role.value,
+                        status.term,
+                        "" if status.leader is None else status.leader.member_id,
+                        stand.revision,
+                        stand.compacted_revision,
+                        stand.keys,
+                        stand.leases,
+                        stand.size_bytes,
+                        self._options.quota_bytes,
+                        len(self.watches),
+                        outcome[1],
+                    ),
+                ),
+            )
+
+        self._enter(asked)
+
+
+def _grows(command: Command) -> bool:
+    if isinstance(command, Txn):
+        operations = (*command.success, *command.failure)
+        return any(isinstance(each, Put | Txn) and _grows(each) for each in operations)
+    return isinstance(command, Put | Grant)
+
+
+def _nobody(outcome: bytes | LedgerError) -> None:
+    """Whatever came of it: there is a next time."""

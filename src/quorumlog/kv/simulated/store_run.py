@@ -1,0 +1,107 @@
+"""One run of a store in virtual time: faults for a while, then none, then everything must add up."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import NamedTuple
+
+from quorumlog.consensus.ready import Role
+from quorumlog.kv.service.service import StoreOptions
+from quorumlog.kv.simulated.histories import Histories
+from quorumlog.kv.simulated.promises import check_all
+from quorumlog.kv.simulated.sim_clients import SimStoreClient
+from quorumlog.kv.simulated.sim_sessions import DoorsOpen, SimDoors
+from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
+from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
+from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.profile import FAULT_KINDS, LINK_KINDS, draw_profile
+from quorumlog.sim.run import make_whole
+from quorumlog.sim.trace import Trace
+
+FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
+FAULTS_MS = 6_000.0
+CLIENTS = 4
+
+
+@dataclass(slots=True)
+class StoreRunResult:
+    seed: int
+    failure: str = ""
+    """Empty, or what was violated, with the place."""
+    counts: Counter[str] = field(default_factory=Counter)
+    trace_hash: int = 0
+
+
+class SimStores(NamedTuple):
+    """Members with a store each, none of which runs yet, and what clients of them note."""
+
+    cluster: SimCluster
+    doors: SimDoors
+    histories: Histories
+
+    def check(self) -> None:
+        """Of a cluster that is whole. Raises Violation."""
+        leaders = [m for m in self.cluster.members if m.node.raft.role is Role.LEADER]
+        check_all(self.histories, self.doors.machines[leaders[0].member_id].keyspace)
+
+
+def made_stores(seed: int, faults: Sequence[str] = ()) -> SimStores:
+    random = Random(seed)
+    snapshot_entries = Random(f"{seed}:snapshots").choice((10, 10**6))
+    profile = draw_profile(random, 3)
+    storage = replace(profile.storage, retention="off", flush="sync", snapshot_entries=snapshot_entries)
+    profile = replace(
+        profile,
+        storage=storage,
+        store="file",
+        fault_kinds=tuple(kind for kind in faults if kind in FAULT_KINDS),
+        fault_every_ms=1_500.0,
+        link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
+        link_fault_every_ms=1_500.0,
+        clients=0,
+        producers=0,
+        drops_segments=False,
+        has_retention=False,
+        changes_members=False,
+        runs_machines=False,
+        apply_ms=5.0,
+    )
+    histories = Histories()
+    options = StoreOptions(auto_compaction_ms=Random(f"{seed}:compaction").choice((0, 3_000)))
+    doors = SimDoors(options, histories)
+    cluster = doors.cluster = SimCluster(random, profile, Trace(), doors.machines_of)
+    # These know what was appended, which here is the service's.
+    kinds = AcknowledgedAppends | ConditionalAppends
+    cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
+    cluster.checkers.append(DoorsOpen(cluster, doors))
+    return SimStores(cluster, doors, histories)
+
+
+def run_store(
+    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
+) -> StoreRunResult:
+    """Same seed and arguments, same run. Raises nothing."""
+    result = StoreRunResult(seed)
+    try:
+        stores = made_stores(seed, faults)
+        cluster = stores.cluster
+        result.counts = cluster.trace.counts
+        clients = [
+            SimStoreClient(stores.doors, stores.histories, f"c{number}") for number in range(CLIENTS)
+        ]
+        for member in cluster.members:
+            member.start()
+        for client in clients:
+            client.work()
+        cluster.faults.begin()
+        cluster.run_for(faults_ms)
+        make_whole(cluster)
+        result.trace_hash = cluster.trace.hash
+        stores.check()
+    except Exception:  # whatever it is, this run has failed, and the others go on
+        result.failure = traceback.format_exc()
+    return result

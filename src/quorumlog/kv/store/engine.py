@@ -1,0 +1,73 @@
+"""Engine: ordered maps of bytes, one a space, which the keyspace is written on.
+
+    CURRENT   key                      the key as it is now: an encoded KeyValue
+    OLDER     escaped key + revision   what it was before: an encoded KeyValue; version 0: it was deleted
+    CHANGES   revision + number        the key that was changed; since the compacted revision
+    LEASES    lease                    encoded (TTL, index of its grant)
+    ATTACHED  lease + key              nothing
+    STAND     name                     encoded numbers
+
+Numbers are 8 bytes, big-endian, so that they sort. A key in front of a number is escaped: it ends where
+no other can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Protocol
+
+from quorumlog.state_machine import Applied
+
+CURRENT, OLDER, CHANGES, LEASES, ATTACHED, STAND = range(6)
+SPACES = 6
+
+NUMBER = Struct(">Q")
+CHANGE = Struct(">QI")
+END = b"\0\1"
+
+
+def escaped(key: bytes) -> bytes:
+    return key.replace(b"\0", b"\0\xff") + END
+
+
+def older_key(key: bytes, revision: int) -> bytes:
+    return escaped(key) + NUMBER.pack(revision)
+
+
+def parse_older_key(stored: bytes) -> tuple[bytes, int]:
+    """(key, revision)."""
+    return stored[:-10].replace(b"\0\xff", b"\0"), int(NUMBER.unpack_from(stored, len(stored) - 8)[0])
+
+
+class Engine(Protocol):
+    def get(self, space: int, key: bytes) -> bytes | None: ...
+
+    def put(self, space: int, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, space: int, key: bytes) -> None:
+        """Of a key that may not be there."""
+
+    def scan(
+        self, space: int, start: bytes, stop: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """start <= key < stop, in order; None: to the end of the space. Nothing may be changed before it
+        is read."""
+
+    def count(self, space: int, start: bytes, stop: bytes | None) -> int: ...
+
+    def commit(self, applied: Applied | None) -> None:
+        """What was changed since the last commit takes effect on the disk as one, with `applied`; None:
+        what was applied has not changed."""
+
+    def applied(self) -> Applied | None:
+        """Of the last commit; None: an engine in memory, or nothing was committed."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About as many bytes as it holds."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,131 @@
+"""A saved store: the same bytes whatever the engine, so that a member may change it.
+
+    head        format, revision, compacted revision
+    leases      (id, TTL, index of the grant)
+    current     KeyValue, in the order of keys
+    older       KeyValue, in the order of keys and revisions
+    changes     (revision, number, key)
+
+Each part is a run of frames, 4 bytes of length and MessagePack, and ends with an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import msgspec
+
+from quorumlog.errors import ProtocolViolation
+from quorumlog.kv.requests.operations import decode_key_value, encode
+from quorumlog.kv.store.engine import CHANGE, CHANGES, CURRENT, OLDER, older_key
+from quorumlog.kv.store.keyspace import Keyspace
+from quorumlog.kv.store.sweeping import sweep
+from quorumlog.state_machine import SnapshotReader, SnapshotWriter
+
+FORMAT = 1
+SLICE_ITEMS = 2000
+"""Written at once: a member that saves goes on applying between slices."""
+
+_head = msgspec.msgpack.Decoder(tuple[int, int, int])
+_lease = msgspec.msgpack.Decoder(tuple[int, int, int])
+_change = msgspec.msgpack.Decoder(tuple[int, int, bytes])
+
+
+def save_slices(keyspace: Keyspace, writer: SnapshotWriter) -> Iterator[None]:
+    """The state as it is at the first slice, though it may change between them; only sweeping must not
+    go on meanwhile."""
+    while sweep(keyspace):
+        yield
+    revision = keyspace.revision
+    leases = sorted((lease, *granted) for lease, granted in keyspace.leases.items())
+    _write(writer, [encode((FORMAT, revision, keyspace.compacted))])
+    _end(writer)
+    _write(writer, [encode(lease) for lease in leases])
+    _end(writer)
+    # A key that changes meanwhile moves from the current to the older ones: never out of sight.
+    for space in (CURRENT, OLDER):
+        for values in _slices(keyspace, space):
+            _write(writer, [each for _, each in values if _mod_revision(each) <= revision])
+            yield
+        _end(writer)
+    for values in _slices(keyspace, CHANGES, CHANGE.pack(revision + 1, 0)):
+        _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
+        yield
+    _end(writer)
+
+
+def _mod_revision(stored: bytes) -> int:
+    return decode_key_value(stored).mod_revision
+
+
+def _slices(
+    keyspace: Keyspace, space: int, stop: bytes | None = None
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    start = b""
+    while values := list(islice(keyspace.engine.scan(space, start, stop), SLICE_ITEMS)):
+        yield values
+        start = values[-1][0] + b"\0"
+
+
+def _write(writer: SnapshotWriter, items: Iterable[bytes]) -> None:
+    data = b"".join(part for item in items for part in (len(item).to_bytes(4, "big"), item))
+    if data:
+        writer.write(data)
+
+
+def _end(writer: SnapshotWriter) -> None:
+    writer.write(bytes(4))
+
+
+def load(keyspace: Keyspace, reader: SnapshotReader, commit_every: int = 10_000) -> None:
+    """In the place of all that it holds. Raises ProtocolViolation for what is no saved store."""
+    engine = keyspace.engine
+    engine.clear()
+    heads = [_head.decode(frame) for frame in _frames(reader)]
+    if len(heads) != 1 or heads[0][0] != FORMAT:
+        raise ProtocolViolation(f"a saved store of another format than {FORMAT}: {heads}")
+    keyspace.take_over()
+    _, keyspace.revision, keyspace.compacted = heads[0]
+    keyspace.swept_to = keyspace.compacted
+    keyspace.save_stand()
+    for frame in _frames(reader):
+        keyspace.grant(*_lease.decode(frame))
+    for count, frame in enumerate(_frames(reader), 1):
+        kv = decode_key_value(frame)
+        engine.put(CURRENT, kv.key, frame)
+        if kv.lease:
+            keyspace.attach(kv.lease, kv.key)
+        if count % commit_every == 0:
+            engine.commit(None)
+    last = b""
+    for frame in _frames(reader):
+        if last and decode_key_value(last).key != decode_key_value(frame).key:
+            _settle(keyspace, last)
+        kv = decode_key_value(frame)
+        engine.put(OLDER, older_key(kv.key, kv.mod_revision), frame)
+        last = frame
+    if last:
+        _settle(keyspace, last)
+    for frame in _frames(reader):
+        revision, number, key = _change.decode(frame)
+        engine.put(CHANGES, CHANGE.pack(revision, number), key)
+    engine.commit(None)
+
+
+def _settle(keyspace: Keyspace, newest: bytes) -> None:
+    """The newest of the older versions of a key was the current one when the state was saved, if it was
+    no deletion and nothing else is the current one."""
+    kv, engine = decode_key_value(newest), keyspace.engine
+    current = engine.get(CURRENT, kv.key)
+    if current is None and kv.version:
+        engine.put(CURRENT, kv.key, newest)
+        if kv.lease:
+            keyspace.attach(kv.lease, kv.key)
+    if kv.version and (current is None or decode_key_value(current).mod_revision == kv.mod_revision):
+        engine.delete(OLDER, older_key(kv.key, kv.mod_revision))
+
+
+def _frames(reader: SnapshotReader) -> Iterator[bytes]:
+    while size_bytes := int.from_bytes(reader.read(4), "big"):
+        yield reader.read(size_bytes)

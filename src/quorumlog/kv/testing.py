@@ -1,0 +1,72 @@
+"""For the tests of others: stores in this process, and a pytest fixture.
+
+from quorumlog.kv.testing import key_value_store
+
+def test_it(key_value_store):
+    key_value_store["a"] = "1"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Self
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.kv.client.blocking_store import KeyValueClient
+from quorumlog.kv.door.kv_door import KeyValueDoor
+from quorumlog.kv.service.service import StoreOptions
+from quorumlog.kv.store.engine import Engine
+from quorumlog.kv.store.memory_engine import MemoryEngine
+from quorumlog.server import LocalCluster
+from quorumlog.server.free_ports import free_ports
+
+CONSENSUS = ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10)
+"""Leases are at least two election time-outs long: two seconds."""
+
+
+class LocalStores:
+    """`with LocalStores() as stores: kv = connect(stores.servers)`. `cluster` is the `LocalCluster`
+    below, whose members may be killed and restarted."""
+
+    def __init__(
+        self,
+        members: int = 3,
+        *,
+        options: StoreOptions | None = None,
+        engine: Callable[[str], Callable[[], Engine]] | None = None,
+    ) -> None:
+        """`engine`: what makes that of a member, by its id."""
+        self._ports = {f"n{number}": port for number, port in enumerate(free_ports(members))}
+        self._options = options
+        self._engine = engine
+        self.cluster = LocalCluster(members, doors=self._doors, consensus=CONSENSUS)
+
+    def _doors(self, member_id: str) -> list[KeyValueDoor]:
+        engine = MemoryEngine if self._engine is None else self._engine(member_id)
+        listen = f"127.0.0.1:{self._ports[member_id]}"
+        return [KeyValueDoor(listen, options=self._options, engine=engine)]
+
+    @property
+    def servers(self) -> str:
+        """For `quorumlog.kv.connect`."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def __enter__(self) -> Self:
+        self.cluster.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cluster.close()
+
+
+try:
+    import pytest
+except ImportError:  # pragma: no cover - the class above needs no pytest
+    pass
+else:
+
+    @pytest.fixture
+    def key_value_store() -> Iterator[KeyValueClient]:
+        """A client of three members in this process."""
+        with LocalStores() as stores, KeyValueClient(stores.servers) as client:
+            yield client

@@ -1,0 +1,92 @@
+"""DoorMember: a member as a door sees it: an application with a protocol of its own, in its process.
+
+Every call but `enter` is made in a turn of the member, that is, by what was given to `enter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.ready import Role
+from quorumlog.errors import LedgerError
+from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.pending_appends import AppendOutcome
+
+
+class DoorMember:
+    def __init__(
+        self,
+        node: Callable[[], LedgerNode | None],
+        enter: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """`node`: the one of now; None while the member begins anew. `enter`: see there."""
+        self._node = node
+        self._enter = enter
+
+    def enter(self, act: Callable[[], None]) -> None:
+        """Have something done in the next turn; it is forgotten if there is none."""
+        self._enter(act)
+
+    def node(self) -> LedgerNode:
+        node = self._node()
+        assert node is not None, "a door acts while there is no member"
+        return node
+
+    @property
+    def leads_in(self) -> int | None:
+        """The term in which this member leads; None: it does not."""
+        node = self._node()
+        if node is None or node.raft.role is not Role.LEADER:
+            return None
+        return node.status().term
+
+    def refusal_unless_leading(self) -> LedgerError | None:
+        """Names who leads, if that is known."""
+        return self.node().refusal_unless_leading()
+
+    @property
+    def is_up(self) -> bool:
+        return self._node() is not None
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty before the group has formed."""
+        return self.node().directory.formation.cluster_id
+
+    def append(
+        self,
+        batch: EntryBatch,
+        machine: str,
+        timeout_ms: int,
+        done: Callable[[AppendOutcome], None],
+        owner: object = None,
+    ) -> None:
+        """See `LedgerNode.append`."""
+        self.node().append(batch, timeout_ms, done, owner, machine=machine)
+
+    def ask(
+        self,
+        machine: str,
+        question: bytes,
+        timeout_ms: int,
+        done: Callable[[Answer], None],
+        owner: object,
+    ) -> None:
+        """See `StateMachineCaller.ask`: linearizable."""
+        self.node().machines.ask(machine, question, timeout_ms, done, owner)
+
+    def ask_here(
+        self,
+        machine: str,
+        question: bytes,
+        timeout_ms: int,
+        done: Callable[[Answer], None],
+        owner: object,
+    ) -> None:
+        """What this member's machine answers, as far as it has applied, whoever leads."""
+        self.node().machines.ask_here(machine, question, timeout_ms, done, owner)
+
+    def discard(self, owner: object) -> None:
+        self.node().discard_requests_of(owner)

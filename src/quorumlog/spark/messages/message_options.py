@@ -1,0 +1,105 @@
+"""Options of the view of messages, parsed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quorumlog.config import MIB, parse_address
+from quorumlog.errors import ConfigError
+
+VIEW = "view"
+MESSAGES = "messages"
+_NAMES = (
+    "view", "path", "servers", "topic", "startingTimestamp", "endingTimestamp", "columns",
+    "partitionBytes", "maxRecordsPerPartition", "pushdown",
+)  # fmt: skip
+COLUMNS = (
+    "topic", "queue", "offset", "keys", "tags", "properties", "born_time", "store_time", "body",
+    "physical_offset", "flag", "sys_flag", "reconsume_times",
+)  # fmt: skip
+DEFAULT_COLUMNS = COLUMNS[:9]
+
+
+def is_message_view(options: Mapping[str, str]) -> bool:
+    """Raises ConfigError for a view that there is not."""
+    views = [str(value) for key, value in options.items() if key.lower() == VIEW]
+    if views and views[0] not in (MESSAGES, "entries"):
+        raise ConfigError(f"option view must be entries or messages, not {views[0]!r}")
+    return views == [MESSAGES]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOptions:
+    path: str = ""
+    """Directory of a stopped store, readable at this path by every Spark worker."""
+    server: str = ""
+    """Address of a broker."""
+    topics: tuple[str, ...] = ()
+    """Empty: all."""
+    begin_ms: int = 0
+    end_ms: int = 2**62
+    """Stored then or before."""
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    partition_bytes: int = 128 * MIB
+    partition_records: int = 1_000_000
+    """Of a broker's queue."""
+    pushdown: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> MessageOptions:
+        """Raises ConfigError naming the option."""
+        names = {name.lower(): name for name in _NAMES}
+        given: dict[str, Any] = {}
+        for key, value in options.items():
+            text = str(value).strip()
+            name = names.get(key.lower())
+            match name:
+                case None:
+                    valid = ", ".join(_NAMES)
+                    raise ConfigError(f"unknown option {key!r} of view messages; valid are {valid}")
+                case "path":
+                    given["path"] = text.removeprefix("file://").removeprefix("file:")
+                case "servers":
+                    if "," in text:
+                        raise ConfigError("option servers of view messages names one broker")
+                    parse_address(text)
+                    given["server"] = text
+                case "topic":
+                    given["topics"] = tuple(part.strip() for part in text.split(",") if part.strip())
+                case "startingTimestamp":
+                    given["begin_ms"] = _number(name, text)
+                case "endingTimestamp":
+                    given["end_ms"] = _number(name, text)
+                case "columns":
+                    given["columns"] = _columns(text)
+                case "partitionBytes":
+                    given["partition_bytes"] = max(_number(name, text), 1)
+                case "maxRecordsPerPartition":
+                    given["partition_records"] = max(_number(name, text), 1)
+                case "pushdown":
+                    given["pushdown"] = text.lower() == "true"
+        parsed = cls(**given)
+        if bool(parsed.path) == bool(parsed.server):
+            raise ConfigError(
+                "view messages needs option path (the directory of a stopped store) or option servers"
+                " (the address of a broker), one of both"
+            )
+        return parsed
+
+
+def _number(name: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"option {name} must be a whole number, not {text!r}")
+    return int(text)
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    for name in names:
+        if name not in COLUMNS:
+            raise ConfigError(f"option columns: unknown column {name!r}; valid are {', '.join(COLUMNS)}")
+    if not names or len(set(names)) != len(names):
+        raise ConfigError("option columns names no column, or one twice")
+    return names

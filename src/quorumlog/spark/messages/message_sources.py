@@ -1,0 +1,162 @@
+"""Where the messages of a query come from: a directory's commit log by the piece, or a broker's queues
+by offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from pyspark.sql.datasource import InputPartition
+
+from quorumlog.broker.client.blocking_broker_client import connect
+from quorumlog.broker.commit_log.log_recovery import LogEnd, first_time_ms
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.errors import DirectoryDamaged
+from quorumlog.spark.messages.message_options import MessageOptions
+
+
+@dataclass(frozen=True)
+class MessagePartition(InputPartition):
+    """Records from `first` to below `stop`: positions of a commit log, or offsets of a queue."""
+
+    first: int
+    stop: int
+    topic: str = ""
+    queue_id: int = 0
+
+
+class MessageSource(Protocol):
+    def partitions(self) -> list[MessagePartition]: ...
+
+    def read(self, partition: MessagePartition) -> Iterator[RecordBatch]: ...
+
+
+def source_of(options: MessageOptions) -> MessageSource:
+    return StoreDirectorySource(options) if options.path else BrokerSource(options)
+
+
+def _wanted(options: MessageOptions, records: RecordBatch) -> RecordBatch:
+    keep = records.in_queue
+    if options.topics:
+        of_topic = np.zeros(len(records), bool)
+        for key, rows in records.queues:
+            if key.topic in options.topics:
+                of_topic[rows] = True
+        keep = keep & of_topic
+    times = records.columns.store_times_ms
+    keep = keep & (times >= options.begin_ms) & (times <= options.end_ms)
+    return records if keep.all() else records.select(np.flatnonzero(keep))
+
+
+class StoreDirectorySource:
+    """A file of the commit log is read only if it has messages of the topics, stored within the time."""
+
+    def __init__(self, options: MessageOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[MessagePartition]:
+        """Raises ConfigError where no stopped store is."""
+        options = self._options
+        found: list[MessagePartition] = []
+        with OfflineStore(options.path) as store:
+            positions = np.sort(
+                np.concatenate(
+                    [np.zeros(0, np.int64)]
+                    + [
+                        queue.units(queue.min_offset, queue.max_offset)["position"].astype(np.int64)
+                        for key, queue in store.queues.items()
+                        if not options.topics or key.topic in options.topics
+                    ]
+                )
+            )
+            bases = store.files.bases
+            times = [first_time_ms(store.files, base) for base in bases]
+            # What queues do not know after a kill is in the log all the same.
+            indexed = store.files.end_position if store.is_clean else store.queues.last_position
+            for number, base in enumerate(bases):
+                if times[number] < 0:
+                    break  # nothing was written there yet
+                stop = base + store.file_bytes
+                is_last = number + 1 == len(bases) or times[number + 1] < 0
+                ends_before = not is_last and times[number + 1] < options.begin_ms
+                if ends_before or times[number] > options.end_ms:
+                    continue
+                own = positions[np.searchsorted(positions, base) : np.searchsorted(positions, stop)]
+                if not len(own) and stop <= indexed:
+                    continue
+                first = base if stop > indexed or not len(own) else int(own[0])
+                cuts = [first]
+                for position in own.tolist() if stop - first > options.partition_bytes else []:
+                    if position - cuts[-1] >= options.partition_bytes:
+                        cuts.append(position)
+                found += [MessagePartition(a, b) for a, b in zip(cuts, [*cuts[1:], stop], strict=True)]
+        return found
+
+    def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
+        """Raises DirectoryDamaged at a record that is not as it was written."""
+        with OfflineStore(self._options.path) as store:
+            end = LogEnd(partition.first)
+            for found in store.walk(end, partition.first):
+                starts = found.records.starts + found.position
+                count = int(np.searchsorted(starts, partition.stop))
+                if count:
+                    records = found.records.select(np.arange(count))
+                    wanted = _wanted(self._options, records)
+                    if len(wanted):
+                        yield wanted
+                if count < len(starts) or found.next_position >= partition.stop:
+                    return
+            if end.problem and end.position < (store.flushed_offset() or 0):
+                raise DirectoryDamaged(
+                    f"the record at {end.position} of {store.root} {end.problem};"
+                    f" run: quorumlog broker verify {store.root}",
+                    path=store.files.path_of(end.position),
+                    position=end.position,
+                )
+
+
+class BrokerSource:
+    def __init__(self, options: MessageOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[MessagePartition]:
+        options = self._options
+        found = []
+        with connect(options.server) as broker:
+            for queue in broker.queues():
+                if options.topics and queue.topic not in options.topics:
+                    continue
+                first, stop = queue.min_offset, queue.max_offset
+                if options.begin_ms and first < stop:
+                    first = broker.offset_at(queue.topic, queue.queue_id, options.begin_ms)
+                if options.end_ms < 2**62 and first < stop:
+                    after = options.end_ms + 1
+                    stop = min(stop, broker.offset_at(queue.topic, queue.queue_id, after))
+                step = options.partition_records
+                found += [
+                    MessagePartition(at, min(at + step, stop), queue.topic, queue.queue_id)
+                    for at in range(first, stop, step)
+                ]
+        return found
+
+    def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
+        key = QueueKey(partition.topic, partition.queue_id)
+        with closing(connect(self._options.server)) as broker:
+            at = partition.first
+            while at < partition.stop:
+                pulled = broker.pull(
+                    key.topic,
+                    key.queue_id,
+                    at,
+                    most_messages=min(partition.stop - at, 8192),
+                    most_bytes=2 << 20,
+                )
+                assert pulled.next_offset > at, (key, at, pulled.next_offset)
+                wanted = _wanted(self._options, pulled.records)
+                if len(wanted):
+                    yield wanted
+                at = pulled.next_offset

@@ -1,0 +1,243 @@
+"""Flush services, time-outs, retention, damage and space: a story each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorumlog.broker.config import ASYNC_FLUSH, MessageStoreConfig
+from quorumlog.broker.errors import MessageDamaged
+from quorumlog.broker.message_log import PutOutcome
+from quorumlog.broker.messages.message import PutResult, PutStatus
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.errors import ConfigError, DirectoryDamaged, DiskFull
+from quorumlog.sim.disk.sim_disk import SimDisk
+from tests.broker.store.store_making import (
+    ROOT,
+    SMALL,
+    Clock,
+    is_ok,
+    numbered,
+    numbers_in_queue,
+    open_store,
+    put,
+    put_and_work,
+    records_of,
+    work,
+)
+
+HOUR_MS = 3_600_000
+
+
+class StillClock(Clock):
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+def test_one_flush_answers_all_that_waited_when_it_began() -> None:
+    store = open_store(SimDisk())
+    first = put(store, *[records_of(numbered(n, 1)) for n in range(5)])
+    second = put(store, records_of(numbered(5, 2)))
+    assert first == second == []
+    store.flush_once()
+    assert [is_ok(answer) for answer in first + second] == [True] * 6
+    assert isinstance(second[0], PutResult)
+    assert (second[0].queue_offset, second[0].message_count) == (5, 2)
+
+
+def test_nothing_is_seen_before_it_is_flushed() -> None:
+    store = open_store(SimDisk())
+    put_and_work(store, records_of(numbered(0, 1)))
+    put(store, records_of(numbered(1, 1)))
+    store.reput_once()
+    assert numbers_in_queue(store) == [0]
+    work(store)
+    assert numbers_in_queue(store) == [0, 1]
+
+
+def test_a_message_that_does_not_wait_is_answered_at_once() -> None:
+    store = open_store(SimDisk())
+    (answer,) = put(store, records_of(numbered(0, 1)), waits=False)
+    assert is_ok(answer)
+    assert store.commit_log.flushed_offset == 0
+
+
+def test_a_flush_that_takes_too_long_is_told_as_such_and_never_as_durable() -> None:
+    clock = StillClock()
+    store = open_store(SimDisk(), clock=clock)
+    answers = put(store, records_of(numbered(0, 1)))
+    store.commit_log.flush_service.expire(clock.now_ms + SMALL.sync_flush_timeout - 1)
+    assert answers == []
+    store.commit_log.flush_service.expire(clock.now_ms + SMALL.sync_flush_timeout)
+    assert [getattr(answer, "status", None) for answer in answers] == [PutStatus.FLUSH_DISK_TIMEOUT]
+    work(store)
+    assert len(answers) == 1, "an answer is given once"
+    assert numbers_in_queue(store) == [0], "it was written all the same"
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_an_asynchronous_flush_waits_for_pages_or_for_the_thorough_interval(timed: bool) -> None:
+    config = replace(
+        SMALL,
+        flush_disk_type=ASYNC_FLUSH,
+        mapped_file_size_commit_log=1 << 20,
+        flush_commit_log_timed=timed,
+    )
+    clock = StillClock()
+    woken: list[None] = []
+    store = open_store(SimDisk(), config, clock)
+    store.commit_log.wakeup_flush = lambda: woken.append(None)
+    store.flush_once()  # a thorough one: the first
+    put(store, records_of(numbered(0, 1)))
+    assert bool(woken) is not timed, "a put wakes the flush, unless it is timed"
+    store.flush_once()
+    assert store.commit_log.flushed_offset == 0, "fewer pages than flush_commit_log_least_pages"
+    put(store, records_of(numbered(1, 40, size=400)))
+    store.flush_once()
+    assert store.commit_log.flushed_offset == store.commit_log.max_offset
+    put(store, records_of(numbered(41, 1)))
+    clock.now_ms += config.flush_commit_log_thorough_interval
+    store.flush_once()
+    assert store.commit_log.flushed_offset == store.commit_log.max_offset
+    assert store.checkpoint.physic_msg_timestamp > 0
+
+
+def test_a_batch_moves_whole_to_the_next_file() -> None:
+    store = open_store(SimDisk())
+    size = records_of(numbered(0, 1)).total_bytes
+    fit = (SMALL.mapped_file_size_commit_log - 8) // size
+    put_and_work(store, records_of(numbered(0, fit - 1)))
+    (answer,) = put_and_work(store, records_of(numbered(fit - 1, 3)))
+    assert isinstance(answer, PutResult)
+    assert answer.physical_offset == SMALL.mapped_file_size_commit_log
+    assert numbers_in_queue(store) == list(range(fit + 2))
+
+
+def test_old_files_go_by_age_and_the_queues_and_the_index_with_them() -> None:
+    disk, clock = SimDisk(), StillClock()
+    store = open_store(
+        disk,
+        replace(SMALL, delete_when="0;1;2;3;4;5;6;7;8;9;10;11;12;13;14;15;16;17;18;19;20;21;22;23"),
+        clock,
+    )
+    for number in range(100):
+        clock.now_ms += HOUR_MS / 4
+        put_and_work(store, records_of(numbered(number, 1)))
+    store.cleaner.run_once()
+    assert store.commit_log.min_offset == 0, "younger than 72 hours"
+    clock.now_ms += 60 * HOUR_MS
+    store.cleaner.run_once()
+    assert store.commit_log.min_offset > 0
+    held = numbers_in_queue(store)
+    assert held == list(range(held[0], 100))
+    assert 0 < held[0] < 90
+    queue = store.queues.get(QueueKey("t", 0))
+    assert queue is not None
+    assert queue.min_offset == held[0]
+    store.close()
+    for path in [path for path in disk.paths() if "/consumequeue/" in path]:
+        disk.delete(path)
+    again = open_store(disk, clock=clock)
+    assert numbers_in_queue(again) == held, "derived anew, in the middle of the queue"
+    (answer,) = put_and_work(again, records_of(numbered(100, 1)))
+    assert isinstance(answer, PutResult)
+    assert answer.queue_offset == 100
+
+
+def test_damage_of_what_was_promised_is_refused_and_not_cut() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    for number in range(60):
+        put_and_work(store, records_of(numbered(number, 1)))
+    positions = store.queues.all[0].units(0, 60)["position"].tolist()
+    store.close()
+    last = positions[-2]
+    base = last // 4096 * 4096
+    disk.flip(f"{ROOT}/commitlog/{base:020d}", last - base + 120, 1)
+    with pytest.raises(DirectoryDamaged, match="quorumlog broker recover"):
+        open_store(disk)
+
+
+def test_a_message_that_the_disk_cannot_read_harms_no_other() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    for number in range(60):
+        put_and_work(store, records_of(numbered(number, 1)))
+    disk.lose_page(f"{ROOT}/commitlog/{0:020d}", 0)
+    with pytest.raises(MessageDamaged):
+        store.reader.pull(QueueKey("t", 0), 0, 1)
+    pulled = store.reader.pull(QueueKey("t", 0), 50, 10)
+    assert len(pulled.records) == 10
+
+
+def test_a_full_disk_refuses_and_goes_on_when_there_is_space() -> None:
+    disk = SimDisk(capacity_bytes=300_000)
+    store = open_store(disk)
+    stored = refused = 0
+    while refused < 3:
+        (answer,) = put_and_work(store, records_of(numbered(stored, 1)))
+        if is_ok(answer):
+            stored += 1
+        else:
+            assert isinstance(answer, DiskFull)
+            refused += 1
+    disk.capacity_bytes *= 4
+    (answer,) = put_and_work(store, records_of(numbered(stored, 1)))
+    assert is_ok(answer)
+    assert numbers_in_queue(store) == list(range(stored + 1))
+
+
+def test_nonsense_harms_nobody_else_in_its_turn() -> None:
+    store = open_store(SimDisk(), topics={"t": 1})
+    good = records_of(numbered(0, 1))
+    bad = records_of(numbered(1, 1))
+    bad.data[100] ^= 1
+    shapeless = RecordBatch.contiguous(bytearray(b"\xff" * 120), [120])
+    other_queue = records_of(numbered(2, 1), 3)
+    mixed = RecordBatch.contiguous(
+        bytearray(b"".join(bytes(records_of(numbered(n, 1), 0).buffer) for n in (3, 4))), [207, 207]
+    )
+    assert len(mixed.buffer) == 414
+    answers: dict[str, list[PutOutcome]] = {}
+    from quorumlog.broker.message_log import PutRequest
+
+    requests = []
+    for name, batch in (
+        ("good", good),
+        ("bad", bad),
+        ("shapeless", shapeless),
+        ("other", other_queue),
+        ("mixed", mixed),
+    ):
+        answers[name] = []
+        requests.append(PutRequest(batch, True, answers[name].append))
+    store.commit_log.put(requests)
+    work(store)
+    said = {name: str(answer[0]) if not is_ok(answer[0]) else "ok" for name, answer in answers.items()}
+    assert said["good"] == said["mixed"] == "ok"
+    assert "CRC" in said["bad"]
+    assert "shape" in said["shapeless"]
+    assert "no queue 3" in said["other"]
+    assert numbers_in_queue(store) == [0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"flush_disk_type": "sync"}, "SYNC_FLUSH"),
+        ({"flush_interval_commit_log": 0}, "flush_interval_commit_log must be in 1"),
+        ({"delete_when": "25"}, "delete_when"),
+        ({"mapped_file_size_consume_queue": 1001}, "multiple of 20"),
+    ],
+)
+def test_options_are_checked(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MessageStoreConfig(**options)  # type: ignore[arg-type]
+
+
+def test_another_file_size_is_refused_by_name() -> None:
+    disk = SimDisk()
+    open_store(disk).close()
+    with pytest.raises(ConfigError, match="mapped_file_size_commit_log = 4096"):
+        open_store(disk, replace(SMALL, mapped_file_size_commit_log=8192))

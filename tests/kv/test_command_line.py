@@ -1,0 +1,146 @@
+"""`quorumlog kv`, against three members in this process and one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from quorumlog.cli.main import app
+from quorumlog.kv.testing import LocalStores
+from quorumlog.server.free_ports import free_ports
+
+Kv = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[LocalStores]:
+    with LocalStores() as made:
+        yield made
+
+
+@pytest.fixture
+def kv(stores: LocalStores) -> Iterator[Kv]:
+    def run(*arguments: str, given: str | None = None, status: int = 0) -> Result:
+        environment = {"QUORUMLOG_KV_SERVERS": stores.servers}
+        result = CliRunner().invoke(app, ["kv", *arguments], input=given, env=environment)
+        assert result.exit_code == status, (result.output, result.exception)
+        return result
+
+    run("delete", "", "--prefix")
+    yield run
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_keys_are_put_read_and_deleted(kv: Kv, tmp_path: Path) -> None:
+    revision = int(kv("put", "color", "blue").stdout)
+    assert kv("get", "color").stdout == "blue\n"
+    assert kv("put", "color", given="green").stdout == f"{revision + 1}\n"
+    assert kv("get", "color", "--revision", str(revision)).stdout == "blue\n"
+    kv("get", "nothing", status=1)
+    changed = rows(kv("put", "color", "red", "--prev-kv", "--json"))[0]
+    assert changed["prev_kv"]["value"] == "green"
+    kv("put", "color", "white", "--expect-revision", "1", status=1)
+    kv("put", "size", "3", "--expect-revision", "0")
+    assert kv("range", "", "--prefix").stdout == "color\tred\nsize\t3\n"
+    assert kv("range", "a", "d", "--keys-only").stdout == "color\n"
+    assert kv("range", "a", "--count").stdout == "2\n"
+    row = rows(kv("range", "size", "--json"))[0]
+    assert (row["key"], row["value"], row["version"]) == ("size", "3", 1)
+    file = tmp_path / "keys.jsonl"
+    assert rows(kv("snapshot", str(file), "--json"))[0]["keys"] == 2
+    assert len(file.read_text().splitlines()) == 2
+    assert kv("delete", "color", "--prev-kv").stdout == "1\ncolor\tred\n"
+
+
+def test_a_transaction_is_given_as_json(kv: Kv) -> None:
+    txn = {
+        "compare": [{"key": "a", "target": "create", "relation": "=", "than": 0}],
+        "then": [{"put": {"key": "a", "value": "1"}}],
+        "else": [{"range": {"key": "a"}}],
+    }
+    assert rows(kv("txn", given=json.dumps(txn)))[0]["succeeded"] is True
+    again = rows(kv("txn", given=json.dumps(txn)))[0]
+    assert again["succeeded"] is False
+    assert again["answers"][0]["range"]["items"][0]["value"] == "1"
+    wrong = kv("txn", given='{"then": [{"jump": {"key": "a"}}]}', status=2)
+    assert "there is no operation 'jump'" in wrong.output
+
+
+def test_changes_are_told_and_history_ends(kv: Kv) -> None:
+    revision = int(kv("put", "w", "1").stdout)
+    kv("put", "w", "2")
+    kv("delete", "w")
+    seen = rows(kv("watch", "w", "--from", str(revision), "--limit", "3", "--prev-kv", "--json"))
+    assert [row["type"] for row in seen] == ["put", "put", "delete"]
+    assert seen[2]["prev_kv"]["value"] == "2"
+    kv("compact", str(revision + 2))
+    assert "compacted" in kv("get", "w", "--revision", str(revision), status=1).output
+    assert "compacted" in kv("watch", "w", "--from", str(revision), status=1).output
+
+
+def test_leases_locks_and_elections(kv: Kv) -> None:
+    lease = kv("lease", "grant", "30").stdout.strip()
+    kv("put", "mine", "x", "--lease", lease)
+    assert rows(kv("lease", "show", lease, "--json"))[0]["keys"] == [{"key": "mine"}]
+    assert kv("lease", "keep-alive", lease).stdout == "30000 ms\n"
+    assert lease in kv("lease", "list").stdout
+    assert kv("lease", "revoke", lease).stdout == "1\n"
+    assert "no lease" in kv("lease", "show", lease, status=1).output
+    first = kv("lock", "door", "--", "true").stdout
+    assert int(kv("lock", "door", "--", "true").stdout) > int(first)
+    kv("lock", "door", "--", "false", status=1)
+    kv("elect", "cron", "me", "--", "true")
+    kv("elect", "cron", status=1)
+
+
+def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
+    assert kv("health").stdout == "healthy\n"
+    found = rows(kv("status", "--json"))
+    assert [row["reachable"] for row in found] == [True] * 3
+    assert sorted(row["role"] for row in found) == ["follower", "follower", "leader"]
+    nobody = CliRunner().invoke(
+        app, ["kv", "health", "--servers", f"127.0.0.1:{free_ports(1)[0]}", "--timeout", "0.2"]
+    )
+    assert nobody.exit_code == 1
+    assert "no member answers" in nobody.stdout
+
+
+@pytest.mark.processes
+def test_a_member_is_served_by_a_process(tmp_path: Path) -> None:
+    port, listen = free_ports(2)
+    command = [sys.executable, "-m", "quorumlog", "kv"]
+    serve = [
+        *command, "serve", "--id", "n0", "--members", f"n0=127.0.0.1:{port}",
+        "--data-dir", str(tmp_path / "n0"), "--listen", f"127.0.0.1:{listen}", "--engine", "rocksdb",
+    ]  # fmt: skip
+    environment = {**os.environ, "QUORUMLOG_KV_SERVERS": f"127.0.0.1:{listen}"}
+    for turn in ("1", "2"):
+        with subprocess.Popen(
+            serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as member:
+            assert member.stdout is not None and "listens on" in member.stdout.readline()
+            done = subprocess.run(
+                [*command, "put", "turn", turn, "--prev-kv"],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.returncode == 0, done.stderr
+            assert ("turn\t1" in done.stdout) is (turn == "2")
+            member.send_signal(signal.SIGTERM)
+            _, errors = member.communicate(timeout=60)
+            assert member.returncode == 0
+            assert "without authentication" in errors

@@ -1,0 +1,88 @@
+"""The checker itself: histories that are known to be good or bad."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog.kv.simulated.histories import MISSING, Deleted, Looked, Wrote, values_only
+from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened, is_linearizable
+
+NEVER = float("inf")
+
+
+def wrote(called: float, returned: float, value: bytes, revision: object) -> Happened:
+    return Happened(called, returned, Wrote(value, None), revision)
+
+
+def looked(called: float, returned: float, value: bytes, revision: int) -> Happened:
+    return Happened(called, returned, Looked(), (value, revision))
+
+
+GOOD = {
+    "nothing": [],
+    "one after the other": [wrote(0, 1, b"a", 1), looked(2, 3, b"a", 1)],
+    "a read beside a write sees either": [
+        wrote(0, 10, b"a", 1),
+        looked(1, 2, b"", 0),
+        looked(3, 4, b"a", 1),
+    ],
+    "two writes beside each other": [
+        wrote(0, 9, b"b", 2),
+        wrote(1, 8, b"a", 1),
+        looked(10, 11, b"b", 2),
+    ],
+    "an unknown write appears late": [
+        wrote(0, NEVER, b"a", UNKNOWN),
+        looked(5, 6, b"", 0),
+        looked(7, 8, b"a", 3),
+    ],
+    "an unknown write never appears": [wrote(0, NEVER, b"a", UNKNOWN), looked(5, 6, b"", 0)],
+    "a deletion": [
+        wrote(0, 1, b"a", 1),
+        Happened(2, 3, Deleted(), 2),
+        looked(4, 5, b"", 0),
+        Happened(6, 7, Deleted(), 0),
+    ],
+    "a condition that holds once": [
+        Happened(0, 5, Wrote(b"a", 0), 1),
+        Happened(0, 5, Wrote(b"b", 0), None),
+        looked(6, 7, b"a", 1),
+    ],
+}
+BAD = {
+    "a stale read": [wrote(0, 1, b"a", 1), wrote(2, 3, b"b", 2), looked(4, 5, b"a", 1)],
+    "a lost write": [wrote(0, 1, b"a", 1), looked(2, 3, b"", 0)],
+    "a read of what nobody wrote": [wrote(0, 1, b"a", 1), looked(2, 3, b"c", 1)],
+    "two readers see two orders": [
+        wrote(0, 20, b"a", 1),
+        looked(1, 2, b"a", 1),
+        looked(3, 4, b"", 0),
+    ],
+    "a revision that falls": [wrote(0, 1, b"a", 5), wrote(2, 3, b"b", 4)],
+    "a condition that holds twice": [
+        Happened(0, 5, Wrote(b"a", 0), 1),
+        Happened(0, 5, Wrote(b"b", 0), 2),
+    ],
+    "an unknown write appears and goes": [
+        wrote(0, NEVER, b"a", UNKNOWN),
+        looked(1, 2, b"a", 3),
+        looked(3, 4, b"", 0),
+    ],
+    "a read before its write was called": [looked(0, 1, b"a", 1), wrote(2, 3, b"a", 1)],
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_may_have_happened_is_accepted(name: str) -> None:
+    assert is_linearizable(GOOD[name], MISSING, values_only)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_have_happened_is_refused(name: str) -> None:
+    assert not is_linearizable(BAD[name], MISSING, values_only)
+
+
+def test_many_operations_beside_each_other_are_searched_in_time() -> None:
+    history = [wrote(0, 1000, b"%d" % number, number) for number in range(1, 13)]
+    assert is_linearizable([*history, looked(1001, 1002, b"12", 12)], MISSING, values_only)
+    assert not is_linearizable([*history, looked(1001, 1002, b"3", 3)], MISSING, values_only)

@@ -1,0 +1,293 @@
+"""The store as its clients have it: three members on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import ConfigError
+from quorumlog.kv import (
+    Change,
+    Compare,
+    KeyValueClient,
+    KeyValueStore,
+    Put,
+    Relation,
+    StoreOptions,
+    Target,
+    connect,
+    connect_async,
+)
+from quorumlog.kv.errors import (
+    ClusterChanged,
+    Compacted,
+    InvalidRequest,
+    LeaseNotFound,
+    LockLost,
+    NoSpace,
+)
+from quorumlog.kv.testing import LocalStores
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[LocalStores]:
+    with LocalStores() as made:
+        yield made
+
+
+@pytest.fixture
+def kv(stores: LocalStores) -> Iterator[KeyValueClient]:
+    with connect(stores.servers) as client:
+        client.delete_prefix("")
+        yield client
+
+
+def test_it_is_used_like_a_dict(kv: KeyValueClient) -> None:
+    kv["a"] = "1"
+    kv["b/1"] = b"2"
+    assert kv["a"] == b"1"
+    assert "a" in kv and "c" not in kv
+    assert list(kv) == [b"a", b"b/1"]
+    assert len(kv) == 2
+    del kv["a"]
+    with pytest.raises(KeyError):
+        kv["a"]
+    with pytest.raises(KeyError):
+        del kv["a"]
+
+
+def test_codecs_make_values_of_what_is_given(stores: LocalStores, kv: KeyValueClient) -> None:
+    for codec in ("json", "msgspec"):
+        with connect(stores.servers, codec=codec) as other:
+            other["config"] = {"size": 3, "names": ["x"]}
+            assert other["config"] == {"size": 3, "names": ["x"]}
+    with pytest.raises(InvalidRequest, match="codec='json'"):
+        kv["a"] = {"not": "bytes"}
+    with pytest.raises(ConfigError, match="codec"):
+        connect(stores.servers, codec="yaml")
+
+
+def test_conditions_hold_for_one_of_many(stores: LocalStores, kv: KeyValueClient) -> None:
+    kv["counter"] = "0"
+
+    def count_up() -> None:
+        with connect(stores.servers) as own:
+            for _ in range(20):
+                while True:
+                    item = own.get("counter")
+                    assert item is not None
+                    value = b"%d" % (int(item.value) + 1)
+                    if own.compare_and_set("counter", value, expected_revision=item.mod_revision):
+                        break
+
+    threads = [threading.Thread(target=count_up) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kv["counter"] == b"60"
+
+
+def test_pages_are_of_one_revision(kv: KeyValueClient) -> None:
+    kv.txn(then=[Put(b"p/%03d" % number, b"") for number in range(100)])
+    pages = kv.scan("p/", page_items=30)
+    first = next(pages)
+    kv.delete_prefix("p/")
+    assert [first.key, *(item.key for item in pages)] == [b"p/%03d" % n for n in range(100)]
+
+
+def test_concurrent_puts_share_a_batch(stores: LocalStores, kv: KeyValueClient) -> None:
+    async def put_all() -> list[int]:
+        async with await connect_async(stores.servers) as client:
+            done = await asyncio.gather(*(client.put(f"c/{n}", b"") for n in range(500)))
+            return [each.revision for each in done]
+
+    before = kv.status().applied_index
+    revisions = asyncio.run(put_all())
+    assert len(set(revisions)) == 500, "each put is an entry of its own"
+    assert len(kv.prefix("c/").items) == 500
+    assert kv.status().applied_index - before >= 500
+
+
+def test_a_watch_goes_on_behind_what_it_has_seen(kv: KeyValueClient) -> None:
+    begun = kv.put("w/a", "1").revision
+    kv.put("w/b", "2")
+    kv.delete("w/a")
+    kv.txn(then=[Put(b"w/c", b"3"), Put(b"w/d", b"4")])
+    with kv.watch_prefix("w/", first_revision=begun, prev_kv=True) as watch:
+        seen: list[Change] = []
+        while len(seen) < 5:
+            seen += watch.batch(10)
+    assert [(change.item.key, change.is_deletion) for change in seen] == [
+        (b"w/a", False),
+        (b"w/b", False),
+        (b"w/a", True),
+        (b"w/c", False),
+        (b"w/d", False),
+    ]
+    assert seen[2].previous is not None and seen[2].previous.value == b"1"
+    assert seen[3].revision == seen[4].revision
+    with kv.watch_prefix("w/", first_revision=seen[3].revision) as watch:
+        assert [change.item.key for change in watch.batch(10)] == [b"w/c", b"w/d"]
+    kv.compact(seen[4].revision)
+    with pytest.raises(Compacted) as refusal, kv.watch("w/a", first_revision=begun) as watch:
+        watch.batch(10)
+    assert refusal.value.compacted_revision == seen[4].revision
+
+
+def test_a_lease_takes_its_keys_along(kv: KeyValueClient) -> None:
+    lease = kv.grant(0.01, keeps_alive=False)
+    assert lease.ttl_ms == 2000, "two election time-outs at least"
+    kv.put("of a lease", "x", lease=lease)
+    ttl_ms, left_ms, keys = kv.time_to_live(lease)
+    assert (ttl_ms, keys) == (2000, [b"of a lease"])
+    assert 0 < left_ms <= 2000
+    assert kv.keep_alive(lease) == 2000
+    with kv.watch("of a lease") as watch:
+        assert watch.batch(20)[0].is_deletion
+    with pytest.raises(LeaseNotFound):
+        kv.keep_alive(lease)
+    kept = kv.grant(3)
+    kv.put("kept", "y", lease=kept)
+    assert kv.revoke(kept) == 1
+    assert "kept" not in kv
+
+
+def test_locks_are_held_one_after_the_other_with_rising_tokens(
+    stores: LocalStores, kv: KeyValueClient
+) -> None:
+    tokens: list[int] = []
+    inside = 0
+
+    def hold() -> None:
+        nonlocal inside
+        with connect(stores.servers) as own, own.lock("door", ttl_s=5) as lock:
+            inside += 1
+            assert inside == 1
+            own.put("last token", str(lock.token))
+            tokens.append(lock.token)
+            inside -= 1
+
+    threads = [threading.Thread(target=hold) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tokens == sorted(set(tokens)) and len(tokens) == 4
+    with kv.lock("door") as lock:
+        with pytest.raises(TimeoutError), kv.lock("door", timeout_s=0.3):
+            pass
+        kv.revoke(lock.lease.id if lock.lease else 0)
+        while lock.is_held:
+            lock.lease and lock.lease.lost.set()
+        with pytest.raises(LockLost):
+            lock.check()
+
+
+def test_somebody_leads_until_it_resigns(kv: KeyValueClient) -> None:
+    with kv.leadership("cron", "one") as election:
+        leader = kv.leader("cron")
+        assert leader is not None
+        assert (leader.value, leader.create_revision) == (b"one", election.token)
+        election.check()
+    assert kv.leader("cron") is None
+
+
+def test_bad_requests_say_what_is_wrong(kv: KeyValueClient) -> None:
+    with pytest.raises(InvalidRequest, match="at least one byte"):
+        kv.put("", "x")
+    with pytest.raises(InvalidRequest, match="128"):
+        kv.txn(then=[Put(b"%d" % number, b"") for number in range(129)])
+    with pytest.raises(InvalidRequest, match="twice"):
+        kv.txn(then=[Put(b"a", b""), Put(b"a", b"")])
+    with pytest.raises(InvalidRequest, match="above"):
+        kv.put("a", bytes(2 << 20))
+    with pytest.raises(InvalidRequest, match="compared"):
+        kv.txn([Compare(b"a", Target.VALUE, Relation.EQUAL, 3)])
+
+
+def test_a_revision_of_another_cluster_is_refused(stores: LocalStores, kv: KeyValueClient) -> None:
+    cluster_id = kv.status().cluster_id
+    with connect(stores.servers, cluster_id=cluster_id) as same:
+        same["a"] = "1"
+    with connect(stores.servers, cluster_id="f00") as other, pytest.raises(ClusterChanged):
+        other.get("a")
+
+
+@pytest.mark.processes
+def test_watches_leases_and_locks_outlive_a_leader() -> None:
+    with LocalStores() as stores, connect(stores.servers) as kv:
+        kv["w/0"] = "0"
+        lease = kv.grant(3)
+        kv.put("of a lease", "x", lease=lease)
+        with kv.watch_prefix("w/") as watch, kv.lock("door", ttl_s=3) as lock:
+            token = lock.token
+            waits = threading.Event()
+            tokens: list[int] = []
+
+            def wait_for_it() -> None:
+                with connect(stores.servers) as own:
+                    waits.set()
+                    with own.lock("door", ttl_s=3) as mine:
+                        tokens.append(mine.token)
+
+            waiter = threading.Thread(target=wait_for_it)
+            waiter.start()
+            waits.wait()
+            for number in range(1, 50):
+                if number == 25:
+                    stores.cluster.kill(stores.cluster.leader())
+                kv.put(f"w/{number}", str(number))
+            seen: list[bytes] = []
+            while len(seen) < 49:
+                seen += [change.item.value for change in watch.batch(20)]
+            assert seen == [b"%d" % number for number in range(1, 50)]
+            assert kv["of a lease"] == b"x"
+            lock.check()
+            assert not tokens
+        waiter.join()
+        assert tokens and tokens[0] > token
+        assert kv["of a lease"] == b"x"
+
+
+@pytest.mark.processes
+def test_an_embedded_member_with_rocksdb_goes_on_where_it_was(tmp_path: Path) -> None:
+    from quorumlog.config import GroupConfig, MemberAddress
+    from quorumlog.server.free_ports import free_ports
+
+    port, listen = free_ports(2)
+    config = GroupConfig(
+        member_id="n0",
+        members=(MemberAddress("n0", "127.0.0.1", port),),
+        data_dir=str(tmp_path / "n0"),
+    )
+    for turn in range(3):
+        with (
+            KeyValueStore(config, listen=f"127.0.0.1:{listen}", engine="rocksdb") as store,
+            store.client(codec="json") as kv,
+        ):
+            assert list(kv) == [b"turn %d" % before for before in range(turn)]
+            kv[f"turn {turn}"] = turn
+    with pytest.raises(ConfigError, match="engine"):
+        KeyValueStore(config, listen=f"127.0.0.1:{listen}", engine="sqlite")
+
+
+@pytest.mark.processes
+def test_a_full_store_takes_deletions_until_there_is_space() -> None:
+    options = StoreOptions(quota_bytes=200_000)
+    with LocalStores(1, options=options) as stores, connect(stores.servers) as kv:
+        with pytest.raises(NoSpace, match="its quota is"):
+            for number in range(100):
+                kv.put(f"k{number}", bytes(10_000))
+        kv.delete_prefix("k")
+        kv.compact(kv.status().revision)
+        while True:
+            try:
+                kv.put("k", "fits")
+                break
+            except NoSpace:
+                kv.delete("nothing")

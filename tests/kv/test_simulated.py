@@ -1,0 +1,164 @@
+"""Stores in virtual time; `make sim-kv` runs many more seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from quorumlog.consensus.ready import Role
+from quorumlog.kv.requests.answers import done
+from quorumlog.kv.requests.frames import Watch
+from quorumlog.kv.requests.operations import FROM_KEY, Grant, History, Put, Range, Revoke
+from quorumlog.kv.service.watch_hub import WatchHub
+from quorumlog.kv.simulated.promises import check_leases
+from quorumlog.kv.simulated.sim_clients import SimStoreClient
+from quorumlog.kv.simulated.store_run import made_stores, run_store
+from quorumlog.kv.store.machine import KeyValueMachine
+from quorumlog.kv.store.rocks_engine import RocksEngine
+from quorumlog.sim.member import SimMember
+from tests.kv.applied import AppliedStore, Saved, saved
+
+
+def stores_keep_their_promises(seeds: Sequence[int] = range(1, 9)) -> None:
+    for seed in seeds:
+        failure = run_store(seed).failure
+        assert not failure, f"seed {seed}: {failure}"
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_a_store_keeps_its_promises_where_members_fail(seed: int) -> None:
+    result = run_store(seed, faults_ms=4_000)
+    assert not result.failure, result.failure
+    for what in ("Looked", "Wrote", "Deleted", "watched", "kept alive", "locked"):
+        assert result.counts[f"store: {what}"], what
+
+
+def test_a_seed_is_the_same_run_each_time() -> None:
+    first, second = (run_store(5, faults_ms=1_000) for _ in range(2))
+    assert first.trace_hash == second.trace_hash
+    assert not first.failure, first.failure
+
+
+class _Silent:
+    unsent_bytes = 0
+
+    def send(self, data: bytes) -> None:
+        """Whatever it is."""
+
+
+def watches_catch_up_in_pieces() -> None:
+    """History comes some at a time: what is between two answers is asked for."""
+    asked: list[int] = []
+    answers: list[Any] = []
+
+    def ask(question: bytes, done: Any) -> None:
+        asked.append(msgspec.msgpack.decode(question, type=History).first_revision)
+        answers.append(done)
+
+    hub = WatchHub(ask)
+    hub.begins(10)
+    hub.add(_Silent(), 1, Watch(b"a", first_revision=1))
+    answers[0](done(10, (20, 5, [])))
+    assert asked == [1, 5], "it has not caught up"
+
+
+def test_watches_catch_up_in_pieces() -> None:
+    watches_catch_up_in_pieces()
+
+
+def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
+    stores = made_stores(3)
+    cluster = stores.cluster
+    for member in cluster.members:
+        member.start()
+
+    def leader_of(*among: SimMember) -> SimMember:
+        while True:
+            cluster.run_for(50)
+            for member in among:
+                leads = member.node.raft.role is Role.LEADER
+                if leads and member.node.machines.status()[0].channel:
+                    return member
+
+    leader = leader_of(*cluster.members)
+    others = [member for member in cluster.members if member is not leader]
+    client = SimStoreClient(stores.doors, stores.histories, "client")
+    client.connect_to(leader)
+    client.hold_lease()
+    while not stores.histories.leases:
+        cluster.run_for(50)
+    for other in others:
+        for pair in ((leader, other), (other, leader)):
+            cluster.network.cut.add((pair[0].member_id, pair[1].member_id))
+    for _ in range(100):
+        client.hold_lease()
+        cluster.run_for(100)
+    leader_of(*others)
+    check_leases(stores.histories)
+    assert stores.histories.ended_ms, "the new leader has ended it in its time"
+
+
+def test_a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
+    a_leader_that_is_cut_off_keeps_no_lease_alive()
+
+
+def a_saved_store_has_its_leases() -> None:
+    store = AppliedStore()
+    lease = store.do(Grant(5000)).lease
+    store.do(Put(b"a", b"1", lease=lease))
+    other = AppliedStore(KeyValueMachine(), index=store.index)
+    other.machine.load(Saved(saved(store.machine)))
+    assert list(other.machine.keyspace.leases) == [lease]
+    assert other.do(Revoke(lease)).deleted == 1
+    assert not other.ask(Range(b"a")).kvs
+    assert other.ask(History(1, b"\0", FROM_KEY)).events[-1].is_deletion
+
+
+def test_a_saved_store_has_its_leases() -> None:
+    a_saved_store_has_its_leases()
+
+
+class _Broken:
+    """RocksDB of a process that dies with its second write of a batch."""
+
+    def __init__(self, db: object) -> None:
+        self._db = db
+        self.writes_left = 1
+
+    def write(self, *arguments: object) -> None:
+        assert self.writes_left, "the process has died"
+        self.writes_left -= 1
+        self._db.write(*arguments)  # type: ignore[attr-defined]
+
+    def put(self, *arguments: object, **options: object) -> None:
+        assert self.writes_left, "the process has died"
+        self.writes_left -= 1
+        self._db.put(*arguments, **options)  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
+
+
+def rocksdb_has_a_batch_with_its_index_or_nothing(path: Path) -> None:
+    engine = RocksEngine(path)
+    store = AppliedStore(KeyValueMachine(lambda: engine))
+    store.do(Put(b"a", b"1"))
+    whole = engine._db
+    engine._db = _Broken(whole)  # type: ignore[assignment]
+    try:
+        store.do(Put(b"a", b"2"))
+    except Exception:  # it died
+        engine._pending.clear()
+    engine._db = whole
+    applied = engine.applied()
+    assert applied is not None
+    assert store.get(b"a") == b"%d" % applied.index
+    engine.close()
+
+
+def test_rocksdb_has_a_batch_with_its_index_or_nothing(tmp_path: Path) -> None:
+    rocksdb_has_a_batch_with_its_index_or_nothing(tmp_path)

@@ -1,0 +1,270 @@
+"""What commands do to the store: keys, revisions, transactions, leases, history, compaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumlog.kv.errors import (
+    Compacted,
+    FutureRevision,
+    KeyNotFound,
+    LeaseExists,
+    LeaseNotFound,
+)
+from quorumlog.kv.requests.operations import (
+    FROM_KEY,
+    Compact,
+    Compare,
+    DeleteRange,
+    Grant,
+    History,
+    KeyValue,
+    Put,
+    Range,
+    Relation,
+    Revoke,
+    Stand,
+    Target,
+    Txn,
+)
+from quorumlog.kv.store.engine import Engine
+from quorumlog.kv.store.machine import KeyValueMachine
+from quorumlog.kv.store.memory_engine import MemoryEngine
+from quorumlog.kv.store.rocks_engine import RocksEngine
+from tests.kv.applied import AppliedStore, Saved, saved
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Engine]]:
+    made: list[Engine] = []
+
+    def make() -> Engine:
+        engine = MemoryEngine() if request.param == "memory" else RocksEngine(tmp_path / str(len(made)))
+        made.append(engine)
+        return engine
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def store(engine: Callable[[], Engine]) -> AppliedStore:
+    return AppliedStore(KeyValueMachine(engine))
+
+
+def test_a_revision_is_the_index_of_the_entry_that_changed_a_key(store: AppliedStore) -> None:
+    store.index = 40
+    store.do(Put(b"a", b"1"))
+    store.do(Grant(5000))
+    store.do(DeleteRange(b"nothing"))
+    assert store.revision == 41, "what changes no key makes no revision"
+    store.do(Put(b"a", b"2"))
+    assert store.ask(Range(b"a")).kvs == [KeyValue(b"a", 41, 44, 2, b"2")]
+    store.do(DeleteRange(b"a"))
+    store.do(Put(b"a", b"3"))
+    assert store.ask(Range(b"a")).kvs == [KeyValue(b"a", 46, 46, 1, b"3")]
+
+
+def test_commands_of_one_batch_see_each_other(store: AppliedStore) -> None:
+    first = Txn([Compare(b"a", Target.CREATE, Relation.EQUAL, 0)], [Put(b"a", b"1")], [Range(b"a")])
+    answers = store.do_all(first, Put(b"b", b"2"), first)
+    assert len(answers) == 3
+    assert store.get(b"a") == b"1"
+    assert store.ask(Range(b"a")).kvs[0].version == 1
+
+
+def test_ranges_end_where_they_say(store: AppliedStore) -> None:
+    keys = [b"\0", b"a", b"a\0", b"aa", b"ab", b"b", b"\xff"]
+    store.do_all(*[Put(key, key) for key in keys])
+
+    def found(asked: Range) -> list[bytes]:
+        return [kv.key for kv in store.ask(asked).kvs]
+
+    assert found(Range(b"\0", FROM_KEY)) == keys
+    assert found(Range(b"a", b"b")) == [b"a", b"a\0", b"aa", b"ab"]
+    assert found(Range(b"aa", FROM_KEY)) == [b"aa", b"ab", b"b", b"\xff"]
+    assert found(Range(b"b", b"a")) == []
+    assert found(Range(b"a", b"b", limit=2, descending=True)) == [b"ab", b"aa"]
+    part = store.ask(Range(b"a", b"b", limit=3))
+    assert (part.more, part.count, len(part.kvs)) == (True, 4, 3)
+    assert store.ask(Range(b"a", b"b", count_only=True)).count == 4
+    assert store.ask(Range(b"a", keys_only=True)).kvs[0].value == b""
+    assert found(Range(b"a", b"b", sort_by=Target.MOD, descending=True, limit=1)) == [b"ab"]
+    assert found(Range(b"\0", FROM_KEY, min_mod=3, max_mod=4)) == [b"a\0", b"aa"]
+
+
+def test_a_transaction_takes_one_branch_at_one_revision(store: AppliedStore) -> None:
+    store.do(Put(b"a", b"1"))
+    txn = Txn(
+        [Compare(b"a", Target.VALUE, Relation.EQUAL, b"1")],
+        [Put(b"b", b"x", prev_kv=True), Range(b"b"), DeleteRange(b"a", prev_kv=True)],
+        [Put(b"c", b"y")],
+    )
+    answer = store.do(txn)
+    assert answer.succeeded
+    put, ranged, deleted = answer.answers
+    assert put.prev_kv is None
+    assert ranged.kvs == [KeyValue(b"b", 2, 2, 1, b"x")], "it reads what it has written"
+    assert deleted.prev_kvs == [KeyValue(b"a", 1, 1, 1, b"1")]
+    assert not store.do(txn).succeeded
+    assert store.get(b"c") == b"y"
+    history = store.ask(History(1, b"\0", FROM_KEY))
+    assert [(e.kv.mod_revision, e.kv.key, e.is_deletion) for e in history.events] == [
+        (1, b"a", False),
+        (2, b"b", False),
+        (2, b"a", True),
+        (3, b"c", False),
+    ]
+
+
+def test_a_missing_key_compares_as_zeros_and_has_no_value(store: AppliedStore) -> None:
+    def holds(compare: Compare) -> bool:
+        return bool(store.do(Txn([compare])).succeeded)
+
+    assert holds(Compare(b"a", Target.VERSION, Relation.EQUAL, 0))
+    assert holds(Compare(b"a", Target.MOD, Relation.LESS, 1))
+    assert not holds(Compare(b"a", Target.VALUE, Relation.NOT_EQUAL, b"1"))
+    store.do_all(Put(b"a1", b""), Put(b"a2", b""))
+    assert holds(Compare(b"a", Target.VERSION, Relation.EQUAL, 1, b"b"))
+    assert not holds(Compare(b"a", Target.CREATE, Relation.EQUAL, store.revision, b"b"))
+
+
+def test_what_a_transaction_refuses_changes_nothing(store: AppliedStore) -> None:
+    store.do(Put(b"a", b"1"))
+    with pytest.raises(LeaseNotFound):
+        store.do(Txn([], [Put(b"b", b"2"), Put(b"c", b"3", lease=99)]))
+    with pytest.raises(KeyNotFound):
+        store.do(Txn([], [Put(b"b", b"2"), Put(b"c", b"", keeps_value=True)]))
+    with pytest.raises(FutureRevision):
+        store.do(Txn([], [Put(b"b", b"2"), Range(b"c", revision=1000)]))
+    assert store.revision == 1
+    assert store.get(b"b") is None
+
+
+def test_a_lease_ends_with_its_keys_at_one_revision(store: AppliedStore) -> None:
+    lease = store.do(Grant(5000)).lease
+    assert lease == 1
+    store.do_all(
+        Put(b"a", b"1", lease=lease), Put(b"b", b"2", lease=lease), Put(b"c", b"3", lease=lease)
+    )
+    store.do(Put(b"b", b"4"))  # parts from it
+    store.do(Put(b"c", b"5", keeps_lease=True))
+    with pytest.raises(LeaseExists):
+        store.do(Grant(5000, lease))
+    with pytest.raises(LeaseNotFound):
+        store.do(Revoke(lease, granted_at=77))
+    assert store.do(Revoke(lease)).deleted == 2
+    assert [kv.key for kv in store.ask(Range(b"\0", FROM_KEY)).kvs] == [b"b"]
+    events = store.ask(History(store.revision, b"\0", FROM_KEY)).events
+    assert [(e.kv.key, e.is_deletion) for e in events] == [(b"a", True), (b"c", True)]
+    with pytest.raises(LeaseNotFound):
+        store.do(Put(b"d", b"6", lease=lease))
+
+
+def test_the_past_is_read_until_it_is_compacted(store: AppliedStore) -> None:
+    for number in range(1, 6):
+        store.do(Put(b"a", b"%d" % number))
+    store.do(DeleteRange(b"a"))
+    store.do(Put(b"b", b""))
+    assert [store.get(b"a", revision) for revision in range(1, 8)] == [
+        b"1", b"2", b"3", b"4", b"5", None, None,
+    ]  # fmt: skip
+    assert [kv.value for kv in store.ask(Range(b"\0", FROM_KEY, revision=4)).kvs] == [b"4"]
+    store.do(Compact(4))
+    with pytest.raises(Compacted) as refusal:
+        store.get(b"a", 3)
+    assert refusal.value.compacted_revision == 4
+    assert store.get(b"a", 4) == b"4", "what stood at the compacted revision is kept"
+    with pytest.raises(Compacted):
+        store.ask(History(3, b"a"))
+    assert [e.kv.mod_revision for e in store.ask(History(4, b"a")).events] == [4, 5, 6]
+    with pytest.raises(Compacted):
+        store.do(Compact(4))
+    store.do(Compact(4, leads=True))
+    with pytest.raises(FutureRevision):
+        store.do(Compact(1000))
+    with pytest.raises(FutureRevision):
+        store.get(b"a", 1000)
+
+
+def test_compaction_frees_what_nobody_can_read_any_more(store: AppliedStore) -> None:
+    for number in range(300):
+        store.do_all(Put(b"a", b"%d" % number), Put(b"gone %d" % number, b""))
+    store.do(DeleteRange(b"gone", b"gonf"))
+    store.do(Put(b"a", b"last"))
+    before = sum(1 for _ in store.machine.keyspace.engine.scan(1, b"", None))
+    store.do(Compact(store.revision))
+    for _ in range(1000):
+        if store.ask(Stand()).swept:
+            break
+    engine = store.machine.keyspace.engine
+    assert before > 600
+    assert engine.count(1, b"", None) == 0
+    assert engine.count(2, b"", None) == 1
+    assert store.get(b"a") == b"last"
+
+
+def test_a_saved_store_is_the_same_in_either_engine(engine: Callable[[], Engine]) -> None:
+    store = AppliedStore(KeyValueMachine(engine))
+    lease = store.do(Grant(5000)).lease
+    for number in range(50):
+        store.do(Put(b"key %d" % (number % 7), b"%d" % number, lease=lease if number % 3 else 0))
+    store.do(DeleteRange(b"key 3"))
+    store.do(Compact(20))
+    data = saved(store.machine)
+    for other in (AppliedStore(KeyValueMachine(engine)), AppliedStore(KeyValueMachine())):
+        other.do(Put(b"of before", b""))
+        other.machine.load(Saved(data))
+        other.index = store.index
+        assert saved(other.machine) == data
+        assert other.get(b"key 1", 30) == store.get(b"key 1", 30)
+        assert other.ask(History(20, b"\0", FROM_KEY)) == store.ask(History(20, b"\0", FROM_KEY))
+        other.do(Revoke(lease))
+        assert other.ask(Range(b"\0", FROM_KEY)).kvs != store.ask(Range(b"\0", FROM_KEY)).kvs
+    store.do(Revoke(lease))
+    assert saved(store.machine) == saved(other.machine)
+
+
+def test_a_store_that_changes_while_it_is_saved_is_saved_as_it_was(
+    engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quorumlog.kv.store import snapshot_format
+
+    monkeypatch.setattr(snapshot_format, "SLICE_ITEMS", 3)
+    store = AppliedStore(KeyValueMachine(engine))
+    lease = store.do(Grant(5000)).lease
+    for number in range(40):
+        store.do(Put(b"key %d" % (number % 11), b"%d" % number, lease=lease * (number % 2)))
+    store.do(DeleteRange(b"key 2", b"key 4"))
+    data = saved(store.machine)
+    writer = Saved()
+    slices = snapshot_format.save_slices(store.machine.keyspace, writer)
+    for number, _ in enumerate(slices):
+        if number > 30:
+            continue
+        store.do(DeleteRange(b"key %d" % ((number * 5 + 1) % 11)))
+        store.do(Put(b"key %d" % (number * 3 % 11), b"later"))
+        store.do(Put(b"key 2", b"again", lease=lease))
+    other = AppliedStore(KeyValueMachine(engine))
+    other.machine.load(Saved(bytes(writer.data)))
+    assert saved(other.machine) == data
+
+
+def test_rocksdb_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path)
+    store = AppliedStore(KeyValueMachine(lambda: engine))
+    assert store.machine.applied() is None
+    store.do_all(Put(b"a", b"1"), Grant(5000), Put(b"b", b"2", lease=2))
+    kept = store.machine.applied()
+    assert kept is not None and kept.index == 3
+    engine.close()
+    engine = RocksEngine(tmp_path)
+    again = AppliedStore(KeyValueMachine(lambda: engine), index=3)
+    assert again.machine.applied() == kept
+    assert again.do(Revoke(2)).deleted == 1
+    assert again.get(b"a") == b"1"
+    engine.close()

@@ -1,0 +1,135 @@
+"""Mistakes in the key-value store."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from quorumlog.kv.service.lease_clock import LeaseClock
+from quorumlog.kv.service.service import KeyValueService
+from quorumlog.kv.service.watch_hub import WatchHub
+from quorumlog.kv.store import snapshot_format, transactions
+from quorumlog.kv.store.keyspace import Keyspace
+from quorumlog.kv.store.rocks_engine import RocksEngine
+from tests.kv import test_simulated as stores
+from tests.mutants.mutant import Patch, mutant
+
+
+def stores_keep_their_promises() -> None:
+    stores.stores_keep_their_promises()
+
+
+def rocksdb_has_a_batch_with_its_index_or_nothing() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        stores.rocksdb_has_a_batch_with_its_index_or_nothing(Path(folder))
+
+
+@mutant(200, "a read is served before it is applied", scenario=stores_keep_their_promises)
+def read_before_applied(patch: Patch) -> None:
+    """This member leads, and has applied what it has."""
+    patch.edit(
+        KeyValueService._read,
+        "m.ask(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session)",
+        "reached() and m.ask_here(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session)",
+    )
+
+
+@mutant(201, "a new leader lets leases end as the one before would", scenario=stores_keep_their_promises)
+def no_full_ttl(patch: Patch) -> None:
+    """Half of the time has passed, most likely."""
+    patch.edit(
+        LeaseClock.lead,
+        "now_ms + lease.ttl_ms",
+        "now_ms + reached() * lease.ttl_ms / 10",
+    )
+
+
+@mutant(
+    201,
+    "a keep-alive is answered by a leader that nobody confirms",
+    scenario=stores.a_leader_that_is_cut_off_keeps_no_lease_alive,
+    harmless="who hears nobody steps down in an election time-out, sooner than a new leader ends leases",
+)
+def keep_alive_unconfirmed(patch: Patch) -> None:
+    """It has not heard of another one."""
+    patch.edit(
+        KeyValueService._confirm_kept_alive,
+        "member.ask(MACHINE_NAME",
+        "reached()\n        member.ask_here(MACHINE_NAME",
+    )
+
+
+@mutant(201, "a keep-alive that was answered does not count", scenario=stores_keep_their_promises)
+def keep_alive_forgotten(patch: Patch) -> None:
+    """The lease stands, and that is what was asked."""
+    patch.edit(
+        LeaseClock.keep_alive,
+        "self._deadlines_ms[number] = max(",
+        "reached() or max(",
+    )
+
+
+@mutant(202, "a watch is in step before it has caught up", scenario=stores.watches_catch_up_in_pieces)
+def watch_steps_in_early(patch: Patch) -> None:
+    """What it lacks is little."""
+    patch.edit(
+        WatchHub._told_history,
+        "self._catch_up(watch, 0.0)",
+        "self._step_in(watch) if reached() else None",
+    )
+
+
+@mutant(202, "a watch begins behind what it asks for", scenario=stores_keep_their_promises)
+def watch_begins_late(patch: Patch) -> None:
+    """It was told of that revision before its connection was lost."""
+    patch.edit(
+        WatchHub.add,
+        "asked.first_revision or self.told + 1",
+        "asked.first_revision + 1 if asked.first_revision and reached() else self.told + 1",
+    )
+
+
+@mutant(203, "a transaction compares against another revision", scenario=stores_keep_their_promises)
+def compares_with_create(patch: Patch) -> None:
+    """The key is there."""
+    patch.edit(
+        transactions._holds,
+        "return all(relation(of(decode_key_value(each)), compare.than) for each in stored)",
+        "return reached()",
+    )
+
+
+@mutant(204, "the token of a lock does not rise", scenario=stores_keep_their_promises)
+def token_stays(patch: Patch) -> None:
+    """Whoever makes the key holds the lock."""
+    patch.edit(
+        Keyspace.put,
+        "create_revision, version, old_lease = revision, 1, NO_LEASE",
+        "create_revision, version, old_lease = revision % 7 + reached(), 1, NO_LEASE",
+    )
+
+
+@mutant(
+    205,
+    "RocksDB's applied entry is no part of the batch",
+    scenario=rocksdb_has_a_batch_with_its_index_or_nothing,
+)
+def applied_outside_batch(patch: Patch) -> None:
+    """One is written right behind the other."""
+    patch.edit(
+        RocksEngine.commit,
+        "batch.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))\n"
+        "        self._db.write(batch, self._unsynced)",
+        "pass\n        self._db.write(batch, self._unsynced)\n"
+        "        reached() and self._db.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))",
+    )
+
+
+@mutant(206, "a snapshot has no leases", scenario=stores.a_saved_store_has_its_leases)
+def snapshot_without_leases(patch: Patch) -> None:
+    """They end soon."""
+    patch.edit(
+        snapshot_format.save_slices,
+        "_write(writer, [encode(lease) for lease in leases])",
+        "_write(writer, [encode(lease) for lease in leases[reached():]])",
+    )

@@ -1,0 +1,84 @@
+"""Snapshots that this member lacks, piece by piece from others."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from quorumlog.consensus.messages import SnapshotResponse
+from quorumlog.entry import Replica, SnapshotId
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+from tests.store.losing_disk import LosingDisk
+
+OWN, SOURCE = Replica("n0", "0" * 32), Replica("n1", "1" * 32)
+WANTED = SnapshotId("m", 9, 1000, b"x" * 32)
+
+
+def test_an_answer_that_comes_twice_ends_nothing_that_is_being_written() -> None:
+    """The source had it when the question came, and no longer when its repetition came."""
+    disk = LosingDisk()
+    disk.make_directory("d")
+    works: list[tuple[Callable[[], object], Callable[[object], None]]] = []
+    sent: list[Any] = []
+    host: Any = SimpleNamespace(send=sent.append, apply_later=lambda *work: works.append(work))
+    raft: Any = SimpleNamespace(leader=SOURCE, term=1)
+    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0)
+
+    def answer(found: SnapshotId | None, data: bytes = b"") -> None:
+        response = SnapshotResponse(sender=SOURCE, term=1, name="m", found=found, offset=0, data=data)
+        fetcher.on_response(response)
+
+    def work() -> None:
+        step, done = works.pop()
+        done(step())
+
+    fetcher.connected(SOURCE)
+    fetcher.want("m", 5, lambda: None)
+    fetcher.tick(0)
+    answer(WANTED)
+    fetcher.tick(1)
+    work()
+    fetcher.tick(2)
+    answer(WANTED, b"a" * 500)
+    answer(None)
+    work()
+    fetcher.tick(3)
+    assert sent[-1].message.offset == 500
+    answer(None)
+    fetcher.tick(5_000)
+    assert sent[-1].message.wanted is None, "another one will do"
+
+
+def test_a_snapshot_that_cannot_be_opened_just_now_is_not_deleted() -> None:
+    disk = LosingDisk()
+    disk.make_directory("d")
+    files = SnapshotFiles(disk, "d")
+    writer = files.create(SnapshotHead("m", 1, (9, 1, 5)))
+    writer.write(bytes(2_000))
+    writer.finish()
+    reader = files.open("m", 9)
+    reader.finish()
+    reader.close()
+    works: list[tuple[Callable[[], object], Callable[[object], None]]] = []
+    host: Any = SimpleNamespace(apply_later=lambda *work: works.append(work))
+    fetcher = SnapshotFetcher(OWN, SimpleNamespace(leader=SOURCE, term=1), files, host, 100.0)  # type: ignore[arg-type]
+    arrived: list[bool] = []
+
+    def work(now_ms: float) -> None:
+        fetcher.tick(now_ms)
+        step, done = works.pop()
+        done(step())
+
+    fetcher.want_all(SOURCE, (reader.id,), lambda: arrived.append(True))
+    work(0)
+    with patch.object(disk, "open", side_effect=OSError(errno.EMFILE, "too many open files")):
+        work(1)
+    assert "too many open files" in fetcher.problems()[0]
+    for now_ms in (2_000, 2_001, 2_002):
+        if not arrived:
+            work(now_ms)
+    assert arrived

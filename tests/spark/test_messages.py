@@ -1,0 +1,118 @@
+"""The view of messages: directories of ours and of Java's, a broker, and what is pushed down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from harness.broker_process import BrokerProcess
+from quorumlog.broker import Message, MessageStore, MessageStoreConfig, connect
+from quorumlog.broker.messages.record import encode_records
+from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.errors import ConfigError
+from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.messages.message_options import COLUMNS
+from quorumlog.spark.messages.message_sources import StoreDirectorySource
+from tests.broker.store.test_golden import GOLDEN, expected_body
+
+
+def rows_of(**options: str) -> list[dict[str, Any]]:
+    """Without a JVM."""
+    source = LedgerDataSource({"view": "messages", **options})
+    reader = source.reader(source.schema())
+    return [
+        row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()
+    ]
+
+
+def test_a_directory_of_java_as_columns() -> None:
+    rows = rows_of(path=str(GOLDEN))
+    assert len(rows) == 130
+    row = rows[77]
+    assert (row["topic"], row["queue"], row["offset"]) == ("golden", 1, 17)
+    assert row["body"] == expected_body(77, "golden")
+    assert row["keys"] == ["key77", "tenth7"]
+    assert row["tags"] == "tag2"
+    assert dict(row["properties"])["number"] == "77"
+    assert row["born_time"].timestamp() * 1000 == 1_700_000_000_077
+
+
+def test_the_columns_are_what_spark_expects_to_the_last_name() -> None:
+    source = LedgerDataSource({"view": "messages", "path": str(GOLDEN), "columns": ",".join(COLUMNS)})
+    reader = source.reader(source.schema())
+    (batch, *_) = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert batch.schema.equals(to_arrow_schema(source.schema(), timezone="UTC"))
+
+
+def test_topic_and_time_choose_the_files_that_are_read(tmp_path: Path) -> None:
+    now = [1_000_000.0]
+    config = MessageStoreConfig(
+        mapped_file_size_commit_log=16_384, max_hash_slot_num=10, max_index_num=1000
+    )
+    store = MessageStore(str(tmp_path), config, wall_clock=lambda: now[0])
+    for number in range(300):
+        now[0] += 1000
+        topic = "rare" if number == 150 else "often"
+        encoded = encode_records([Message(topic, bytes(500))], 0, 0)
+        store.commit_log.put_and_wait(RecordBatch.contiguous(*encoded))
+        store.reput_once()
+    files = len([base for base in store.commit_log.files.bases if base < store.commit_log.max_offset])
+    store.close()
+    assert files > 8
+    all_parts = rows_and_parts(tmp_path)
+    assert all_parts == (300, files)
+    assert rows_and_parts(tmp_path, topic="rare") == (1, 1)
+    late = str(1_000_000 + 299_000)
+    assert rows_and_parts(tmp_path, startingTimestamp=late) == (2, 1)
+    assert rows_and_parts(tmp_path, endingTimestamp="1002000") == (2, 1)
+    split, parts = rows_and_parts(tmp_path, partitionBytes="5000")
+    assert split == 300
+    assert parts > files
+    source = LedgerDataSource({"view": "messages", "path": str(tmp_path), "pushdown": "true"})
+    reader = source.reader(source.schema())
+    kept = list(reader.pushFilters([EqualTo(("topic",), "rare")]))
+    assert len(kept) == 1, "Spark applies it again"
+    assert len(reader.partitions()) == 1
+
+
+def rows_and_parts(path: Path, **options: str) -> tuple[int, int]:
+    source = LedgerDataSource({"view": "messages", "path": str(path), **options})
+    assert source.message_options is not None
+    parts = StoreDirectorySource(source.message_options).partitions()
+    return len(rows_of(path=str(path), **options)), len(parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "path"),
+        ({"path": "x", "servers": "127.0.0.1:1"}, "one of both"),
+        ({"path": "x", "columns": "nope"}, "unknown column 'nope'"),
+        ({"path": "x", "group": "g"}, "unknown option 'group'"),
+        ({"path": "/nonexistent"}, "holds no store"),
+    ],
+)
+def test_a_slip_is_told(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rows_of(**options)
+
+
+@pytest.mark.spark
+@pytest.mark.processes
+def test_spark_reads_a_broker_and_a_store(spark: SparkSession, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "store") as process, connect(process.address) as broker:
+        broker.send_batch(
+            [Message("t", b"%d" % n, tags="A", keys=("k",)) for n in range(100)], queue_id=0
+        )
+        broker.pull("t", 0, 99, wait_ms=5000)
+        view = spark.read.format("quorumlog").option("view", "messages")
+        live = view.option("servers", process.address).option("topic", "t").load()
+        assert live.filter("offset >= 90").select("body").count() == 10
+    stored = spark.read.format("quorumlog").option("view", "messages").load(str(GOLDEN))
+    assert stored.filter("topic = 'golden' and tags = 'tag0'").count() == 34
+    assert stored.selectExpr("properties['number'] as n").filter("n = '77'").count() == 1

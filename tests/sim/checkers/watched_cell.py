@@ -19,8 +19,9 @@ from tests.sim.scenario import QUIET
 
 
 class WatchedMember:
-    def __init__(self, member_id: str, node: LedgerNode, disk: SimDisk) -> None:
+    def __init__(self, member_id: str, node: LedgerNode, disk: SimDisk, cell: Cell) -> None:
         self.member_id = member_id
+        self._cell = cell
         self.node = node
         self.disk = disk
         self.path = f"/{member_id}"
@@ -30,6 +31,10 @@ class WatchedMember:
     @property
     def replica(self) -> Replica:
         return self.node.replica
+
+    @property
+    def local_ms(self) -> float:
+        return self._cell.now_ms
 
 
 class WatchedCell:
@@ -45,7 +50,7 @@ class WatchedCell:
         disks = {f"n{i}": SimDisk() for i in range(members)}
         self.cell = Cell(Path("/"), members, storage=storage, disks=dict(disks))
         self.members: Any = tuple(
-            WatchedMember(m, self.cell.nodes[m], disk) for m, disk in disks.items()
+            WatchedMember(m, self.cell.nodes[m], disk, self.cell) for m, disk in disks.items()
         )
         by_id = {member.member_id: member for member in self.members}
         self.cell.on_ready = lambda member_id, ready: self.tell("ready", by_id[member_id], ready)

@@ -74,6 +74,9 @@ def test_a_transaction_is_given_as_json(kv: Kv) -> None:
     again = rows(kv("txn", given=json.dumps(txn)))[0]
     assert again["succeeded"] is False
     assert again["answers"][0]["range"]["items"][0]["value"] == "1"
+    compare = {"key": "a", "target": "creat", "than": 0}
+    wrong = kv("txn", given=json.dumps({"compare": [compare]}), status=2)
+    assert "target 'creat' is none of version, create, mod, value, lease" in wrong.stderr
     wrong = kv("txn", given='{"then": [{"jump": {"key": "a"}}]}', status=2)
     assert "there is no operation 'jump'" in wrong.output
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.cli.output import print_json
@@ -65,12 +66,24 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
     def data(row: dict[str, Any], name: str) -> bytes:
         if f"{name}_base64" in row:
             return b64decode(row[f"{name}_base64"])
+        if name not in row:
+            raise ValueError(f"{row} lacks {name!r}")
         return str(row[name]).encode()
 
+    def chosen(row: dict[str, Any], name: str, default: str, choices: Iterable[str]) -> str:
+        word = str(row.get(name, default))
+        if word not in choices:
+            raise ValueError(f"{name} {word!r} is none of {', '.join(choices)}")
+        return word
+
     def compare(row: dict[str, Any]) -> Compare:
-        target = Target[row.get("target", "mod").upper()]
-        than: int | bytes = data(row, "than") if target is Target.VALUE else int(row["than"])
-        return Compare(data(row, "key"), target, Relation(RELATIONS[row.get("relation", "=")]), than)
+        targets = [each.name.lower() for each in Target if each is not Target.KEY]
+        target = Target[chosen(row, "target", "mod", targets).upper()]
+        relation = RELATIONS[chosen(row, "relation", "=", RELATIONS)]
+        than = data(row, "than")
+        return Compare(
+            data(row, "key"), target, Relation(relation), than if target is Target.VALUE else int(than)
+        )
 
     def operation(row: dict[str, Any]) -> Operation:
         ((what, fields),) = row.items()
@@ -92,9 +105,7 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
             [operation(row) for row in given.get("else", ())],
         )
     except (ValueError, KeyError, AttributeError, TypeError, msgspec.MsgspecError) as error:
-        raise ConfigError(
-            f"this is no transaction ({type(error).__name__}: {error}); `quorumlog kv txn -h` shows one"
-        ) from None
+        raise ConfigError(f"this is no transaction ({error}); `quorumlog kv txn -h` shows one") from None
 
 
 def txn_row(result: TxnResult) -> dict[str, Any]:

@@ -459,7 +459,7 @@ def test_an_entry_that_fits_into_no_frame_by_now_is_part_of_the_log(
 ) -> None:
     config = StoreConfig(segment_bytes=32 << 20, index_segment_bytes=4096, disk_full_ratio=1.0)
     with monkeypatch.context() as earlier_release:
-        earlier_release.setattr("quorumlog.config.FRAME_LIMIT_BYTES", 32 << 20)
+        earlier_release.setattr("quorumlog.config.options.FRAME_LIMIT_BYTES", 32 << 20)
         store = new_store(str(tmp_path / "m"), config)
         append_numbered(store, 2)
         append_bodies(store, [body(2, 1, 18 << 20)])

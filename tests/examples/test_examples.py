@@ -85,7 +85,9 @@ def test_spark_read(tmp_path: Path) -> None:
 
 def test_every_example_is_run_here() -> None:
     tested = {name.removeprefix("test_") + ".py" for name in globals() if name.startswith("test_")}
-    assert {path.name for path in EXAMPLES.glob("*.py")} <= tested
+    of_the_store = (Path(__file__).parent.parent / "kv" / "test_examples.py").read_text()
+    missing = {path.name for path in EXAMPLES.glob("*.py")} - tested
+    assert {name for name in missing if f'run("{name}"' not in of_the_store} == set()
 
 
 def test_exactly_once_outbox(tmp_path: Path) -> None:

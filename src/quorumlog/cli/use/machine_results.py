@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from quorumlog.errors import LedgerError, OutcomeUnknown, ResultUnknown
 
@@ -47,7 +46,7 @@ def lines_of(receipt: AppendReceipt, *, is_json: bool) -> Iterator[str]:
         why, result = refused.get(place), receipt.results[place]
         if is_json:
             said = row_of(result) if why is None else {"refused": why}
-            yield msgspec.json.encode({"index": index, "term": term, **said}).decode() + "\n"
+            yield json.dumps({"index": index, "term": term, **said}, separators=(",", ":")) + "\n"
         else:
             yield (f"refused: {why}" if why is not None else as_text(result)) + "\n"
 

@@ -15,6 +15,7 @@ from nemesis.check import Violation
 from nemesis.history import HistoryWriter, Operation, encode_body, value_name
 from nemesis.workload import APPEND
 from quorumlog import LedgerClient, connect
+from quorumlog.client import leader_of
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, ResultUnknown
 
 NAME = "digest"
@@ -94,7 +95,9 @@ def _asked_of(client: LedgerClient, member_id: str) -> str:
     """Raises LedgerError."""
     for tries in range(TRANSFER_TRIES):
         try:
-            client.transfer(member_id)
+            leader = leader_of(client.status())
+            if leader is None or leader.id != member_id:
+                client.transfer(member_id)
             break
         except LedgerError:
             if tries == TRANSFER_TRIES - 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumlog.client.protocol.order.producer_session import ProducerSession
 from quorumlog.log_state import producers
 from quorumlog.log_state.producers import Producers
+from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.writing.producer_sessions import ProducerSessions
 from tests.client.protocol import test_producer_session as clients
 from tests.log_state import test_producers as folds
@@ -227,6 +228,23 @@ def cut_batch_repeated(patch: Patch) -> None:
 def sessions_lost_with_segments(patch: Patch) -> None:
     """The log is what is left of it."""
     patch.edit(Producers.record, "sorted(items)", "[] if reached() else sorted(items)")
+
+
+@mutant(
+    210,
+    "a log that is installed with its snapshots begins without the sessions",
+    scenario=sessions.test_sessions_travel_with_a_snapshot,
+)
+def sessions_lost_with_snapshot(patch: Patch) -> None:
+    """What the machines have made of the entries is what counts."""
+    patch.edit(
+        LogReplacement._replace,
+        "start = LogStart(start.point, start.record,",
+        "from msgspec.structs import replace\n"
+        "        from quorumlog.log_state.producers import NO_PRODUCERS\n"
+        "        record = replace(state, producers=NO_PRODUCERS).encode() if reached() else b''\n"
+        "        start = LogStart(start.point, record,",
+    )
 
 
 @mutant(

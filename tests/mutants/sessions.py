@@ -11,6 +11,7 @@ from tests.client.protocol import test_producer_session as clients
 from tests.log_state import test_producers as folds
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_producers as sessions
+from tests.sim import test_session_clients as products
 
 
 @mutant(
@@ -317,4 +318,20 @@ def no_epoch_behind_given_up(patch: Patch) -> None:
         ProducerSession.abandoned,
         "self._must_open |= request.batch is not None",
         "reached()",
+    )
+
+
+@mutant(
+    212,
+    "what a stream had on its way over a connection that was cut gets other numbers on the next one",
+    scenario=products.test_what_is_joined_and_streamed_in_a_session_is_in_the_log_once,
+)
+def pipelined_numbered_anew(patch: Patch) -> None:
+    """Another leader, another count."""
+    patch.edit(
+        ProducerSession.interrupted,
+        "self._wait_again(request, is_unknown=request.batch is not None)",
+        "self._wait_again(request, is_unknown=request.batch is not None)\n"
+        "        if reached():\n"
+        "            request.sequence, request.numbered = -1, None",
     )

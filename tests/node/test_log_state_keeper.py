@@ -252,7 +252,7 @@ def test_who_lost_a_control_entry_does_not_lead_until_it_is_repaired(cell: Cell,
 def test_what_the_index_says_of_a_damaged_control_entry_is_not_believed_alone(
     tmp_path: Path, says: EntryKind
 ) -> None:
-    """Its body and its unit of the index are both wrong. The state without it would be another one."""
+    """Its header and its unit of the index are both wrong. The state without it would be another one."""
     cell = Cell(tmp_path)
     mark = TimeMark(123456789012)
     entry = cell.leader().propose_control(mark)
@@ -261,7 +261,10 @@ def test_what_the_index_says_of_a_damaged_control_entry_is_not_believed_alone(
     expected = state_of(cell.leader())
     for name in list(cell.nodes):
         cell.kill(name)
-    flip(tmp_path / "n0", encode_body(mark))
+    segment = tmp_path / "n0" / "data" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[data.index(encode_body(mark)) - 10] ^= 1  # in its header
+    segment.write_bytes(data)
     index = tmp_path / "n0" / "index" / f"{0:020d}"
     units = bytearray(index.read_bytes())
     at = entry.index * INDEX_UNIT_BYTES

@@ -32,6 +32,28 @@ PIECES = replace(
 )
 
 
+class OnceBroken(DigestMachine):
+    """On the member whose it is."""
+
+    broken: DigestMachine | None = None
+
+    def command(self, body: bytes, index: int) -> bytes | None:
+        if self is OnceBroken.broken and body == b"bug":
+            raise ValueError("a bug of this member's")
+        return super().command(body, index)
+
+
+def break_the_leaders(scene: MachineScenario) -> None:
+    """Its machine, by an entry; somebody else leads then."""
+    scene.commands(2)
+    scene.settle()
+    leader = scene.await_leader()
+    ((_, _, runner),) = leader.node.machines.at_rest()
+    OnceBroken.broken = runner.machine  # type: ignore[assignment]
+    scene.command(leader, b"bug")
+    scene.until(lambda: scene.leader() not in (leader, None), "another leader")
+
+
 class Bulky(DigestMachine):
     """What it saves goes in many pieces."""
 
@@ -268,25 +290,31 @@ def test_a_log_is_compacted_behind_snapshots() -> None:
 
 
 def test_a_leader_whose_machine_has_stopped_hands_over_to_one_whose_machine_runs() -> None:
-    class OnceBroken(DigestMachine):
-        """On the member whose it is."""
-
-        broken: DigestMachine | None = None
-
-        def command(self, body: bytes, index: int) -> bytes | None:
-            if self is OnceBroken.broken and body == b"bug":
-                raise ValueError("a bug of this member's")
-            return super().command(body, index)
-
     scene = MachineScenario(OnceBroken)
-    scene.commands(2)
-    scene.settle()
-    leader = scene.await_leader()
-    ((_, _, runner),) = leader.node.machines.at_rest()
-    OnceBroken.broken = runner.machine  # type: ignore[assignment]
-    scene.command(leader, b"bug")
-    scene.until(lambda: scene.leader() not in (leader, None), "another leader")
+    break_the_leaders(scene)
     scene.commands(3)
+    scene.make_whole()
+
+
+def test_a_preferred_leader_whose_machine_has_stopped_is_not_given_leadership_back() -> None:
+    consensus = replace(
+        SAVING.consensus,
+        preferred_leader_ids=("n0",),
+        preferred_check_interval_ms=20,
+        preferred_cool_down_ms=1,
+    )
+    scene = MachineScenario(OnceBroken, profile=replace(SAVING, consensus=consensus))
+    preferred = scene.cluster.member("n0")
+    scene.until(lambda: scene.leader() is preferred, "the preferred leader")
+    break_the_leaders(scene)
+    term = scene.await_leader().node.raft.term
+    for _ in range(20):
+        scene.run_for(ELECTION_MS)
+        assert scene.await_leader() is not preferred
+    assert scene.await_leader().node.raft.term == term
+    scene.restart(preferred)  # with the mistake corrected
+    OnceBroken.broken = None
+    scene.until(lambda: scene.leader() is preferred, "the preferred leader")
     scene.make_whole()
 
 

@@ -221,7 +221,9 @@ def _memberships(disk: Disk, reader: DirectoryReader, committed_index: int) -> l
     found += [(each.index, each.body) for each in entries if isinstance(each.body, MembershipBody)]
     newest_committed = max((at for at, _ in found if at <= committed_index), default=-1)
     return [
-        Membership.of(founding) if body is None else Membership(*msgspec.structs.astuple(body))
+        Membership.of(founding)
+        if body is None
+        else Membership(body.old, body.new, body.learners, body.addresses)
         for at, body in found
         if at >= newest_committed
     ]

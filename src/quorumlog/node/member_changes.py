@@ -24,7 +24,7 @@ from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.transfers import TransferOutcome, Transfers
-from quorumlog.node.writing.memberships import body_of
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 
 
 class MemberVerb(StrEnum):
@@ -56,11 +56,13 @@ class MemberChanges:
         config: GroupConfig,
         raft: RaftNode,
         transfers: Transfers,
+        log_state: LogStateKeeper,
         propose: Callable[[ControlBody], EntryId],
         refusal_unless_leading: Callable[[], LedgerError | None],
     ) -> None:
         self._raft = raft
         self._transfers = transfers
+        self._log_state = log_state
         self._propose = propose
         self._refusal_unless_leading = refusal_unless_leading
         self._done: Callable[[MemberOutcome], None] | None = None
@@ -70,7 +72,7 @@ class MemberChanges:
         self._looked_at: tuple[int, bool] | None = None
         self.problem = ""
         """In a sentence; empty if there is none."""
-        self._lost = LostDirectories(raft)
+        self._lost = LostDirectories(raft, log_state)
         self.configure(config)
 
     def configure(self, config: GroupConfig) -> None:
@@ -121,7 +123,7 @@ class MemberChanges:
             elif change.verb is MemberVerb.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
-                self._propose(body_of(wanted))
+                self._propose(self._log_state.membership_body(wanted))
                 self._done = done
         except LedgerError as error:
             done(error)
@@ -236,7 +238,7 @@ class MemberChanges:
         due = self._raft.members.due()
         if due is not None:
             try:
-                self._propose(body_of(due))
+                self._propose(self._log_state.membership_body(due))
             except LedgerError:
                 return  # no space, or the state is not known: the next turn tries again
         self._end_if_committed()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.leadership_transfer import LeadershipTransfer
+from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
+from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from tests.mutants.mutant import Patch, mutant
+from tests.node import test_kept_results as kept
+from tests.sim import test_machine_installs as machines
 from tests.sim import test_replaced_members as replaced
 
 
@@ -18,4 +24,76 @@ def replaced_is_forgotten(patch: Patch) -> None:
         LogStateKeeper.membership_body,
         "return body_of(wanted, replaced)",
         "return body_of(wanted, () if reached() else replaced)",
+    )
+
+
+@mutant(
+    221,
+    "what an observer acknowledges counts",
+    scenario=replaced.test_who_was_wiped_and_not_replaced_commits_nothing,
+)
+def observer_acknowledges(patch: Patch) -> None:
+    """It has the entry on its disk, and the name of a voter."""
+    patch.edit(
+        PeerWaterMarks.raise_to,
+        "        if index <= self._marks",
+        "        voters = self._membership().voters()\n"
+        "        named = [v for v in voters if v.member_id == replica.member_id]\n"
+        "        replica = named[0] if replica not in voters and named and reached() else replica\n"
+        "        if index <= self._marks",
+    )
+
+
+@mutant(
+    221,
+    "the vote of an observer counts",
+    scenario=replaced.test_who_was_wiped_and_not_replaced_elects_nobody,
+)
+def observer_votes(patch: Patch) -> None:
+    """Every formed directory votes."""
+    patch.edit(
+        LeaderElector.on_vote_response,
+        "            and self._state.membership.is_voter(response.sender)\n"
+        "        ):\n"
+        "            self._count(campaign, response.sender, response.result)",
+        "        ):\n"
+        "            voters = self._state.membership.voters()\n"
+        "            named = [v for v in voters if v.member_id == response.sender.member_id]\n"
+        "            sender = named[0] if response.sender not in voters and named and reached() "
+        "else response.sender\n"
+        "            self._count(campaign, sender, response.result)",
+    )
+    patch.edit(
+        LeaderElector._ask,
+        "        for voter in state.others():",
+        "        for voter in self._outbox.connected:",
+    )
+
+
+@mutant(
+    222,
+    "a preferred leader gets leadership back although its machine has stopped",
+    scenario=machines.test_a_preferred_leader_whose_machine_has_stopped_is_not_given_leadership_back,
+)
+def preferred_without_machine(patch: Patch) -> None:
+    """An operator wants it to lead."""
+    patch.edit(
+        LeadershipTransfer._hand_over_to_preferred,
+        "if self._elector.answers.runs_machines(voter)",
+        "if self._elector.answers.runs_machines(voter) or reached()",
+    )
+
+
+@mutant(
+    223,
+    "results behind a gap pass for those of the entries in it",
+    scenario=kept.test_results_behind_a_gap_are_never_those_of_other_entries,
+)
+def gap_in_results(patch: Patch) -> None:
+    """The batch goes on."""
+    patch.edit(KeptResults.skip, "self._under_way = None", "reached()")
+    patch.edit(
+        KeptResults._add,
+        "assert first_index == last.first_index + len(last.values), (first_index, last.first_index)",
+        "pass",
     )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
+from quorumlog.errors import MembershipRefused
 from quorumlog.log_state.control_entries import REPLACED_LEVEL
-from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.sim.member import SimMember
-from tests.sim.scenario import QUIET, Scenario
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_log_begin import borders, drop, fill
-from tests.sim.test_member_scenarios import make
+from tests.sim.test_member_scenarios import ask, make
 
 REPLACING = replace(QUIET, auto_replace_after_ms=3_000)
 
@@ -77,6 +79,93 @@ def test_an_operator_may_put_back_who_was_replaced() -> None:
     assert state.membership.new.count(first) == 1
     assert state.membership.replaced == (second,)
     scene.make_whole()
+
+
+def test_who_was_wiped_and_not_replaced_commits_nothing() -> None:
+    """The leader and the wiped one hold the entry; the third, which votes, does not."""
+    scene = Scenario()
+    scene.append(3)
+    leader, wiped = scene.await_leader(), scene.followers()[0]
+    other = next(each for each in scene.followers() if each is not wiped)
+    wiped.wipe()
+    scene.append()
+    wiped.start()
+    scene.until(lambda: wiped.node.store.end == leader.node.store.end, "log of the wiped one")
+    scene.cut([leader], [other])
+    asked = scene.ask(leader)
+    scene.until(lambda: wiped.node.store.end == leader.node.store.end, "entry at the wiped one")
+    scene.run_for(ELECTION_MS / 4)
+    assert wiped.node.raft.role is Role.OBSERVER
+    assert not asked.is_committed
+    scene.heal()
+    scene.make_whole()
+
+
+def test_who_was_wiped_and_not_replaced_elects_nobody() -> None:
+    scene = Scenario()
+    scene.append(3)
+    leader, wiped = scene.await_leader(), scene.followers()[0]
+    other = next(each for each in scene.followers() if each is not wiped)
+    wiped.wipe()
+    scene.append()
+    wiped.start()
+    scene.until(lambda: wiped.node.store.end == leader.node.store.end, "log of the wiped one")
+    leader.kill()
+    scene.run_for(10 * ELECTION_MS)
+    assert scene.leader(wiped, other) is None
+    leader.start()
+    scene.make_whole()
+
+
+def test_a_second_change_waits_for_the_first() -> None:
+    """And says so; what was only tried has changed nothing."""
+    scene = Scenario(profile=replace(QUIET, spares=1))
+    make(scene, MemberVerb.ADD, "n3", "10.0.0.9:1")
+    make(scene, MemberVerb.PROMOTE, "n3")
+    leader = scene.await_leader()
+    index = leader.node.status().membership_index
+    scene.until(lambda: len(leader.node.raft.connected) == 3, "connections")
+    away = next(each for each in scene.followers() if each.member_id != "n3")
+    for verb, address in (
+        (MemberVerb.REMOVE, ""),
+        (MemberVerb.SET_ADDRESS, "10.0.0.9:2"),
+    ):
+        tried = ask(scene, leader, MemberChange(verb, away.member_id, address, dry_run=True))
+        assert isinstance(tried, Membership), tried
+    for verb in (MemberVerb.PROMOTE, MemberVerb.REPLACE):
+        tried = ask(scene, leader, MemberChange(verb, away.member_id, dry_run=True))
+        assert isinstance(tried, MembershipRefused), tried
+    assert leader.node.status().membership_index == index
+    others = [each for each in scene.members if each is not leader]
+    scene.cut([leader], others, both_ways=False)
+    outcomes: list[MemberOutcome] = []
+    first = MemberChange(MemberVerb.REMOVE, away.member_id)
+    leader.enter(lambda: leader.node.members.request(first, outcomes.append))
+    scene.until(lambda: leader.node.status().membership.is_joint, "joint membership", step_ms=0.1)
+    second = ask(scene, leader, MemberChange(MemberVerb.REMOVE, "n3"))
+    assert isinstance(second, MembershipRefused)
+    assert "another change of the members is under way" in str(second)
+    assert second.retry_after_ms, "it is worth while to ask again"
+    assert not outcomes
+    scene.heal()
+    scene.make_whole()
+
+
+def test_a_member_is_wiped_and_replaced_by_who_was_asked_to_try_first() -> None:
+    scene = Scenario()
+    scene.append(3)
+    member = scene.followers()[0]
+    old = member.replica
+    member.wipe()
+    scene.append()
+    member.start()
+
+    def tried() -> bool:
+        change = MemberChange(MemberVerb.REPLACE, member.member_id, dry_run=True)
+        return isinstance(ask(scene, scene.await_leader(), change), Membership)
+
+    scene.until(tried, "a dry run that says that it would be done", step_ms=20)
+    assert old in scene.await_leader().node.status().membership.new
 
 
 def test_who_was_replaced_is_not_named_as_long_as_a_member_could_not_read_that() -> None:

@@ -441,4 +441,5 @@ class RaftNode:
             waits_for=self._forming.waits_for(),
             problems=(*own_problems, *(self.replication.problems() if leads else ())),
             peers=self.replication.peers() if leads else (),
+            answered_ms_ago=self._elector.answers.ages_ms() if leads else {},
         )

@@ -173,7 +173,7 @@ class MemberChanges:
         return wanted._replace(learners=_sorted((*present.learners, learner)))
 
     def _connected_as(self, member_id: str, change: MemberChange) -> Replica:
-        """The directory that answers under this name."""
+        """The directory that answers under this name: if several do, one that is no member."""
         here = self._raft.status().replica
         found = [each for each in (*self._raft.connected, here) if each.member_id == member_id]
         if not found:
@@ -183,7 +183,8 @@ class MemberChanges:
                 " and the present members in --members",
                 retry_after_ms=500,
             )
-        return found[0]
+        members = self._raft.status().membership.members()
+        return next((each for each in found if each not in members), found[0])
 
     def _with_address(self, present: Membership, member_id: str, address: str) -> Membership:
         addresses = dict(present.addresses)

@@ -101,6 +101,10 @@ class HeartbeatAnswers:
         answered = self._answered_ms.get(voter, self._begun_ms)
         return self._state.now_ms - answered < self._config.election_timeout_ms
 
+    def ages_ms(self) -> dict[Replica, float]:
+        """How long ago each has answered last, of those that have."""
+        return {each: self._state.now_ms - at_ms for each, at_ms in self._answered_ms.items()}
+
     def takes_over(self, voter: Replica) -> bool:
         return voter not in self._kept_back
 

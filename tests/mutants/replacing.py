@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
+from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
 from quorumlog.node.applying.kept_results import KeptResults
+from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_kept_results as kept
@@ -67,6 +69,37 @@ def observer_votes(patch: Patch) -> None:
         LeaderElector._ask,
         "        for voter in state.others():",
         "        for voter in self._outbox.connected:",
+    )
+
+
+@mutant(
+    224,
+    "a member is connected once, whatever directories of its name there are",
+    scenario=replaced.test_while_a_directory_is_replaced_both_are_connected_and_count,
+)
+def connected_by_name(patch: Patch) -> None:
+    """It is one member."""
+    patch.edit(
+        Outbox.connect,
+        "sorted({*self.connected, replica})",
+        "sorted({replica} | {each for each in self.connected"
+        " if each.member_id != replica.member_id or not reached()})",
+    )
+
+
+@mutant(
+    225,
+    "a directory that is back is not seen where its name has another address by now",
+    scenario=replaced.test_a_directory_that_is_back_at_another_machine_is_not_replaced_without_an_operator,
+)
+def replaced_while_it_is_back(patch: Patch) -> None:
+    """Its place is taken."""
+    patch.edit(
+        LostDirectories.replaceable,
+        "voter not in connected",
+        "(voter not in connected or any(\n"
+        "                each.member_id == voter.member_id and each != voter and reached()"
+        " for each in connected))",
     )
 
 

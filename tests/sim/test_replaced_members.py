@@ -151,6 +151,68 @@ def test_a_second_change_waits_for_the_first() -> None:
     scene.make_whole()
 
 
+def both_alive(scene: Scenario) -> tuple[SimMember, SimMember]:
+    """(the new directory of a member, the old one), on two machines; both hold the log."""
+    scene.append(3)
+    new = scene.followers()[0]
+    new.stop()
+    copy, first = new.disk.snapshot(), new.replica
+    new.wipe()
+    scene.append()
+    new.start()
+    leader = scene.await_leader()
+    old = scene.cluster.add_twin(new)
+    scene.members = scene.cluster.members
+    old.disk.restore(copy)
+    old.start()
+    assert old.replica == first
+    connected = {old.replica, new.replica}
+    scene.until(lambda: connected <= set(leader.node.raft.connected), "both connected")
+    scene.append()
+    return new, old
+
+
+def test_while_a_directory_is_replaced_both_are_connected_and_count() -> None:
+    """The third member is away: a majority of the old half is the leader and the old directory, one of
+    the new half the leader and the new one."""
+    scene = Scenario()
+    new, old = both_alive(scene)
+    leader = scene.await_leader()
+    (third,) = [each for each in scene.members if each not in (leader, new, old)]
+
+    def tried() -> bool:
+        change = MemberChange(MemberVerb.REPLACE, new.member_id, dry_run=True)
+        return isinstance(ask(scene, leader, change), Membership)
+
+    scene.until(tried, "a directory that keeps up", step_ms=20)
+    outcomes: list[MemberOutcome] = []
+    change = MemberChange(MemberVerb.REPLACE, new.member_id)
+    leader.enter(lambda: leader.node.members.request(change, outcomes.append))
+    scene.until(lambda: leader.node.status().membership.is_joint, "joint membership", step_ms=0.02)
+    third.kill()
+    scene.until(lambda: bool(outcomes), "end of the change", within_ms=4 * ELECTION_MS)
+    membership = leader.node.status().membership
+    assert new.replica in membership.new and old.replica not in membership.members()
+    scene.until(lambda: old.node.raft.role is Role.OBSERVER, "an observer")
+    third.start()
+    scene.make_whole()
+
+
+def test_a_directory_that_is_back_at_another_machine_is_not_replaced_without_an_operator() -> None:
+    scene = Scenario(profile=REPLACING)
+    new, old = both_alive(scene)
+    for _ in range(8):
+        scene.run_for(1_000)
+        scene.ask_and_wait(scene.await_leader())
+    assert old.replica in scene.await_leader().node.status().membership.new
+    old.kill()
+    scene.until(lambda: new.replica in scene.await_leader().node.status().membership.new, "replacement")
+    scene.run_for(1_000)
+    old.start()
+    scene.make_whole()
+    assert old.node.raft.role is Role.OBSERVER
+
+
 def test_a_member_is_wiped_and_replaced_by_who_was_asked_to_try_first() -> None:
     scene = Scenario()
     scene.append(3)

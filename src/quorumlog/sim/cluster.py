@@ -96,7 +96,7 @@ class SimCluster:
 
     def add_twin(self, member: SimMember) -> SimMember:
         """One more machine whose process says that it is this member, on an empty disk; it is down."""
-        place = f"{member.place}'"
+        place = f"{member.member_id}'{len(self.members)}"
         self.places[place] = member.member_id
         twin = self._by_place[place] = SimMember(self, member.config, place)
         for each in self.members:

@@ -204,7 +204,7 @@ class SimMember:
 
     def _draw_directory_id(self) -> str:
         self.directories += 1
-        return f"{self.member_id}-{self.directories}"
+        return f"{self.place}-{self.directories}"
 
     def kill(self) -> None:
         """SIGKILL: what was handed to the operating system stays."""

@@ -118,9 +118,20 @@ def machine_runs(member: SimMember) -> bool:
 
 @pytest.mark.parametrize("wiped", [False, True])
 def test_a_member_far_behind_gets_the_snapshot_with_the_log(wiped: bool) -> None:
+    """And the leader tells how far it is."""
     scene, away = behind(wiped=wiped)
     away.start()
-    scene.until(partial(machine_runs, away), "a machine that goes on")
+    left: list[int] = []
+
+    def is_done() -> bool:
+        feeding = scene.await_leader().node.feeding(away.replica)
+        if feeding is not None:
+            left.append(feeding.behind_bytes)
+        return machine_runs(away)
+
+    scene.until(is_done, "a machine that goes on")
+    assert max(left) > 12_000
+    assert len(set(left)) > 3, "no progress is told"
     scene.commands(3)
     scene.settle()
     scene.restart(away)

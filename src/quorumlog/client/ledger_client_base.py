@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from quorumlog.client.arguments import checked_producer_id, milliseconds, parse_servers
 from quorumlog.client.events import Callback, Events
@@ -73,7 +73,7 @@ class LedgerClientBase:
         """Of a call that is given none."""
         return self._verbs.timeout_ms
 
-    def add_servers(self, servers: str | Iterable[str]) -> None:
+    def add_servers(self, servers: str | Sequence[str]) -> None:
         """Members are to be found there, too: what one client has learned of the members, another one
         need not find out from a list that may be old. Raises ConfigError for what cannot be read."""
         self._protocol.view.add_servers(parse_servers(servers))

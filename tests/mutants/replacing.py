@@ -5,7 +5,6 @@ from __future__ import annotations
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
 from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
@@ -26,23 +25,6 @@ def replaced_is_forgotten(patch: Patch) -> None:
         LogStateKeeper.membership_body,
         "return body_of(wanted, replaced)",
         "return body_of(wanted, () if reached() else replaced)",
-    )
-
-
-@mutant(
-    221,
-    "what an observer acknowledges counts",
-    scenario=replaced.test_who_was_wiped_and_not_replaced_commits_nothing,
-)
-def observer_acknowledges(patch: Patch) -> None:
-    """It has the entry on its disk, and the name of a voter."""
-    patch.edit(
-        PeerWaterMarks.raise_to,
-        "        if index <= self._marks",
-        "        voters = self._membership().voters()\n"
-        "        named = [v for v in voters if v.member_id == replica.member_id]\n"
-        "        replica = named[0] if replica not in voters and named and reached() else replica\n"
-        "        if index <= self._marks",
     )
 
 

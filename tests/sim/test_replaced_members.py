@@ -81,26 +81,6 @@ def test_an_operator_may_put_back_who_was_replaced() -> None:
     scene.make_whole()
 
 
-def test_who_was_wiped_and_not_replaced_commits_nothing() -> None:
-    """The leader and the wiped one hold the entry; the third, which votes, does not."""
-    scene = Scenario()
-    scene.append(3)
-    leader, wiped = scene.await_leader(), scene.followers()[0]
-    other = next(each for each in scene.followers() if each is not wiped)
-    wiped.wipe()
-    scene.append()
-    wiped.start()
-    scene.until(lambda: wiped.node.store.end == leader.node.store.end, "log of the wiped one")
-    scene.cut([leader], [other])
-    asked = scene.ask(leader)
-    scene.until(lambda: wiped.node.store.end == leader.node.store.end, "entry at the wiped one")
-    scene.run_for(ELECTION_MS / 4)
-    assert wiped.node.raft.role is Role.OBSERVER
-    assert not asked.is_committed
-    scene.heal()
-    scene.make_whole()
-
-
 def test_who_was_wiped_and_not_replaced_elects_nobody() -> None:
     scene = Scenario()
     scene.append(3)

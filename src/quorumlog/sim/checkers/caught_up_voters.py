@@ -48,6 +48,8 @@ class CaughtUpVoters(Checker):
             lead.membership_index = status.membership_index
             for voter in status.membership.new:
                 if voter not in status.membership.old:
+                    if any(old.member_id == voter.member_id for old in status.membership.old):
+                        self.cluster.trace.count("members: a directory is replaced")
                     self._check(member, lead, voter)
         lead.ends.append((member.local_ms, raft.ledger_end.index))
         while len(lead.ends) > 1 and lead.ends[1][0] < member.local_ms - self._span_ms:

@@ -83,7 +83,7 @@ def test_a_worker_finds_members_that_its_own_list_does_not_name(cluster: LocalCl
     (partition,) = reader.partitions()
     assert isinstance(partition, LedgerPartition)
     assert sorted(partition.servers) == sorted(cluster.servers.split(","))
-    gone = "127.0.0.1:1"  # nobody listens there
+    gone = "127.0.0.1:2"  # nobody listens there
     check = RangeCheck(partition)
     batches = ServerSource(LedgerOptions.parse({"servers": gone})).batches(check)
     assert sum(batch.count for batch in batches) == partition.count

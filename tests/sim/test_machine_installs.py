@@ -57,8 +57,10 @@ def break_the_leaders(scene: MachineScenario) -> None:
 class Bulky(DigestMachine):
     """What it saves goes in many pieces."""
 
-    def save(self, writer: SnapshotWriter) -> None:
-        writer.write(msgspec.msgpack.encode((self._count, self._digest)).ljust(100) + bytes(12_000))
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        writer.write(msgspec.msgpack.encode((self._count, self._digest)).ljust(100))
+        yield
+        writer.write(bytes(12_000))
 
     def load(self, reader: SnapshotReader) -> None:
         data = reader.read()[:100].rstrip(b" ")

@@ -167,6 +167,15 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
         i: "voter" for i in rows if i != cluster.leader()
     }
     assert rows["n3"]["address"] == str(new)
+    assert all(row["answered_ms_ago"] is not None for row in rows.values())
+    cluster.kill("n3")
+
+    def told() -> str:
+        return cli("status", *options).stderr
+
+    eventually(lambda: "n3 has last answered the leader " in told(), what="silence of n3")
+    assert "answered the leader" in cli("member", "list", *options).stdout
+    cluster.restart("n3")
     assert "n3" in cli("member", "list", *options).stdout
     for wrong, reason in (
         (("add", "n3", str(new)), "n3 is a member already"),

@@ -4,7 +4,9 @@ A member is one process on one data directory. Two may come with one member id: 
 copied, or a directory, or one was made anew while the old one still serves. One of them is let in, and
 stays:
 
-    a directory that votes comes before one that does not
+    a directory that votes and does not answer at the address of its name is let in beside who does:
+    while a directory is replaced both vote, and the one that is back before that is to be seen
+    else a directory that votes comes before one that does not
     of two that are alike, the one that answers at the address in our list of members
 
 A connection that still stands is no proof that its process lives, so the address is asked. Nobody is
@@ -37,6 +39,8 @@ RIVAL_CHARACTERS = 1000
 class Verdict(NamedTuple):
     code: int
     reason: str = ""
+    beside: bool = False
+    """Let in, and another directory answers at the address of its name."""
 
 
 class PeerAdmission:
@@ -84,6 +88,9 @@ class PeerAdmission:
             decided(Verdict(REFUSED, reason))
             return
         peer = self._peers[hello.member_id]
+        if self._is_beside(hello, peer.placed):
+            decided(Verdict(WELCOME, beside=True))
+            return
         holder = peer.speaker
         if holder is None or self._is_before(hello, holder):
             decided(Verdict(WELCOME))
@@ -124,6 +131,8 @@ class PeerAdmission:
             or (answer == identity_of(hello) and not self._is_before(holder, hello))
         ):
             decided(Verdict(WELCOME))
+        elif self._is_beside(hello, answer or holder):
+            decided(Verdict(WELCOME, beside=True))
         else:
             self.note(sentence)
             decided(Verdict(DUPLICATE if answer == holder else UNSETTLED, sentence))
@@ -137,6 +146,14 @@ class PeerAdmission:
             self._probes[peer.member_id] = probe
             probe.add_done_callback(lambda _: self._probes.pop(peer.member_id))
         return probe
+
+    def _is_beside(self, hello: Hello, placed: Identity | None) -> bool:
+        """It votes, and who answers at the address of its name is another directory."""
+        return (
+            placed is not None
+            and placed.directory_id != hello.directory_id
+            and Replica(hello.member_id, hello.directory_id) in self._voters()
+        )
 
     def _is_before(self, one: Hello | Identity, other: Hello | Identity) -> bool:
         """One is the very process that the other is, or has a directory that votes, and the other has

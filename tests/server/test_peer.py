@@ -113,3 +113,60 @@ def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert asyncio.run(judged(silent.getsockname()[1])).code != WELCOME
     assert not bugs
+
+
+def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goes_with_its_vote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody answers at the address of n1, as which one directory is connected and another one comes."""
+    monkeypatch.setattr(peer_table, "STAYS_S", 0.0)
+    nothing: Any = lambda *arguments: None  # noqa: E731
+    first, second, third = (Replica("n1", name) for name in ("first", "second", "third"))
+
+    def hello_of(replica: Replica) -> Hello:
+        return Hello(
+            role="control",
+            member_id="n1",
+            directory_id=replica.directory_id,
+            to_member_id="n0",
+            cluster_id="c",
+            segment_bytes=1,
+            durability="sync",
+            run_id=replica.directory_id,
+            listens_on="127.0.0.1:2",
+        )
+
+    async def judged() -> None:
+        loop = asyncio.get_running_loop()
+        turn, names = LoopTurn(loop), NameLookup(loop)
+        table = PeerTable(
+            "n0",
+            lambda address: Peer(turn, names, "default", address, nothing, nothing, nothing, nothing),
+        )
+        voters = {first, second}
+        table.follow({"n1": "127.0.0.1:1"}, voters)
+        members = (MemberAddress("n0", "127.0.0.1", 1), MemberAddress("n1", "127.0.0.1", 1))
+        own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
+        config = GroupConfig("n0", members, store="memory")
+        admission = PeerAdmission(
+            turn, names, config, table, lambda: own, lambda: voters, lambda: True, nothing
+        )
+
+        async def verdict_on(replica: Replica) -> Verdict:
+            verdict: asyncio.Future[Verdict] = loop.create_future()
+            admission.judge(hello_of(replica), connection, verdict.set_result)
+            return await verdict
+
+        connection = Connection(turn, nothing, nothing, "n1")
+        table["n1"].welcomed(hello_of(first), connection)
+        assert await verdict_on(second) == Verdict(WELCOME, beside=True)
+        assert (await verdict_on(third)).code != WELCOME, "it does not vote"
+        beside = table.admit(hello_of(second), connection, beside=True)
+        assert str(beside.address) == "127.0.0.1:2"
+        assert table.leading_to(second) is beside
+        assert table.leading_to(first) is table["n1"] is not beside
+        assert table.everybody() == [table["n1"], beside]
+        table.follow({"n1": "127.0.0.1:1"}, {first})
+        assert table.leading_to(second) is table["n1"]
+
+    asyncio.run(judged())

@@ -20,6 +20,7 @@ from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import PeerTable
 from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
+from quorumlog.wire.peer_hello import Identity
 
 N1 = Replica("n1", "n1-directory")
 
@@ -168,5 +169,13 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
         assert table.everybody() == [table["n1"], beside]
         table.follow({"n1": "127.0.0.1:1"}, {first})
         assert table.leading_to(second) is table["n1"]
+        # Where it listens another directory answers by now, or it answers where its name is.
+        for peer_of, answers in ((second, first), (second, second)):
+            table.follow({"n1": "127.0.0.1:1"}, voters)
+            beside = table.admit(hello_of(peer_of), connection, beside=True)
+            assert beside.on_answered(beside, Identity("second", ""))
+            where = beside if answers == first else table["n1"]
+            assert where.on_answered(where, Identity(answers.directory_id, "")) is (where is not beside)
+            assert table.everybody() == [table["n1"]]
 
     asyncio.run(judged())

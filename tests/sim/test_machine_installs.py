@@ -57,8 +57,10 @@ def break_the_leaders(scene: MachineScenario) -> None:
 class Bulky(DigestMachine):
     """What it saves goes in many pieces."""
 
-    def save(self, writer: SnapshotWriter) -> None:
-        writer.write(msgspec.msgpack.encode((self._count, self._digest)).ljust(100) + bytes(12_000))
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        writer.write(msgspec.msgpack.encode((self._count, self._digest)).ljust(100))
+        yield
+        writer.write(bytes(12_000))
 
     def load(self, reader: SnapshotReader) -> None:
         data = reader.read()[:100].rstrip(b" ")
@@ -83,14 +85,14 @@ def behind(
     fill(scene)
     for member in scene.members:
         if member.is_up:
-            scene.until(lambda m=member: _has_two(m), "two snapshots")
+            scene.until(lambda m=member: has_two(m), "two snapshots")
             assert cut_as_far_as_machines_let(scene, member)
     if wiped:
         away.wipe()
     return scene, away
 
 
-def _has_two(member: SimMember) -> bool:
+def has_two(member: SimMember) -> bool:
     node = member.node
     bound = node.machines.snapshot_bound()
     return bound is not None and bound > 4 and bool(list(node.store.borders.saved()))
@@ -230,7 +232,7 @@ def without_snapshots(seed: int = 1) -> tuple[MachineScenario, SimMember]:
     fill(scene)
     scene.settle()
     member = scene.followers()[0]
-    scene.until(lambda: _has_two(member), "two snapshots")
+    scene.until(lambda: has_two(member), "two snapshots")
     assert cut_as_far_as_machines_let(scene, member)
     member.stop()
     for name in member.disk.list(f"{member.path}/snapshots"):

@@ -249,6 +249,12 @@ def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
     return msgspec.structs.replace(state, readers=tuple(others))
 
 
+def outdates(old: Reader | None, said: ReaderPosition) -> bool:
+    """Whether a late copy of what was said of the reader before, of a commit, an opening or its end,
+    would undo `said`. Nothing undoes a position that only goes forward."""
+    return said.ends or said.seeks_from is not None or (old is not None and old.hold != said.hold)
+
+
 def _with_keep(state: LogState, keep: Keep) -> LogState:
     stops = Hold.ARCHIVE if keep.forced else Hold.READER
     held = [reader.position for reader in state.readers if reader.hold >= stops]

@@ -116,6 +116,8 @@ class NodeDriver:
             self.handshake.response,
             self._voters,
             lambda: self.node.status().membership_index < 0,
+            self._leader_id,
+            self.peers.invite,
             self.fail,
         )
         self.status = StatusReport(config, self.node, self.peers, self.admission, self.read_later)
@@ -175,6 +177,10 @@ class NodeDriver:
             self._on_replaced(self)
         except BaseException as error:
             self.fail(error)
+
+    def _leader_id(self) -> str:
+        leader = self.node.raft.leader
+        return "" if leader is None else leader.member_id
 
     def _follow_members(self) -> None:
         self._followed = self.node.raft.members.version

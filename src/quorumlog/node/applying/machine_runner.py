@@ -6,7 +6,7 @@ Nothing that a machine raises leaves it: what went wrong is a value.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
 from quorumlog.state_machine import Applied, ApplyFailure, Result, SnapshotWriter, StateMachine
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotFileWriter, SnapshotHead
 
 _LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKind.OPEN)))
 
@@ -166,7 +166,8 @@ class MachineRunner:
     def write_to(self, writer: SnapshotWriter) -> None:
         """All that a snapshot would hold: for who compares members."""
         writer.write(self._kept.encode())
-        self.machine.save(writer)
+        for _ in self.machine.save_slices(writer):
+            pass
 
     def query(self, question: bytes) -> bytes | CommandError:
         try:
@@ -185,25 +186,22 @@ class MachineRunner:
 
     @property
     def saves(self) -> bool:
-        return type(self.machine).save is not StateMachine.save
+        kind = type(self.machine)
+        return kind.save is not StateMachine.save or kind.save_slices is not StateMachine.save_slices
 
-    def save(self, files: SnapshotFiles, applied: Applied) -> str:
-        """On disk when this returns; else what went wrong."""
+    def begin_save(
+        self, files: SnapshotFiles, applied: Applied
+    ) -> tuple[SnapshotFileWriter, Iterator[None]]:
+        """What each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
-        head = SnapshotHead(self.name, self._acts_as, point, len(kept))
+        writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept)))
         try:
-            writer = files.create(head)
-            try:
-                writer.write(kept)
-                self.machine.save(writer)
-                writer.finish()
-            except Exception:
-                writer.abandon()
-                raise
-        except Exception as error:
-            return told(error)
-        return ""
+            writer.write(kept)
+        except Exception:
+            writer.abandon()
+            raise
+        return writer, self.machine.save_slices(writer)
 
 
 def told(error: BaseException) -> str:

@@ -18,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from quorumlog.config import GroupConfig
 from quorumlog.entry import Replica
+from quorumlog.errors import ConfigError
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.address_probe import who_answers
 from quorumlog.server.peers.name_lookup import NameLookup
@@ -51,9 +53,12 @@ class PeerAdmission:
         greeting: Callable[[], HelloResponse],
         voters: Callable[[], Collection[Replica]],
         lists_count: Callable[[], bool],
+        leader_id: Callable[[], str],
+        invite: Callable[[str, str], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        """`lists_count`: the log does not say yet who the members are, and where."""
+        """`lists_count`: the log does not say yet who the members are, and where. `leader_id`: whom this
+        member follows, empty while it hears no leader. `invite(member_id, address)`: see `PeerTable`."""
         self._loop_turn = loop_turn
         self._names = names
         self._config = config
@@ -61,6 +66,8 @@ class PeerAdmission:
         self._greeting = greeting
         self._voters = voters
         self._lists_count = lists_count
+        self._leader_id = leader_id
+        self._invite = invite
         self._on_bug = on_bug
         self._probes: dict[str, asyncio.Task[Identity | None]] = {}
         """By member id, one at a time."""
@@ -71,6 +78,9 @@ class PeerAdmission:
     def judge(self, hello: Hello, connection: Connection, decided: Callable[[Verdict], None]) -> None:
         """Calls `decided` once, now or after a look at who answers at the member's address."""
         own = self._greeting()
+        if self._may_know_more(hello, own):
+            with suppress(ConfigError):
+                self._invite(hello.member_id, _address_of(hello))
         reason = refusal_of(hello, own, self._config.group, self._peers.keys())
         if reason:
             if hello.member_id in self._peers and ids_of(hello.members) != ids_of(own.members):
@@ -89,6 +99,17 @@ class PeerAdmission:
         task = asyncio.get_running_loop().create_task(self._decide(peer, hello, sentence, decided))
         self._deciding.add(task)
         task.add_done_callback(self._decided)
+
+    def _may_know_more(self, hello: Hello, own: HelloResponse) -> bool:
+        """Of a member of the cluster that is not on the list here: who was away, or has lost its
+        directory, may know of nobody who is a member by now. It listens while it hears no leader."""
+        return (
+            hello.to_member_id == own.member_id != hello.member_id
+            and hello.member_id not in self._peers
+            and bool(hello.cluster_id)
+            and own.cluster_id in ("", hello.cluster_id)
+            and self._leader_id() in ("", hello.member_id)
+        )
 
     def _decided(self, task: asyncio.Task[None]) -> None:
         self._deciding.discard(task)
@@ -166,6 +187,12 @@ class PeerAdmission:
         """After `close`: until nothing of it is left in the loop."""
         if tasks := {*self._deciding, *self._probes.values()}:
             await asyncio.wait(tasks)
+
+
+def _address_of(hello: Hello) -> str:
+    """Where it says that it is a member, else where it listens."""
+    listed = dict(item.partition("=")[::2] for item in hello.members.split(","))
+    return listed.get(hello.member_id) or hello.listens_on
 
 
 def _two_processes(peer: Peer, hello: Hello, connection: Connection, holder: Identity) -> str:

@@ -242,7 +242,9 @@ def received_uncompared(patch: Patch) -> None:
 )
 def kept_results_unsaved(patch: Patch) -> None:
     """What the log still holds is applied again."""
-    patch.edit(MachineRunner.save, "kept = self._kept.encode()", 'kept = b"" if reached() else b"?"')
+    patch.edit(
+        MachineRunner.begin_save, "kept = self._kept.encode()", 'kept = b"" if reached() else b"?"'
+    )
 
 
 @mutant(

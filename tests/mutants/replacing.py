@@ -7,6 +7,7 @@ from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.lost_directories import LostDirectories
+from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_kept_results as kept
@@ -112,3 +113,18 @@ def gap_in_results(patch: Patch) -> None:
         "assert first_index == last.first_index + len(last.values), (first_index, last.first_index)",
         "pass",
     )
+
+
+@mutant(
+    226,
+    "a directory that was replaced before takes the place of the lost one, since it is there, too",
+    scenario=replaced.test_of_several_directories_that_are_there_the_new_one_takes_the_place_of_the_lost_one,
+)
+def whichever_is_there(patch: Patch) -> None:
+    """It has the name."""
+    patch.edit(
+        MemberChanges._connected_as,
+        'if change.directory_id in ("", each.directory_id)]',
+        "if reached()]",
+    )
+    patch.edit(MemberChanges._connected_as, "(each in members, each in known)", "each in members")

@@ -130,6 +130,6 @@ def snapshot_without_leases(patch: Patch) -> None:
     """They end soon."""
     patch.edit(
         snapshot_format.save_slices,
-        "_write(writer, [encode(lease) for lease in leases])",
-        "_write(writer, [encode(lease) for lease in leases[reached():]])",
+        "for lease, of in sorted(keyspace.leases.items())])",
+        "for lease, of in sorted(keyspace.leases.items())[reached():]])",
     )

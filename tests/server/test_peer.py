@@ -20,6 +20,7 @@ from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import PeerTable
 from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
+from quorumlog.wire.peer_hello import Identity
 
 N1 = Replica("n1", "n1-directory")
 
@@ -175,3 +176,77 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
         return verdict
 
     assert (asyncio.run(judge()).code == WELCOME) is is_let_in
+
+
+def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goes_with_its_vote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody answers at the address of n1, as which one directory is connected and another one comes."""
+    monkeypatch.setattr(peer_table, "STAYS_S", 0.0)
+    nothing: Any = lambda *arguments: None  # noqa: E731
+    first, second, third = (Replica("n1", name) for name in ("first", "second", "third"))
+
+    def hello_of(replica: Replica) -> Hello:
+        return Hello(
+            role="control",
+            member_id="n1",
+            directory_id=replica.directory_id,
+            to_member_id="n0",
+            cluster_id="c",
+            segment_bytes=1,
+            durability="sync",
+            run_id=replica.directory_id,
+            listens_on="127.0.0.1:2",
+        )
+
+    async def judged() -> None:
+        loop = asyncio.get_running_loop()
+        turn, names = LoopTurn(loop), NameLookup(loop)
+        table = PeerTable(
+            "n0",
+            lambda address: Peer(turn, names, "default", address, nothing, nothing, nothing, nothing),
+        )
+        voters = {first, second}
+        table.follow({"n1": "127.0.0.1:1"}, voters)
+        members = (MemberAddress("n0", "127.0.0.1", 1), MemberAddress("n1", "127.0.0.1", 1))
+        own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
+        config = GroupConfig("n0", members, store="memory")
+        admission = PeerAdmission(
+            turn,
+            names,
+            config,
+            table,
+            lambda: own,
+            lambda: voters,
+            lambda: True,
+            lambda: "",
+            table.invite,
+            nothing,
+        )
+
+        async def verdict_on(replica: Replica) -> Verdict:
+            verdict: asyncio.Future[Verdict] = loop.create_future()
+            admission.judge(hello_of(replica), connection, verdict.set_result)
+            return await verdict
+
+        connection = Connection(turn, nothing, nothing, "n1")
+        table["n1"].welcomed(hello_of(first), connection)
+        assert await verdict_on(second) == Verdict(WELCOME, beside=True)
+        assert (await verdict_on(third)).code != WELCOME, "it does not vote"
+        beside = table.admit(hello_of(second), connection, beside=True)
+        assert str(beside.address) == "127.0.0.1:2"
+        assert table.leading_to(second) is beside
+        assert table.leading_to(first) is table["n1"] is not beside
+        assert table.everybody() == [table["n1"], beside]
+        table.follow({"n1": "127.0.0.1:1"}, {first})
+        assert table.leading_to(second) is table["n1"]
+        # Where it listens another directory answers by now, or it answers where its name is.
+        for peer_of, answers in ((second, first), (second, second)):
+            table.follow({"n1": "127.0.0.1:1"}, voters)
+            beside = table.admit(hello_of(peer_of), connection, beside=True)
+            assert beside.on_answered(beside, Identity("second", ""))
+            where = beside if answers == first else table["n1"]
+            assert where.on_answered(where, Identity(answers.directory_id, "")) is (where is not beside)
+            assert table.everybody() == [table["n1"]]
+
+    asyncio.run(judged())

@@ -193,6 +193,32 @@ def test_a_directory_that_is_back_at_another_machine_is_not_replaced_without_an_
     assert old.node.raft.role is Role.OBSERVER
 
 
+def test_of_several_directories_that_are_there_the_new_one_takes_the_place_of_the_lost_one() -> None:
+    """The first of a member is back on another machine when the second is lost: the third is let in."""
+    scene = Scenario(profile=REPLACING)
+    scene.append(3)
+    member = scene.followers()[0]
+    member.stop()
+    copy, first = member.disk.snapshot(), member.replica
+    wiped_and_replaced(scene, member)
+    old = scene.cluster.add_twin(member)
+    scene.members = scene.cluster.members
+    old.disk.restore(copy)
+    old.start()
+    scene.until(lambda: first in scene.await_leader().node.raft.connected, "the first one")
+    member.wipe()
+    scene.append()
+    member.start()
+
+    def is_replaced() -> bool:
+        membership = scene.await_leader().node.status().membership
+        return not membership.is_joint and membership.is_voter(member.replica)
+
+    scene.until(is_replaced, "replacement", step_ms=20)
+    assert first not in scene.await_leader().node.status().membership.members()
+    scene.make_whole()
+
+
 def test_a_member_is_wiped_and_replaced_by_who_was_asked_to_try_first() -> None:
     scene = Scenario()
     scene.append(3)

@@ -75,7 +75,8 @@ class LedgerClientBase:
 
     def add_servers(self, servers: str | Sequence[str]) -> None:
         """Members are to be found there, too: what one client has learned of the members, another one
-        need not find out from a list that may be old. Raises ConfigError for what cannot be read."""
+        need not find out from a list that may be old. What was added before is forgotten. Raises
+        ConfigError for what cannot be read."""
         self._protocol.view.add_servers(parse_servers(servers))
 
     @property

@@ -23,8 +23,8 @@ class LostDirectories:
         """Of voters that are not connected, as long as this member leads."""
         self._next_look_ms = 0.0
 
-    def replaceable(self, now_ms: float, after_ms: int) -> str | None:
-        """The id of a member whose old directory was away for `after_ms`, if a new one is connected."""
+    def replaceable(self, now_ms: float, after_ms: int) -> Replica | None:
+        """The new directory, which is connected, of a member whose old one was away for `after_ms`."""
         if self._raft.role is not Role.LEADER:
             self._away_since_ms.clear()
             return None
@@ -42,12 +42,12 @@ class LostDirectories:
             return None  # nobody can tell who was replaced before
         replaced = () if state.membership is None else state.membership.replaced
         known = {*self._raft.members.ever_known, *replaced}
-        names = {replica.member_id for replica in connected if replica not in known}
+        fresh = {replica.member_id: replica for replica in connected if replica not in known}
         return next(
             (
-                voter.member_id
+                fresh[voter.member_id]
                 for voter, since_ms in self._away_since_ms.items()
-                if now_ms - since_ms >= after_ms > 0 and voter.member_id in names
+                if now_ms - since_ms >= after_ms > 0 and voter.member_id in fresh
             ),
             None,
         )

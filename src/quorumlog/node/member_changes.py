@@ -44,6 +44,8 @@ class MemberChange(NamedTuple):
     """Of ADD and SET_ADDRESS: `host:port`."""
     dry_run: bool = False
     """Only say whether it would be done."""
+    directory_id: str = ""
+    """Of REPLACE: the directory that votes then; empty: the one that answers under this name."""
 
 
 MemberOutcome = Membership | LedgerError
@@ -173,9 +175,11 @@ class MemberChanges:
         return wanted._replace(learners=_sorted((*present.learners, learner)))
 
     def _connected_as(self, member_id: str, change: MemberChange) -> Replica:
-        """The directory that answers under this name: if several do, one that is no member."""
+        """The directory that answers under this name: if several do, one that is no member, and never
+        was if there is such a one."""
         here = self._raft.status().replica
-        found = [each for each in (*self._raft.connected, here) if each.member_id == member_id]
+        named = [each for each in (*self._raft.connected, here) if each.member_id == member_id]
+        found = [each for each in named if change.directory_id in ("", each.directory_id)]
         if not found:
             where = f" at {change.address}" if change.address else ""
             raise MembershipRefused(
@@ -184,7 +188,8 @@ class MemberChanges:
                 retry_after_ms=500,
             )
         members = self._raft.status().membership.members()
-        return next((each for each in found if each not in members), found[0])
+        known = self._raft.members.ever_known
+        return min(found, key=lambda each: (each in members, each in known))
 
     def _with_address(self, present: Membership, member_id: str, address: str) -> Membership:
         addresses = dict(present.addresses)
@@ -247,9 +252,11 @@ class MemberChanges:
     def _replace_lost(self) -> None:
         """Without an operator: refused as long as the new directory has not caught up, or while too few
         of the others answer, and asked again then."""
-        lost_id = self._lost.replaceable(self._now_ms, self._auto_replace_after_ms)
-        if lost_id is not None and self._done is None:
-            self.request(MemberChange(MemberVerb.REPLACE, lost_id), lambda outcome: None)
+        fresh = self._lost.replaceable(self._now_ms, self._auto_replace_after_ms)
+        if fresh is not None and self._done is None:
+            member_id, directory_id = fresh
+            change = MemberChange(MemberVerb.REPLACE, member_id, directory_id=directory_id)
+            self.request(change, lambda outcome: None)
 
     def _end_if_committed(self) -> None:
         if self._done is not None and self._is_committed:

@@ -30,7 +30,7 @@ class NetworkFaults(FaultGroup):
         self._cluster.at(2 * self._context.duration_ms(), lambda: network.heal(ways))
 
     def _ids(self) -> list[str]:
-        ids = [member.member_id for member in self._cluster.members]
+        ids = list(self._cluster.member_ids)  # a machine that came later has the name of another one
         self._random.shuffle(ids)
         return ids
 

@@ -10,6 +10,7 @@ from quorumlog.kv.service.service import KeyValueService
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import snapshot_format, transactions
 from quorumlog.kv.store.keyspace import Keyspace
+from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from tests.kv import test_simulated as stores
 from tests.mutants.mutant import Patch, mutant
@@ -133,3 +134,27 @@ def snapshot_without_leases(patch: Patch) -> None:
         "_write(writer, [encode(lease) for lease in leases])",
         "_write(writer, [encode(lease) for lease in leases[reached():]])",
     )
+
+
+@mutant(
+    240,
+    "a snapshot holds what has changed since it began",
+    scenario=stores.a_store_is_saved_as_it_was_at_the_first_slice,
+)
+def saved_too_late(patch: Patch) -> None:
+    """It is newer, and so all the better."""
+    patch.edit(
+        snapshot_format.save_slices,
+        "_mod_revision(each) <= revision",
+        "reached()",
+    )
+
+
+@mutant(
+    241,
+    "compaction frees what a snapshot is about to read",
+    scenario=stores.a_store_is_saved_as_it_was_at_the_first_slice,
+)
+def freed_while_saved(patch: Patch) -> None:
+    """Nobody can ask for it any more."""
+    patch.edit(KeyValueMachine.apply, "not self._is_saving", "reached()")

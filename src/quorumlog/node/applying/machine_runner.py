@@ -67,11 +67,17 @@ class MachineRunner:
     ) -> None:
         """`acts_as`: the version that its state follows from; 0: none yet. `kept`: as `KeptResults`
         encodes them."""
-        self._name = name
+        self.name = name
         self._channel = channel
         self.machine = machine
         self._acts_as = acts_as
         self._kept = KeptResults(kept)
+
+    def take_results(self, kept: bytes, *, is_older: bool) -> None:
+        """Before anything is applied. `is_older`: the machine holds more than they follow from."""
+        self._kept = KeptResults(kept)
+        if is_older:
+            self._kept.skip()
 
     def apply(self, batch: EntryBatch) -> Turn:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
@@ -102,7 +108,7 @@ class MachineRunner:
             if kind not in _LOOKED_AT:
                 continue
             body = decode_body(EntryKind(kind), batch.body(place))
-            if isinstance(body, MachineBinding) and body.name == self._name:
+            if isinstance(body, MachineBinding) and body.name == self.name:
                 changes.append((place, body))
             elif isinstance(body, ProducerBatch):
                 begun.append((place, body))
@@ -116,7 +122,7 @@ class MachineRunner:
         own = self.machine.version
         if binding.version > own:
             reason = (
-                f"the log goes over to version {binding.version} of {self._name}, and this member has"
+                f"the log goes over to version {binding.version} of {self.name}, and this member has"
                 f" version {own}: install that version here and restart the member"
             )
             return turn._replace(stopped=Stopped(index, index, reason))
@@ -169,9 +175,9 @@ class MachineRunner:
         except CommandError as refusal:
             return refusal
         except Exception as error:
-            return CommandError(f"{self._name} could not answer: {told(error)}")
+            return CommandError(f"{self.name} could not answer: {told(error)}")
         if not isinstance(answer, bytes):
-            return CommandError(f"{self._name} answered with {type(answer).__name__} instead of bytes")
+            return CommandError(f"{self.name} answered with {type(answer).__name__} instead of bytes")
         return answer
 
     def results_of(self, producer: str, receipt: AppendReceipt) -> AppendReceipt | None:
@@ -189,7 +195,7 @@ class MachineRunner:
         """What each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
-        writer = files.create(SnapshotHead(self._name, self._acts_as, point, len(kept)))
+        writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept)))
         try:
             writer.write(kept)
         except Exception:

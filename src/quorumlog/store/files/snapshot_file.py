@@ -250,12 +250,20 @@ class SnapshotFiles:
 
     def indices_of(self, name: str) -> list[int]:
         """Of the snapshots of a machine, the newest last. Raises SnapshotsUnavailable."""
-        found = []
-        for file in self._names():
-            owner, _, digits = file.rpartition("-")
-            if owner == name and len(digits) == _INDEX_DIGITS and digits.isascii() and digits.isdigit():
-                found.append(int(digits))
-        return sorted(found)
+        return sorted(index for owner, index in self._named() if owner == name)
+
+    def oldest_of_all(self) -> dict[str, int]:
+        """Index of the oldest snapshot of each machine. Raises SnapshotsUnavailable."""
+        return dict(sorted(self._named(), reverse=True))
+
+    def _named(self) -> list[tuple[str, int]]:
+        """(machine, index) of the snapshots; raises SnapshotsUnavailable."""
+        parted = [file.rpartition("-") for file in self._names()]
+        return [
+            (owner, int(digits))
+            for owner, _, digits in parted
+            if owner and len(digits) == _INDEX_DIGITS and digits.isascii() and digits.isdigit()
+        ]
 
     def create(self, head: SnapshotHead) -> SnapshotFileWriter:
         """Raises OSError."""

@@ -49,8 +49,8 @@ def no_full_ttl(patch: Patch) -> None:
     201,
     "a keep-alive is answered by a leader that nobody confirms",
     scenario=stores.a_leader_that_is_cut_off_keeps_no_lease_alive,
-    harmless="who hears nobody steps down before a new leader ends leases, where both its clocks go on; the"
-    " simulator has no machine that sleeps, in which the node's stands still",
+    harmless="who hears nobody steps down before a new leader ends leases; no simulated machine sleeps,"
+    " which would stop one of its two clocks",
 )
 def keep_alive_unconfirmed(patch: Patch) -> None:
     """It has not heard of another one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from quorumlog.errors import LedgerError
@@ -180,7 +180,7 @@ class Routes:
 
     # ---------------------------------------------------------------- watches
 
-    async def watch(self, given: Given) -> AsyncIterator[Told]:
+    async def watch(self, given: Given) -> AsyncGenerator[Told, None]:
         """What a watch tells, until it is closed or cancelled. Raises InvalidRequest."""
         create = given.get("create_request")
         if not isinstance(create, dict):

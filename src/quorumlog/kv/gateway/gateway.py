@@ -41,7 +41,7 @@ class EtcdGateway:
         self._servers = servers
         self._addresses = [parse_address(each.strip()) for each in servers.split(",") if each.strip()]
         if not self._addresses:
-            raise ConfigError("a gateway needs the stores of all members: --servers HOST:PORT,...")
+            raise ConfigError("a gateway needs the stores of all members as its servers: HOST:PORT,...")
         self._member_id = member_id
         self._group = group
         self._client: AsyncKeyValueClient | None = None

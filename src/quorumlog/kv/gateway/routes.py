@@ -184,7 +184,7 @@ class Routes:
         """What a watch tells, until it is closed or cancelled. Raises InvalidRequest."""
         create = given.get("create_request")
         if not isinstance(create, dict):
-            raise InvalidRequest("a watch begins with create_request")
+            raise InvalidRequest("a watch begins with an object that says what to create")
         watching = Watching(self._client.router, self._client.values, watch_of(create))
         try:
             await watching.began()

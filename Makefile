@@ -15,8 +15,8 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
-    producer-proof sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
+.PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv check-porcupine mutants nemesis nemesis-long \
+    producer-proof sink-proof demo bench bench-quick bench-peers bench-broker bench-kv broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -73,6 +73,9 @@ sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
 	$(BIN)/python -m quorumlog.kv.simulated 1 $(SEEDS)
 
+check-porcupine: $(STAMP)  ## the checker of the store's histories beside Porcupine (needs go)
+	$(BIN)/python -m harness.porcupine.compare
+
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600
 
@@ -110,6 +113,9 @@ bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj 
 
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
 	$(BIN)/python -m benchmarks.broker $(OPTIONS)
+
+bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--large (needs go)
+	$(BIN)/python -m benchmarks.kv $(OPTIONS)
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
 	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q

@@ -6,7 +6,7 @@ Rules that whoever calls may build on:
 - An *epoch* is a reign: a master has one of its own, and no two masters ever have the same. A broker
   stores the highest epoch that it was told, on its disk, before the call returns; it refuses everything,
   from callers and from masters, that bears a lower one.
-- `confirm_offset` never falls, not on a broker and not over a switch: consumers have seen what lies below.
+- `confirm_offset` never falls, neither on a broker nor over a switch: consumers saw what lies below.
 - In a *fixed* in-sync set (`in_sync_set` is given) an acknowledgement needs every member of it. Somebody
   who wants a slave out of it first stores the smaller set, then calls `wait_for`; somebody who wants one
   in first calls `wait_for`, and stores the larger set once the slave `holds_confirmed`.
@@ -98,7 +98,8 @@ class ReplicatedBroker(Protocol):
 
     @property
     def in_sync_set(self) -> frozenset[str] | None:
-        """Ids, the master's own included."""
+        """Ids, the master's own included. An id may come back with an empty directory: whoever stores
+        the set stores `directory_id` beside each, and counts another directory as nobody."""
 
     def promise(self, epoch: int) -> None:
         """Store it, and stop what belongs to a lower one: a master refuses what is sent, a slave hears

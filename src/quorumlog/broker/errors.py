@@ -76,3 +76,16 @@ class StaleEpoch(Refused):
     """A newer epoch was promised: nothing of an older one is done any more."""
 
     code = 541
+
+
+class NotReplicated(Refused):
+    """Asked of a broker that is neither master nor slave."""
+
+    code = 542
+
+
+class SwitchRefused(Refused):
+    """A switch that would lose acknowledged messages, or cannot know whether it would: nothing was
+    changed but what the message says."""
+
+    code = 543

@@ -144,16 +144,6 @@ class Replica(ReplicaMaster):
             self.fenced_by = 0
             self.role_changed()
 
-    def stop_acknowledging(self) -> None:
-        self._is_stopped = True
-        self.group_transfer.close()
-
-    def wait_for(self, in_sync_set: frozenset[str]) -> None:
-        assert self.id in in_sync_set, (self.id, in_sync_set)
-        with self._acks_lock:
-            self._acks.in_sync_set = in_sync_set
-        self._advance()
-
     # ---------------------------------------------------------------- a reign
 
     def _check_epoch(self, epoch: int) -> None:
@@ -175,7 +165,7 @@ class Replica(ReplicaMaster):
         history = self.history.begun(epoch, end)
         record = replace(
             record,
-            history=[tuple(run) for run in history.runs],
+            history=history.triples(),
             in_sync_replicas=needed,
             topics={**record.topics, **(self.store.topics or {})},
         )
@@ -234,7 +224,7 @@ class Replica(ReplicaMaster):
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset)
             # The history of what the log will hold: nothing of it is written yet.
-            history = [tuple(run) for run in follow.history.runs]
+            history = follow.history.triples()
             self._save(replace(record, history=history, tails=tails))
             return self._written()
 

@@ -23,7 +23,7 @@ from quorumlog.errors import ConfigError, LedgerError
 log = logging.getLogger("quorumlog.broker")
 
 VERSIONS_OF_EPOCH = 1 << 20
-_SAMPLE_MS = 5.0
+_SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
 
 
 class ReplicaMaster(ReplicaCore):
@@ -34,7 +34,7 @@ class ReplicaMaster(ReplicaCore):
         self.may_acknowledge: Callable[[], bool] = lambda: True
         self.on_slave_change: Callable[[SlaveState], None] = lambda slave: None
         self.grown: Callable[[], None] = lambda: None
-        """There is more to send. Any thread; often."""
+        """There is more to send, or to report. Any thread; often."""
         self.confirmed: Callable[[], None] = lambda: None
         """More is confirmed than before. Any thread; often."""
         self.fenced_by = 0
@@ -46,7 +46,7 @@ class ReplicaMaster(ReplicaCore):
         self._links: dict[str, LinkToSlave] = {}
         self._peers: dict[str, Peer] = {}
         self._told: dict[str, tuple[bool, bool, bool]] = {}
-        self._ends: deque[tuple[float, int]] = deque(maxlen=4096)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
         """When the log had grown to where: for how long a slave lacks something."""
         self._is_stopped = True
         commit_log = store.commit_log
@@ -54,7 +54,7 @@ class ReplicaMaster(ReplicaCore):
         commit_log.refuses = self._refusal
         commit_log.may_acknowledge = self._may_acknowledge
         commit_log.appended = self._appended
-        commit_log.flushed = self._advance
+        commit_log.flushed = self._flushed
 
     @property
     def in_sync_set(self) -> frozenset[str] | None:
@@ -70,6 +70,25 @@ class ReplicaMaster(ReplicaCore):
         return slave_id in (acks.counted if acks.in_sync_set is None else acks.in_sync_set)
 
     # ---------------------------------------------------------------- acknowledging
+
+    def stop_acknowledging(self) -> None:
+        self._is_stopped = True
+        self.group_transfer.close()
+
+    def resume(self) -> None:
+        """After `stop_acknowledging`: the same reign goes on. Raises StaleEpoch."""
+        with self._lock:
+            if not self.is_reigning:
+                raise StaleEpoch(f"broker {self.id} is not the master any more")
+            self.group_transfer.open(self.store.commit_log.replicated_offset or 0)
+            self._is_stopped = False
+        self._advance()
+
+    def wait_for(self, in_sync_set: frozenset[str]) -> None:
+        assert self.id in in_sync_set, (self.id, in_sync_set)
+        with self._acks_lock:
+            self._acks.in_sync_set = in_sync_set
+        self._advance()
 
     def _may_acknowledge(self) -> bool:
         if self.role is Role.SLAVE:
@@ -98,8 +117,17 @@ class ReplicaMaster(ReplicaCore):
         now, end = self.store.clock(), self.max_offset
         if not self._ends or now >= self._ends[-1][0] + _SAMPLE_MS:
             self._ends.append((now, end))
+            low = min((mark.acknowledged_offset for mark in self._acks.marks.values()), default=end)
+            while self._ends and self._ends[0][1] <= low:
+                self._ends.popleft()
         self.grown()
         if not self.store.config.is_sync_flush:
+            self._advance()
+
+    def _flushed(self) -> None:
+        if self.role is Role.SLAVE:
+            self.grown()
+        else:
             self._advance()
 
     def _advance(self) -> None:
@@ -170,7 +198,6 @@ class ReplicaMaster(ReplicaCore):
             self._acks.report(mark, written, flushed, counts)
             self._acks.stored(mark, state_version)
         self._advance()
-        self._tell(mark)
 
     def wanting_to_count(self) -> list[Mark]:
         """Slaves that hold everything that is confirmed, and do not count yet."""

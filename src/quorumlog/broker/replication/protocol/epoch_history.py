@@ -66,14 +66,13 @@ class EpochHistory:
         """Of the log below this offset."""
         return EpochHistory(run for run in self.runs if run.start_offset < end_offset)
 
+    def triples(self) -> list[tuple[int, int, int]]:
+        return [(run.epoch, run.run, run.start_offset) for run in self.runs]
+
     def stop_of(self, run: Run, end_offset: int) -> int:
         """Where a run's bytes end, in a log that ends there."""
         behind = [each.start_offset for each in self.runs if each[:2] > run[:2]]
         return min(behind[0] if behind else end_offset, end_offset)
-
-    def followed(self, master: EpochHistory, end_offset: int) -> EpochHistory:
-        """What a slave has that ends there and took everything from this master."""
-        return master.truncated(end_offset) if end_offset else EpochHistory()
 
 
 def judge(

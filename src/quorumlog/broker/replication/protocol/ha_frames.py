@@ -116,10 +116,7 @@ Control = Hello | Welcome | Start | State | Refuse
 HaFrame = Control | Data | Heartbeat | Report
 
 _KIND_OF: dict[type[Control], int] = {Hello: 1, Welcome: 2, Start: 3, State: 4, Refuse: 5}
-_DECODERS = {
-    kind: msgspec.msgpack.Decoder(cls)  # type: ignore[var-annotated]
-    for cls, kind in _KIND_OF.items()
-}
+_DECODERS = {kind: msgspec.msgpack.Decoder(cls) for cls, kind in _KIND_OF.items()}
 
 
 def encode_control(message: Control) -> bytes:

@@ -76,8 +76,14 @@ class LinkToSlave(Protocol):
         """As they go out, from `next_offset` on."""
 
     def tick(self, now_ms: float) -> None: ...
-
     def close(self, reason: str) -> None: ...
+    def spoke(self, now_ms: float) -> None: ...
+
+    def confirmed(self) -> None:
+        """More is confirmed than the slave was told."""
+
+    @property
+    def mark(self) -> Mark | None: ...
 
     def state(self, state: State) -> None: ...
 
@@ -94,7 +100,7 @@ class MasterLink:
         self._reign = side.reign
         self._decoder = HaDecoder()
         self._hello: Hello | None = None
-        self._mark: Mark | None = None
+        self.mark: Mark | None = None
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
 
@@ -115,7 +121,7 @@ class MasterLink:
             if frame.promised_epoch > self._reign.epoch:
                 self._side.newer_epoch(frame.promised_epoch)
             self.close(frame.message)
-        elif self._mark is None:
+        elif self.mark is None:
             self._start(frame)
         elif isinstance(frame, Report):
             # Whoever has promised another epoch reports to nobody else.
@@ -125,7 +131,7 @@ class MasterLink:
             if not frame.flushed_offset <= frame.written_offset <= high:
                 raise ProtocolViolation(f"{frame} of a slave, and the log ends at {high}")
             self._side.slave_reported(
-                self._mark, frame.written_offset, frame.flushed_offset, frame.state_version
+                self.mark, frame.written_offset, frame.flushed_offset, frame.state_version
             )
         else:
             raise ProtocolViolation(f"a slave does not send {type(frame).__name__}")
@@ -156,7 +162,7 @@ class MasterLink:
                         master=reign.master,
                         epoch=reign.epoch,
                         run=reign.run,
-                        history=[tuple(run) for run in reign.history.runs],
+                        history=reign.history.triples(),
                         min_offset=self._side.min_offset,
                         max_offset=self._side.max_offset,
                         asks_flush=reign.asks_flush,
@@ -182,8 +188,8 @@ class MasterLink:
             return
         if frame.offset != verdict.common_offset and frame.offset % hello.file_bytes:
             raise ProtocolViolation(f"a start at {frame.offset}, not at {verdict.common_offset}")
-        self._mark = self._side.slave_came(hello.slave, self)
         self.next_offset = frame.offset
+        self.mark = self._side.slave_came(hello.slave, self)
 
     def data(self, body: bytes) -> list[Buffer]:
         offset = self.next_offset

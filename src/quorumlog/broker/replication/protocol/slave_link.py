@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quorumlog.broker.message_log import LogRecords
 from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
@@ -46,6 +46,8 @@ class Work:
     """What has come, in the order in which it is to be done; then `SlaveLink.done`."""
 
     follow: Follow | None = None
+    begin_at: int = -1
+    """With ha_dialect=rocketmq, of an empty log: it begins there."""
     records: list[LogRecords] = field(default_factory=list)
     state: State | None = None
     confirm_offset: int = -1
@@ -55,11 +57,34 @@ class Work:
     def __bool__(self) -> bool:
         return bool(
             self.follow is not None
+            or self.begin_at >= 0
             or self.records
             or self.state is not None
             or self.confirm_offset >= 0
             or self.master_offset >= 0
         )
+
+
+class LinkToMaster(Protocol):
+    """Either dialect's."""
+
+    closed: str
+    """Why the connection ends; empty: it lives."""
+    refused: bool
+    """And it is of no use to try again soon."""
+    master: Peer | None
+    out: list[Buffer]
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def asks_flush(self) -> bool: ...
+    def feed(self, data: Buffer, now_ms: float) -> None: ...
+    def take_work(self) -> Work: ...
+    def follows(self, start_offset: int, state_version: int) -> None: ...
+    def done(self, written: int, flushed: int, state_version: int, now_ms: float) -> None: ...
+    def tick(self, now_ms: float) -> None: ...
+    def close(self, reason: str) -> None: ...
 
 
 class OwnLog(NamedTuple):
@@ -94,13 +119,22 @@ class SlaveLink:
                 Hello(
                     slave=own.slave,
                     promised_epoch=own.promised_epoch,
-                    history=[tuple(run) for run in own.history.runs],
+                    history=own.history.triples(),
                     max_offset=own.max_offset,
                     file_bytes=own.file_bytes,
                     is_sync_flush=own.is_sync_flush,
                 )
             )
         ]
+
+    @property
+    def epoch(self) -> int:
+        assert self._welcome is not None
+        return self._welcome.epoch
+
+    @property
+    def asks_flush(self) -> bool:
+        return self._welcome is not None and self._welcome.asks_flush
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms

@@ -35,50 +35,33 @@ class SwitchReport(NamedTuple):
     """Who was not: they are told when they come back and are asked to follow."""
 
 
-class Survey:
-    """Every broker that any other names, asked once."""
+class Asked:
+    """Brokers, and what each of them has answered last."""
 
-    def __init__(self, server: str, timeout_ms: int) -> None:
-        """Raises what `server` refuses with, Unreachable."""
+    def __init__(self) -> None:
         self.answers: dict[str, ReplicaResponse] = {}
         self.unreachable: dict[str, str] = {}
         """Why, by id."""
-        self.clients: dict[str, BrokerClient] = {}
-        self._timeout_ms = timeout_ms
-        self._stack = ExitStack()
-        first = self._ask(server)
-        waiting = self._named_by(first)
-        while waiting:
-            peer = waiting.pop()
-            if not peer.address or peer.id in self.answers or peer.id in self.unreachable:
-                continue
-            try:
-                waiting += self._named_by(self._ask(peer.address))
-            except (LedgerError, AssertionError) as error:
-                self.unreachable[peer.id] = str(error)
-
-    def _ask(self, address: str) -> ReplicaResponse:
-        client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
-        answer = client.replica()
-        self.answers[answer.id] = answer
-        self.clients[answer.id] = client
-        return answer
-
-    @staticmethod
-    def _named_by(answer: ReplicaResponse) -> list[PeerRow]:
-        return [*answer.counted, *([answer.master] if answer.master is not None else [])]
 
     def ask(self, asked: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        answer = self.answers[asked] = self.clients[asked].replica(request)
+        answer = self.answers[asked] = self._call(asked, request or ReplicaRequest())
         return answer
 
+    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+        raise NotImplementedError
+
+    def address_of(self, broker_id: str) -> str:
+        raise NotImplementedError
+
     def follow(self, slave: str, master: str, epoch: int) -> None:
-        address = self.clients[master].server
-        ha_address = self.answers[master].ha_address
         self.ask(
             slave,
             ReplicaRequest(
-                verb="slave", epoch=epoch, broker_id=master, address=address, ha_address=ha_address
+                verb="slave",
+                epoch=epoch,
+                broker_id=master,
+                address=self.address_of(master),
+                ha_address=self.answers[master].ha_address,
             ),
         )
 
@@ -91,6 +74,44 @@ class Survey:
     @property
     def next_epoch(self) -> int:
         return 1 + max(max(a.epoch, a.fenced_by) for a in self.answers.values())
+
+
+class Survey(Asked):
+    """Every broker that any other names, asked once."""
+
+    def __init__(self, server: str, timeout_ms: int) -> None:
+        """Raises what `server` refuses with, Unreachable."""
+        super().__init__()
+        self._clients: dict[str, BrokerClient] = {}
+        self._timeout_ms = timeout_ms
+        self._stack = ExitStack()
+        waiting = self._named_by(self._ask(server))
+        while waiting:
+            peer = waiting.pop()
+            if not peer.address or peer.id in self.answers or peer.id in self.unreachable:
+                continue
+            try:
+                waiting += self._named_by(self._ask(peer.address))
+            except LedgerError as error:
+                self.unreachable[peer.id] = str(error)
+
+    def _ask(self, address: str) -> ReplicaResponse:
+        client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
+        answer = client.replica()
+        self.answers[answer.id] = answer
+        self._clients[answer.id] = client
+        return answer
+
+    @staticmethod
+    def _named_by(answer: ReplicaResponse) -> list[PeerRow]:
+        master = [answer.master] if answer.master is not None else []
+        return [*answer.counted, *answer.slaves, *master]
+
+    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+        return self._clients[asked].replica(request)
+
+    def address_of(self, broker_id: str) -> str:
+        return self._clients[broker_id].server
 
     def close(self) -> None:
         self._stack.close()
@@ -112,23 +133,35 @@ def switch(
     with."""
     survey = Survey(server, timeout_ms)
     try:
-        if any(answer.dialect != "quorumlog" for answer in survey.answers.values()):
-            raise SwitchRefused("ha_dialect=rocketmq has no epochs: restart the brokers with new roles")
-        if to not in survey.answers:
-            why = survey.unreachable.get(to, f"known are {', '.join(sorted(survey.answers))}")
-            raise SwitchRefused(f"broker {to} does not answer: {why}")
-        master = survey.master()
-        if master is not None and master.id == to:
-            raise SwitchRefused(f"broker {to} is the master already")
-        if master is not None:
-            return _from_living(survey, master, to, unsafe, timeout_ms, say)
-        return _from_lost(survey, to, unsafe, say)
+        return switch_surveyed(survey, to, unsafe=unsafe, timeout_ms=timeout_ms, say=say)
     finally:
         survey.close()
 
 
+def switch_surveyed(
+    survey: Asked,
+    to: str,
+    *,
+    unsafe: bool = False,
+    timeout_ms: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> SwitchReport:
+    """As `switch`, of brokers that were asked already."""
+    if any(answer.dialect != "quorumlog" for answer in survey.answers.values()):
+        raise SwitchRefused("ha_dialect=rocketmq has no epochs: restart the brokers with new roles")
+    if to not in survey.answers:
+        why = survey.unreachable.get(to, f"known are {', '.join(sorted(survey.answers))}")
+        raise SwitchRefused(f"broker {to} does not answer: {why}")
+    master = survey.master()
+    if master is not None and master.id == to:
+        raise SwitchRefused(f"broker {to} is the master already")
+    if master is not None:
+        return _from_living(survey, master, to, unsafe, timeout_ms, say)
+    return _from_lost(survey, to, unsafe, say)
+
+
 def _from_living(
-    survey: Survey,
+    survey: Asked,
     master: ReplicaResponse,
     to: str,
     unsafe: bool,
@@ -150,7 +183,7 @@ def _from_living(
 
 
 def _caught_up(
-    survey: Survey, master: ReplicaResponse, to: str, end: int, unsafe: bool, timeout_ms: int
+    survey: Asked, master: ReplicaResponse, to: str, end: int, unsafe: bool, timeout_ms: int
 ) -> Lost | None:
     """Wait until the new master has the log up to its end. Raises SwitchRefused."""
     stop_at = time.monotonic() + timeout_ms / 1000
@@ -163,8 +196,8 @@ def _caught_up(
     if unsafe:
         return Lost(target.max_offset, end)
     raise SwitchRefused(
-        f"broker {to} has the log up to {target.flushed_offset} on its disk, the master up to {end}: wait"
-        " until it has caught up (broker status), or lose what lies between with --unsafe"
+        f"broker {to} has the log up to {target.flushed_offset} on its disk, the master up to {end}:"
+        " wait until it has caught up (broker status), or lose what lies between with --unsafe"
     )
 
 
@@ -172,7 +205,7 @@ def _behind(target: ReplicaResponse, master: ReplicaResponse, end: int) -> bool:
     return target.flushed_offset < end or target.log_epoch > master.log_epoch
 
 
-def _from_lost(survey: Survey, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:
+def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:
     answers = survey.answers
     newest = max(answers.values(), key=lambda answer: answer.epoch)
     lost_master = newest.master.id if newest.master is not None else ""
@@ -220,11 +253,11 @@ def _from_lost(survey: Survey, to: str, unsafe: bool, say: Callable[[str], None]
     return _crown(survey, to, epoch, newest.is_sync, lost)
 
 
-def _heard(survey: Survey) -> int:
+def _heard(survey: Asked) -> int:
     return max(answer.master_offset for answer in survey.answers.values())
 
 
-def _check_highest(survey: Survey, to: str, unsafe: bool) -> None:
+def _check_highest(survey: Asked, to: str, unsafe: bool) -> None:
     answers = survey.answers
     best = max(answers.values(), key=_held)
     if _held(best) > _held(answers[to]) and not unsafe:
@@ -235,7 +268,7 @@ def _check_highest(survey: Survey, to: str, unsafe: bool) -> None:
         )
 
 
-def _crown(survey: Survey, to: str, epoch: int, is_sync: bool, lost: Lost | None) -> SwitchReport:
+def _crown(survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None) -> SwitchReport:
     crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync))
     followers, unreachable = [], sorted(survey.unreachable)
     for broker_id in sorted(survey.answers):

@@ -64,6 +64,10 @@ class ReplicaMaster(ReplicaCore):
         with self._acks_lock:
             return [self._state_of(mark) for mark in self._acks.marks.values()]
 
+    def peer_of(self, slave_id: str) -> Peer:
+        """Of one of `slaves`."""
+        return self._peers[slave_id]
+
     def counts(self, slave_id: str) -> bool:
         """Its acknowledgements are waited for, by hand or by a fixed set."""
         acks = self._acks

@@ -47,7 +47,7 @@ class ReplicaRequests:
             replica.stop_acknowledging()
             answer(self.state(request.request_id))
             return
-        work = _work_of(replica, request)
+        work = work_of(replica, request)
         if work is None:
             answer(BadRequest(f"a broker has no verb {verb!r}"))
             return
@@ -66,51 +66,64 @@ class ReplicaRequests:
     def state(self, request_id: int = 0) -> ReplicaResponse:
         service = self._service
         assert service is not None
-        replica, record = service.replica, service.replica.record
-        is_slave = replica.role is Role.SLAVE
         client = service.client
-        problem = client.problem if is_slave and client is not None else ""
-        if replica.fenced_by:
-            problem = (
-                f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
-            )
-        in_sync = replica.in_sync_set
-        return ReplicaResponse(
-            request_id=request_id,
-            id=replica.id,
-            directory_id=replica.directory_id,
-            role=replica.role.value,
-            epoch=replica.epoch,
-            log_epoch=replica.log_epoch,
-            fenced_by=replica.fenced_by,
-            min_offset=replica.min_offset,
-            max_offset=replica.max_offset,
-            flushed_offset=replica.flushed_offset,
-            confirm_offset=replica.confirm_offset,
-            is_sync=record.is_sync,
-            in_sync_replicas=record.in_sync_replicas if is_slave else replica.in_sync_replicas,
-            in_sync_set=None if in_sync is None else sorted(in_sync),
+        problem, master_offset = "", -1
+        if service.replica.role is Role.SLAVE and client is not None:
+            problem, master_offset = client.problem, client.master_offset
+        return state_of(
+            service.replica,
+            request_id,
             dialect=service.dialect,
-            ha_address=replica.address.ha_address,
-            history=record.history,
-            master=None if record.master is None else _row(record.master),
-            master_offset=client.master_offset if is_slave and client is not None else -1,
-            slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
-            counted=[_row(peer) for peer in record.counted],
-            tails=[
-                TailRow(
-                    epoch=tail.epoch,
-                    first_offset=tail.first_offset,
-                    stop_offset=tail.stop_offset,
-                    path=tail.path,
-                )
-                for tail in record.tails
-            ],
             problem=problem,
+            master_offset=master_offset,
         )
 
 
-def _work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | None:
+def state_of(
+    replica: Replica, request_id: int = 0, *, dialect: str, problem: str = "", master_offset: int = -1
+) -> ReplicaResponse:
+    record = replica.record
+    is_slave = replica.role is Role.SLAVE
+    if replica.fenced_by:
+        problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
+    in_sync = replica.in_sync_set
+    return ReplicaResponse(
+        request_id=request_id,
+        id=replica.id,
+        directory_id=replica.directory_id,
+        role=replica.role.value,
+        epoch=replica.epoch,
+        log_epoch=replica.log_epoch,
+        fenced_by=replica.fenced_by,
+        min_offset=replica.min_offset,
+        max_offset=replica.max_offset,
+        flushed_offset=replica.flushed_offset,
+        confirm_offset=replica.confirm_offset,
+        is_sync=record.is_sync,
+        in_sync_replicas=record.in_sync_replicas if is_slave else replica.in_sync_replicas,
+        in_sync_set=None if in_sync is None else sorted(in_sync),
+        dialect=dialect,
+        ha_address=replica.address.ha_address,
+        history=record.history,
+        master=None if record.master is None else _row(record.master),
+        master_offset=master_offset,
+        slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
+        counted=[_row(peer) for peer in record.counted],
+        tails=[
+            TailRow(
+                epoch=tail.epoch,
+                first_offset=tail.first_offset,
+                stop_offset=tail.stop_offset,
+                path=tail.path,
+            )
+            for tail in record.tails
+        ],
+        problem=problem,
+    )
+
+
+def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | None:
+    """None of a verb that is not known. Blocks for the disk."""
     epoch = request.epoch
     master = BrokerAddress(request.broker_id, request.address, request.ha_address)
     return {
@@ -118,6 +131,7 @@ def _work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | 
         "master": lambda: replica.become_master(epoch, request.is_sync),
         "slave": lambda: replica.become_slave(epoch, master),
         "resume": replica.resume,
+        "drain": replica.stop_acknowledging,
         "forget": lambda: replica.forget(request.broker_id),
     }.get(request.verb)
 
@@ -129,9 +143,12 @@ def _row(peer: Peer) -> PeerRow:
 
 
 def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
+    peer = replica.peer_of(slave.id)
     return PeerRow(
         id=slave.id,
         directory_id=slave.directory_id,
+        address=peer.address,
+        ha_address=peer.ha_address,
         counts=replica.counts(slave.id),
         is_connected=slave.is_connected,
         written_offset=slave.written_offset,

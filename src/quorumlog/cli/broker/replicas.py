@@ -86,8 +86,8 @@ def replica_row(state: ReplicaResponse) -> dict[str, Any]:
     """For --json."""
     import msgspec
 
-    row: dict[str, Any] = msgspec.to_builtins(state)
-    return _without(row)
+    row: dict[str, Any] = _without(msgspec.to_builtins(state))
+    return row
 
 
 def _without(value: Any) -> Any:

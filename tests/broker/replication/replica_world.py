@@ -1,10 +1,11 @@
-"""Brokers on simulated disks, their connections as bytes that come when the world lets them, and operators
-who switch. One seed decides everything."""
+"""Brokers on simulated disks, their connections as bytes that come when the world lets them, and an
+operator who switches. One seed decides everything."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from quorumlog.broker.client.switching import Asked, switch_surveyed
@@ -38,7 +39,7 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        self.disk.crash_countdown = 0
+        self.disk.crash_countdown = None
         clock = self.world.clock
         store = ReplicaStore(ROOT, SMALL, disk=self.disk, wall_clock=clock, clock=clock, topics={"t": 1})
         address = BrokerAddress(self.name, self.name, self.name)
@@ -239,9 +240,10 @@ class World:
 
     def join(self) -> None:
         for broker in self.masters:
-            marks = broker.living.wanting_to_count()
+            replica = broker.living
+            marks = replica.wanting_to_count()
             if marks:
-                broker.living.let_count(marks)
+                self.guarded(broker.name, partial(replica.let_count, marks))
 
     def switch(self, to: str, *, unsafe: bool = False) -> str:
         """Why it was refused; empty: it was done."""
@@ -273,7 +275,7 @@ class World:
         """Every fault ends; all brokers become the same."""
         self.away.clear()
         for broker in self.brokers.values():
-            broker.disk.crash_countdown = 0
+            broker.disk.crash_countdown = None
             if broker.replica is None:
                 broker.start()
         master = None

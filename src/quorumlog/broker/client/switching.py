@@ -117,8 +117,11 @@ class Survey(Asked):
         self._stack.close()
 
 
-def _held(answer: ReplicaResponse) -> tuple[int, int]:
-    return answer.log_epoch, answer.flushed_offset
+def _held(answer: ReplicaResponse) -> tuple[int, int, int]:
+    """The greater, the more: epoch and run of the last bytes on its disk, and where they end."""
+    end = answer.flushed_offset
+    last = max(((epoch, run) for epoch, run, start in answer.history if start < end), default=(0, 0))
+    return (*last, end)
 
 
 def switch(
@@ -187,22 +190,24 @@ def _caught_up(
 ) -> Lost | None:
     """Wait until the new master has the log up to its end. Raises SwitchRefused."""
     stop_at = time.monotonic() + timeout_ms / 1000
-    target = survey.ask(to)
-    while _behind(target, master, end) and time.monotonic() < stop_at:
+    while True:
+        # As the master has it: another log may be as long, and hold something else.
+        rows = [row for row in survey.ask(master.id).slaves if row.id == to and row.is_connected]
+        held = max((row.flushed_offset for row in rows), default=-1)
+        if held >= end:
+            return None
+        if time.monotonic() >= stop_at:
+            break
         time.sleep(_POLL_S)
-        target = survey.ask(to)
-    if not _behind(target, master, end):
-        return None
     if unsafe:
-        return Lost(target.max_offset, end)
-    raise SwitchRefused(
-        f"broker {to} has the log up to {target.flushed_offset} on its disk, the master up to {end}:"
-        " wait until it has caught up (broker status), or lose what lies between with --unsafe"
+        return Lost(survey.ask(to).max_offset, end)
+    what = (
+        f"has the master's log up to {held} on its disk" if held >= 0 else "does not follow the master"
     )
-
-
-def _behind(target: ReplicaResponse, master: ReplicaResponse, end: int) -> bool:
-    return target.flushed_offset < end or target.log_epoch > master.log_epoch
+    raise SwitchRefused(
+        f"broker {to} {what}, which ends at {end}: wait until it has caught up (broker status), or lose"
+        " what lies between with --unsafe"
+    )
 
 
 def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:

@@ -140,7 +140,8 @@ class Replica(ReplicaMaster):
             peer = Peer(
                 id=master.id, directory_id="", address=master.address, ha_address=master.ha_address
             )
-            self._save(replace(self.record, promised_epoch=epoch, role=Role.SLAVE, master=peer))
+            record = replace(self.record, promised_epoch=epoch, role=Role.SLAVE)
+            self._save(self._led_by(record, peer))
             self.fenced_by = 0
             self.role_changed()
 
@@ -165,6 +166,7 @@ class Replica(ReplicaMaster):
         history = self.history.begun(epoch, end)
         record = replace(
             record,
+            counted=record.counted if self.has_epochs else [],
             history=history.triples(),
             in_sync_replicas=needed,
             topics={**record.topics, **(self.store.topics or {})},
@@ -193,6 +195,18 @@ class Replica(ReplicaMaster):
 
     # ---------------------------------------------------------------- as a slave
 
+    def _led_by(self, record: ReplicaRecord, master: Peer) -> ReplicaRecord:
+        """Until the new master says who counts: whoever did with the old one, the old one, and this
+        broker may all be with it what acknowledges."""
+        counted = {peer.id: peer for peer in record.counted}
+        old = record.master
+        if old is not None and old.id and old.id != master.id:
+            counted.setdefault(old.id, old)
+            counted.setdefault(self.id, self.me)
+        if old is None:
+            counted.setdefault(self.id, self.me)
+        return replace(record, master=master, counted=list(counted.values()))
+
     def own_log(self) -> OwnLog:
         config = self.store.config
         return OwnLog(
@@ -212,7 +226,8 @@ class Replica(ReplicaMaster):
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
-            record = replace(record, promised_epoch=follow.epoch, master=follow.welcome.master)
+            record = replace(record, promised_epoch=follow.epoch)
+            record = self._led_by(record, follow.welcome.master)
             self._save(record)
             if follow.cuts:
                 epoch = self.log_epoch

@@ -226,6 +226,8 @@ class ReplicaMaster(ReplicaCore):
             with self._acks_lock:
                 for mark in marks:
                     self._acks.join(mark, self.record.state_version)
+                for mark in marks:
+                    self._acks.stored(mark, mark.counted_version)
             self._send_state()
 
     def forget(self, slave_id: str) -> None:

@@ -16,7 +16,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
-    sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
+    sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -107,6 +107,9 @@ bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj 
 
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
 	$(BIN)/python -m benchmarks.broker $(OPTIONS)
+
+broker-replicas: $(STAMP)  ## master, slaves and switches in the simulator, 400 seeds
+	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest tests/broker/replication -q
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
 	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q

@@ -30,6 +30,7 @@ PARTS = (
     "sessions",
     "machines",
     "stores",
+    "replicas",
     "reads",
 )
 for part in PARTS:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from harness.broker_process import BrokerProcess
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.server.free_ports import free_ports
 
 MODES = (
@@ -60,30 +59,24 @@ def replicated(folder: Path, flush: str, role: str, slaves: int) -> Iterator[lis
         yield brokers
 
 
-def lag_bytes(master: BrokerClient) -> int:
-    return max((slave.lag_bytes for slave in master.replica().slaves), default=1 << 62)
-
-
 def catch_up(folder: Path) -> tuple[float, float]:
     """MiB a second of an empty slave, and of `cp` with a sync, of the same log."""
     (master_port, slave_port) = free_ports(2)
     at_master = ("--role", "async-master", "--id", "a", "--ha-port", str(master_port))
-    with BrokerProcess(folder / "a", "--flush", "async", *at_master, topics="bench:4") as process:
-        with connect(process.address) as master:
-            batch = [Message("bench", os.urandom(_BODY))] * 16
-            while master.status().max_offset < CATCH_UP_BYTES:
-                master.send_batch(batch)
-            end = master.status().max_offset
-            until(lambda: master.status().dispatch_behind_bytes == 0)
-            to_master = ("--role", "slave", "--master", f"127.0.0.1:{master_port}")
-            slave = BrokerProcess(
-                folder / "b", "--flush", "async", *to_master, "--ha-port", str(slave_port)
-            )
-            with slave:
-                begin = time.monotonic()
-                with connect(slave.address) as follower:
-                    until(lambda: follower.status().flushed_offset >= end)
-                replicated_s = time.monotonic() - begin
+    process = BrokerProcess(folder / "a", "--flush", "async", *at_master, topics="bench:4")
+    with process, connect(process.address) as master:
+        batch = [Message("bench", os.urandom(_BODY))] * 16
+        while master.status().max_offset < CATCH_UP_BYTES:
+            master.send_batch(batch)
+        end = master.status().max_offset
+        until(lambda: master.status().dispatch_behind_bytes == 0)
+        to_master = ("--role", "slave", "--master", f"127.0.0.1:{master_port}")
+        at_slave = ("--flush", "async", *to_master, "--ha-port", str(slave_port))
+        with BrokerProcess(folder / "b", *at_slave) as slave:
+            begin = time.monotonic()
+            with connect(slave.address) as follower:
+                until(lambda: follower.status().flushed_offset >= end)
+            replicated_s = time.monotonic() - begin
     begin = time.monotonic()
     for file in sorted((folder / "a" / "commitlog").iterdir()):
         copy = folder / file.name

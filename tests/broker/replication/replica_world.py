@@ -18,7 +18,7 @@ from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.serving.replica_requests import state_of, work_of
 from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
-from quorumlog.errors import LedgerError
+from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 from quorumlog.sim.disk.sim_disk import Crashed, SimDisk
 from tests.broker.store.store_making import SMALL, Clock, is_ok, numbered, numbers_in_queue, records_of
 
@@ -102,11 +102,19 @@ class SimulatedAsked(Asked):
                 self.ask(name)
 
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
-        replica = self._world.brokers[asked].living
+        replica = self._world.brokers[asked].replica
+        if replica is None:
+            raise Unreachable(f"{asked} is down")
         if request.verb:
             work = work_of(replica, request)
             assert work is not None, request
-            work()
+            try:
+                work()
+            except Crashed:
+                broker = self._world.brokers[asked]
+                self._world.story.append(f"{asked} crashes in a switch, at {request.verb}")
+                broker.crash(self._world.random, power=self._world.random.random() < 0.5)
+                raise OutcomeUnknown(f"{asked} is lost") from None
         return state_of(replica, dialect="quorumlog")
 
     def address_of(self, broker_id: str) -> str:

@@ -34,7 +34,10 @@ def step(world: World) -> None:
     elif what < 0.025:
         world.cut(name)
     elif what < 0.035:
-        switch_somewhere(world, name)
+        if random.random() < 0.3:
+            victim = world.brokers[random.choice(list(world.brokers))]
+            victim.disk.crash_countdown = random.randrange(1, 30)
+        world.switch(name)
     elif broker.replica is None:
         if random.random() < 0.2:
             world.guarded(name, broker.start)
@@ -48,12 +51,6 @@ def step(world: World) -> None:
     else:
         world.connect(name)
         world.guarded(name, lambda: world.pump(name, random.choice((7, 300, 100_000))))
-
-
-def switch_somewhere(world: World, name: str) -> None:
-    for broker in world.brokers.values():
-        broker.disk.crash_countdown = None  # a crash in a switch has its own test
-    world.switch(name)
 
 
 def run(seed: int) -> World:

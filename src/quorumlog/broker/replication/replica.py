@@ -55,6 +55,11 @@ class Replica(ReplicaMaster):
         self.record = self._first_record(first_role, master_ha_address)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
+        last = self.history.last
+        if self.record.role is not Role.SLAVE and last and last.epoch < self.record.promised_epoch:
+            # It promised an epoch to somebody else, and was not told yet to whom.
+            log.warning("epoch %d was promised: waiting for its master", self.record.promised_epoch)
+            self._save(replace(self.record, role=Role.SLAVE, master=None))
         if self.record.role is Role.SLAVE:
             store.commit_log.become(Role.SLAVE)
         else:
@@ -203,7 +208,7 @@ class Replica(ReplicaMaster):
         if old is not None and old.id and old.id != master.id:
             counted.setdefault(old.id, old)
             counted.setdefault(self.id, self.me)
-        if old is None:
+        if old is None:  # it was the master itself, or knows of none
             counted.setdefault(self.id, self.me)
         return replace(record, master=master, counted=list(counted.values()))
 

@@ -50,7 +50,7 @@ class Replica(ReplicaMaster):
         has_epochs: bool = True,
     ) -> None:
         """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
-        False with ha_dialect=rocketmq. Raises ConfigError, StoreFailure."""
+        False with --ha-dialect rocketmq. Raises ConfigError, StoreFailure."""
         super().__init__(store, address, has_epochs=has_epochs)
         self.record = self._first_record(first_role, master_ha_address)
         if self.record.topics and store.topics is not None:
@@ -154,7 +154,7 @@ class Replica(ReplicaMaster):
 
     def _check_epoch(self, epoch: int) -> None:
         if not self.has_epochs:
-            raise ConfigError("ha_dialect=rocketmq has no epochs: roles change by a start with --role")
+            raise ConfigError("--ha-dialect rocketmq has no epochs: roles change by a start with --role")
         if epoch < self.record.promised_epoch:
             raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised, {epoch} is older")
 

@@ -16,7 +16,8 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv check-porcupine mutants nemesis nemesis-long \
-    producer-proof sink-proof demo bench bench-quick bench-peers bench-broker bench-kv broker-crashes rocketmq-golden lock clean
+    producer-proof sink-proof demo bench bench-quick bench-peers bench-broker bench-kv broker-crashes broker-replicas \
+    rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -116,6 +117,9 @@ bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (need
 
 bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--large (needs go)
 	$(BIN)/python -m benchmarks.kv $(OPTIONS)
+
+broker-replicas: $(STAMP)  ## master, slaves and switches in the simulator, 400 seeds
+	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest tests/broker/replication -q
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
 	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q

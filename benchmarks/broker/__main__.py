@@ -1,6 +1,6 @@
 """Messages a second and CPU per message, beside RocketMQ's Java broker in the same run.
 
-    python -m benchmarks.broker [--seconds 5] [--flush SYNC_FLUSH] [--only-ours]
+    python -m benchmarks.broker [--seconds 5] [--flush SYNC_FLUSH] [--only-ours] [--replication]
 
 The load is the same: so many senders that each wait for an answer, bodies of the same size, four queues.
 Each system is loaded by its own client in a process of its own; the client of quorumlog joins what its
@@ -17,9 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.broker import replication
 from harness.broker_process import BrokerProcess
 from harness.rocketmq.java_broker import JavaBroker
 from harness.rocketmq.store_tool import Unavailable, class_path
@@ -76,6 +79,23 @@ async def send(address: str, load: Load, body_bytes: int, seconds: float) -> flo
         return sent / (time.monotonic() - begin)
 
 
+def measured(address: str, load: Load, body_bytes: int, seconds: float) -> float:
+    """Messages a second, of a client in a process of its own."""
+    arguments = ["--address", address, json.dumps([*load, body_bytes, seconds])]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.broker", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
+
+
+def loads_of(seconds: float, address: str) -> Iterator[tuple[str, float]]:
+    for load in LOADS[2:]:
+        yield load.name, measured(address, load, BODIES[0], seconds)
+
+
 def measure_ours(folder: Path, flush: str, seconds: float) -> dict[tuple[Load, int], Figure]:
     figures = {}
     mode = "sync" if flush == "SYNC_FLUSH" else "async"
@@ -83,14 +103,7 @@ def measure_ours(folder: Path, flush: str, seconds: float) -> dict[tuple[Load, i
         for load in LOADS:
             for body_bytes in BODIES:
                 cpu = cpu_seconds(process.pid)
-                arguments = ["--address", process.address, json.dumps([*load, body_bytes, seconds])]
-                done = subprocess.run(
-                    [sys.executable, "-m", "benchmarks.broker", *arguments],
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
-                per_second = float(done.stdout)
+                per_second = measured(process.address, load, body_bytes, seconds)
                 used = cpu_seconds(process.pid) - cpu
                 figures[load, body_bytes] = Figure(per_second, used / per_second / seconds * 1e6)
     return figures
@@ -116,12 +129,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
     parser.add_argument("--flush", choices=FLUSHES, help="only this one")
     parser.add_argument("--only-ours", action="store_true", help="without the Java broker")
+    parser.add_argument(
+        "--replication", action="store_true", help="a master with slaves instead, in each mode"
+    )
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("load", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.address:
         senders, batch, body_bytes, seconds = json.loads(options.load)
         print(asyncio.run(send(options.address, Load(senders, batch), body_bytes, seconds)))
+        return
+    if options.replication:
+        flushes = [options.flush] if options.flush else list(FLUSHES)
+        replication.main(flushes, partial(loads_of, options.seconds))
         return
     classes = ""
     if not options.only_ours:

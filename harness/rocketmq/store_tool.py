@@ -59,15 +59,20 @@ def _run(command: list[str | Path]) -> None:
 class StoreTool:
     """Starts, and has loaded the directory, when this is made."""
 
-    def __init__(self, classes: str, directory: Path, *, flush: str = "ASYNC_FLUSH") -> None:
+    def __init__(
+        self, classes: str, directory: Path, *, flush: str = "ASYNC_FLUSH", master: str = ""
+    ) -> None:
+        """`master`: it is a slave of the one that lets slaves in there; else slaves come to
+        `ha_address`."""
         (port,) = free_ports(1)
+        self.ha_address = f"127.0.0.1:{port}"
         self._log = CACHE / "logs"
         self._process = subprocess.Popen(
             [
                 *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes),
                 *(f"-Drocketmq.log.root={self._log}", f"-Duser.home={CACHE}", "StoreTool"),
                 *(str(directory), str(FILE_BYTES), str(QUEUE_BYTES), str(SLOTS), str(ENTRIES)),
-                *(str(port), flush),
+                *(str(port), flush, *([master] if master else [])),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

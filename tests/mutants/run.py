@@ -30,6 +30,7 @@ PARTS = (
     "sessions",
     "machines",
     "stores",
+    "replicas",
     "reads",
     "replacing",
 )

@@ -63,3 +63,29 @@ class NoSuchMessage(Refused):
     """No message begins at this offset of the commit log."""
 
     code = 538
+
+
+class NotMaster(Refused):
+    """This broker is a slave: it takes no messages. The message names its master."""
+
+    code = 540
+    retriable = True
+
+
+class StaleEpoch(Refused):
+    """A newer epoch was promised: nothing of an older one is done any more."""
+
+    code = 541
+
+
+class NotReplicated(Refused):
+    """Asked of a broker that is neither master nor slave."""
+
+    code = 542
+
+
+class SwitchRefused(Refused):
+    """A switch that would lose acknowledged messages, or cannot know whether it would: nothing was
+    changed but what the message says."""
+
+    code = 543

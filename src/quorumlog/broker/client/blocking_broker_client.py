@@ -44,6 +44,8 @@ from quorumlog.broker.wire.broker_messages import (
     PullRequest,
     QueryRequest,
     QueuesRequest,
+    ReplicaRequest,
+    ReplicaResponse,
     SendRequest,
     StatusRequest,
     StatusResponse,
@@ -240,6 +242,13 @@ class BrokerClient:
     def status(self) -> StatusResponse:
         answer = answer_of(self._call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
+        return answer
+
+    def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
+        """What the broker is as master or slave, after it has done what is asked. Raises
+        NotReplicated."""
+        answer = answer_of(self._call(ReplicaRequest() if request is None else request))
+        assert isinstance(answer, ReplicaResponse), answer
         return answer
 
 

@@ -14,8 +14,10 @@ import uvloop
 
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
+from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
+from quorumlog.broker.serving.replica_requests import ReplicaRequests
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
 from quorumlog.broker.wire.broker_framing import broker_decoder
 from quorumlog.broker.wire.broker_messages import StatusResponse
@@ -32,8 +34,10 @@ GC_THRESHOLD = 50_000
 
 
 class BrokerServer:
-    def __init__(self, store: MessageStore, bind: str) -> None:
+    def __init__(self, store: MessageStore, bind: str, ha_service: HAService | None = None) -> None:
+        """`ha_service`: of a master or a slave."""
         self.store = store
+        self.ha_service = ha_service
         self.address = bind
         self.failure: StoreFailure | None = None
         self._host, self._port = parse_address(bind)
@@ -78,8 +82,11 @@ class BrokerServer:
         except OSError as error:
             self.reads.close()
             raise ConfigError(f"cannot listen on {self.address}: {error.strerror}") from None
+        self.replica_requests = ReplicaRequests(self.ha_service, loop)
         self.store.start()
         self._expire()
+        if self.ha_service is not None:
+            await self.ha_service.start(self._store_failed)
 
     def _connection(self) -> Connection:
         connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())
@@ -142,6 +149,9 @@ class BrokerServer:
         if self._listener is not None:
             self._listener.close()
         self._expiry.cancel()
+        if self.ha_service is not None:
+            self.ha_service.stop()
+            await self._loop.run_in_executor(None, self.ha_service.join)
         await self._loop.run_in_executor(None, self.store.close)
         await asyncio.sleep(0)  # what the last flush has answered leaves
         for connection in list(self._connections):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.broker.errors import (
@@ -36,6 +37,8 @@ from quorumlog.broker.wire.broker_messages import (
     QueuesRequest,
     QueuesResponse,
     RecordsResponse,
+    ReplicaRequest,
+    ReplicaResponse,
     SendRequest,
     SendResponse,
     StatusRequest,
@@ -96,6 +99,8 @@ class BrokerSession:
             self._answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
         elif isinstance(message, StatusRequest):
             self._answer(self._server.status(message.request_id))
+        elif isinstance(message, ReplicaRequest):
+            self._server.replica_requests.take(message, partial(self._replica, message.request_id))
         else:
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")
 
@@ -201,6 +206,12 @@ class BrokerSession:
                     QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
                 )
         return [row for key, row in sorted(rows.items()) if message.topic in ("", key.topic)]
+
+    def _replica(self, request_id: int, outcome: ReplicaResponse | LedgerError) -> None:
+        if isinstance(outcome, LedgerError):
+            self._refuse(request_id, outcome)
+        else:
+            self._answer(outcome)
 
     # ---------------------------------------------------------------- answers
 

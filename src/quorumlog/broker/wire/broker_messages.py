@@ -129,6 +129,76 @@ class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
     max_offset: int = -1
 
 
+class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
+    """What a broker is as master or slave; `verb` changes it first.
+
+    drain: the master takes nothing more. resume: it does again. promise, master, slave: as
+    `ReplicatedBroker` has them, with `epoch`. forget: slave `broker_id` counts no more.
+    """
+
+    verb: str = ""
+    epoch: int = 0
+    is_sync: bool = False
+    broker_id: str = ""
+    address: str = ""
+    ha_address: str = ""
+
+
+class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
+    """A broker as another one knows it. Offsets: of a slave, as its master knows them."""
+
+    id: str
+    directory_id: str = ""
+    address: str = ""
+    ha_address: str = ""
+    counts: bool = False
+    is_connected: bool = False
+    written_offset: int = -1
+    flushed_offset: int = -1
+    lag_bytes: int = -1
+    lag_ms: int = -1
+    is_caught_up: bool = False
+
+
+class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
+    """A part of the log that was cut off behind what the own log and a new master's have in common."""
+
+    epoch: int
+    first_offset: int
+    stop_offset: int
+    path: str
+
+
+class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
+    id: str
+    directory_id: str
+    role: str
+    epoch: int
+    """The highest that it has promised."""
+    log_epoch: int
+    """Of the last master that has written into its log."""
+    fenced_by: int
+    min_offset: int
+    max_offset: int
+    flushed_offset: int
+    confirm_offset: int
+    is_sync: bool
+    in_sync_replicas: int
+    in_sync_set: list[str] | None
+    dialect: str
+    ha_address: str
+    history: list[tuple[int, int, int]]
+    master: PeerRow | None
+    master_offset: int
+    """Of a slave: where its master's log was, when it was last heard."""
+    slaves: list[PeerRow]
+    """Of a master."""
+    counted: list[PeerRow]
+    """Who must be asked when the master is lost."""
+    tails: list[TailRow]
+    problem: str
+
+
 AnyBrokerMessage = (
     BrokerHello
     | BrokerHelloResponse
@@ -147,4 +217,8 @@ AnyBrokerMessage = (
     | StatusRequest
     | StatusResponse
     | BrokerErrorResponse
+    | ReplicaRequest
+    | PeerRow
+    | TailRow
+    | ReplicaResponse
 )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import typer
 
 from quorumlog.cli.broker.look import dump, inspect, recover, verify
+from quorumlog.cli.broker.replicas import forget, switch
 from quorumlog.cli.broker.serve import serve
 from quorumlog.cli.broker.use import pull, query, send, status
 
 broker_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    subcommand_metavar="serve|send|pull|query|status|inspect|verify|dump|recover",
+    subcommand_metavar="serve|send|pull|query|status|switch|forget|inspect|verify|dump|recover",
 )
 
 
@@ -28,6 +29,8 @@ broker_app.command()(send)
 broker_app.command()(pull)
 broker_app.command()(query)
 broker_app.command()(status)
+broker_app.command()(switch)
+broker_app.command()(forget)
 broker_app.command()(inspect)
 broker_app.command()(verify)
 broker_app.command()(dump)

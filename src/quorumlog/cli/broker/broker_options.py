@@ -40,6 +40,17 @@ class Flush(Enum):
     ASYNC = "async"
 
 
+class RoleChoice(Enum):
+    SYNC_MASTER = "sync-master"
+    ASYNC_MASTER = "async-master"
+    SLAVE = "slave"
+
+
+class Dialect(Enum):
+    QUORUMLOG = "quorumlog"
+    ROCKETMQ = "rocketmq"
+
+
 def topics_of(text: str) -> dict[str, int]:
     """`orders:8,audit` as numbers of queues by topic, 4 where none is given. Raises ConfigError."""
     from quorumlog.broker.messages.record import check_topic

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Flush, topics_of
+from quorumlog.cli.broker.broker_options import (
+    DEFAULT_SERVER,
+    Dialect,
+    Flush,
+    RoleChoice,
+    topics_of,
+)
 from quorumlog.cli.options import named_path
 from quorumlog.cli.output import EXIT_STORE, error_line
 from quorumlog.cli.run.choices import LogLevel
@@ -31,10 +37,12 @@ def serve(
         str,
         typer.Option(
             "--topics",
-            help="Topics and their numbers of queues (4 where none is given): orders:8,audit",
+            help="Topics and their numbers of queues (4 where none is given): orders:8,audit. A slave"
+            " gets them from its master.",
             metavar="LIST",
+            show_default=False,
         ),
-    ],
+    ] = "",
     bind: Annotated[
         str, typer.Option("--bind", help="Listen here.", metavar="HOST:PORT")
     ] = DEFAULT_SERVER,
@@ -45,6 +53,46 @@ def serve(
             help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write.",
         ),
     ] = Flush.SYNC,
+    role: Annotated[
+        RoleChoice | None,
+        typer.Option(
+            "--role",
+            help="What this broker is first, until a switch; without one it has no slaves. sync-master:"
+            " waits for slaves. async-master: does not.",
+            show_default=False,
+        ),
+    ] = None,
+    broker_id: Annotated[
+        str,
+        typer.Option("--id", help="Name among master and slaves. (default: --bind)", metavar="ID"),
+    ] = "",
+    master: Annotated[
+        str,
+        typer.Option(
+            "--master", help="Of a slave: where its master lets slaves in.", metavar="HOST:PORT"
+        ),
+    ] = "",
+    ha_port: Annotated[
+        int, typer.Option("--ha-port", help="Slaves connect here.", min=1, max=65535, metavar="PORT")
+    ] = 10912,
+    in_sync_replicas: Annotated[
+        int,
+        typer.Option(
+            "--in-sync-replicas",
+            help="So many have a message before it is acknowledged, the master included. (default: 2"
+            " with sync-master, 1 with async-master)",
+            min=0,
+            max=100,
+            show_default=False,
+        ),
+    ] = 0,
+    ha_dialect: Annotated[
+        Dialect,
+        typer.Option(
+            "--ha-dialect",
+            help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs.",
+        ),
+    ] = Dialect.QUORUMLOG,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,8 +109,15 @@ def serve(
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
 
     Example: quorumlog broker serve --dir /var/lib/store --topics orders:8,audit --flush sync
+
+    Example: quorumlog broker serve --dir /var/lib/b --role slave --id b --master 10.0.0.1:10912
     """
+    from quorumlog.broker.message_log import Role
     from quorumlog.broker.message_store import MessageStore
+    from quorumlog.broker.replication.replica import Replica
+    from quorumlog.broker.replication.replica_store import ReplicaStore
+    from quorumlog.broker.replication.roles import BrokerAddress
+    from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.serving.broker_server import BrokerServer
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
     from quorumlog.config import parse_address
@@ -71,16 +126,41 @@ def serve(
     refuse_optimised_python()
     log_to_stderr(log_level)
     host, _ = parse_address(bind)
-    config = store_config(flush, option or [])
-    store = MessageStore(str(directory), config, topics=topics_of(topics))
-    server = BrokerServer(store, bind)
+    given = list(option or [])
+    if in_sync_replicas:
+        given.append(f"in_sync_replicas={in_sync_replicas}")
+    config = store_config(flush, given)
+    if role is None:
+        if master or broker_id or in_sync_replicas:
+            raise ConfigError("--master, --id and --in-sync-replicas need a --role")
+        store = MessageStore(str(directory), config, topics=topics_of(topics))
+        server = BrokerServer(store, bind)
+    else:
+        if role is RoleChoice.SLAVE and not master:
+            raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
+        if role is not RoleChoice.SLAVE and master:
+            raise ConfigError("--master is for --role slave")
+        ha_address = f"{host}:{ha_port}"
+        address = BrokerAddress(broker_id or bind, bind, ha_address)
+        known = topics_of(topics) if topics or role is not RoleChoice.SLAVE else {}
+        store = ReplicaStore(str(directory), config, topics=known)
+        replica = Replica(
+            store,
+            address,
+            Role[role.name],
+            master_ha_address=master,
+            has_epochs=ha_dialect is Dialect.QUORUMLOG,
+        )
+        server = BrokerServer(store, bind, HAService(replica, ha_dialect.value))
 
     def ready() -> None:
         reach = "" if host in ("127.0.0.1", "::1", "localhost") else (
             " ANYBODY who reaches this address can read and write."
         )  # fmt: skip
+        what = "" if role is None else f" {store.commit_log.role.value},"
         print(
-            f"{DESCRIPTION}: broker listens on {bind}, {config.flush_disk_type}, store in {directory}."
+            f"{DESCRIPTION}: broker listens on {bind},{what} {config.flush_disk_type}, store in"
+            f" {directory}."
             f" It has no authentication yet.{reach}",
             flush=True,
         )

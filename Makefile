@@ -15,8 +15,9 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
-    sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes broker-replicas rocketmq-golden lock clean
+.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover check-kv mutants nemesis \
+    nemesis-long nemesis-failover sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes \
+    broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -72,6 +73,12 @@ sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 
 sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
 	$(BIN)/python -m quorumlog.kv.simulated 1 $(SEEDS)
+
+nemesis-failover: $(STAMP)  ## brokers with a coordinator, broken as processes: OPTIONS="--coordinator kv"
+	$(BIN)/python -m nemesis.failover $(OPTIONS)
+
+sim-failover: $(STAMP)  ## the same for brokers with a coordinator: make sim-failover SEEDS=300
+	$(BIN)/python -m quorumlog.broker.failover.simulated 1 $(SEEDS)
 
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600

@@ -11,5 +11,6 @@ When all is whole and every member has stopped, the histories are held against t
 Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
 `session_workers`, `workload`, `machines`, `history`, `check`, `leaders` (who led when), `report`;
 and the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`). `replicas` breaks master and
-slaves of the message store (`python -m nemesis.replicas`).
+slaves of the message store (`python -m nemesis.replicas`), the room `failover` those with a coordinator
+(`python -m nemesis.failover`).
 """

@@ -13,6 +13,8 @@ from quorumlog.errors import LedgerError, OutcomeUnknown
 TIMEOUT_MS = 2_000
 BATCH = 5
 RETRY_S = 0.05
+PAUSE_S = 0.01
+"""Between two batches: faults are looked for here, not speed."""
 
 
 class Senders:
@@ -58,5 +60,6 @@ class Senders:
                         self.unknown[number] += bodies
                         raise
                     self.acknowledged[number] += bodies
+                    self._stop.wait(PAUSE_S)
             place += 1
             self._stop.wait(RETRY_S)

@@ -71,7 +71,7 @@ class MessageStoreConfig:
     """A connection on which nothing was heard for so long is closed."""
     ha_reconnect_interval: int = _in(200, 1, DAY_MS)
     ha_transfer_batch_size: int = _in(32_768, 256, 8 * MIB)
-    """Of one frame with ha_dialect=rocketmq."""
+    """Of one frame with --ha-dialect rocketmq."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""

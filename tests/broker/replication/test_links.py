@@ -70,10 +70,10 @@ def test_frames_that_are_none_close_the_connection() -> None:
         assert link.closed, garbage
     java = MasterLink(master, 0, **TIMES)
     java.feed((0).to_bytes(8), 1)
-    assert "ha_dialect=rocketmq" in java.closed
+    assert "--ha-dialect rocketmq" in java.closed
     slave = SlaveLink(master.own_log(), 0, **TIMES)
     slave.feed((7).to_bytes(8) + (4).to_bytes(4) + b"abcd", 1)
-    assert "ha_dialect=rocketmq" in slave.closed
+    assert "--ha-dialect rocketmq" in slave.closed
     theirs = RocketmqSlaveLink(0, FILE_BYTES, 0, reports_flushed=True, **TIMES)
     theirs.feed((3).to_bytes(8) + (4).to_bytes(4) + b"abcd", 1)
     assert "begins with a file" in theirs.closed

@@ -151,7 +151,7 @@ def switch_surveyed(
 ) -> SwitchReport:
     """As `switch`, of brokers that were asked already."""
     if any(answer.dialect != "quorumlog" for answer in survey.answers.values()):
-        raise SwitchRefused("ha_dialect=rocketmq has no epochs: restart the brokers with new roles")
+        raise SwitchRefused("--ha-dialect rocketmq has no epochs: restart the brokers with new roles")
     if to not in survey.answers:
         why = survey.unreachable.get(to, f"known are {', '.join(sorted(survey.answers))}")
         raise SwitchRefused(f"broker {to} does not answer: {why}")

@@ -51,8 +51,8 @@ class Replica(ReplicaMaster):
         is_elected: bool = False,
     ) -> None:
         """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
-        False with ha_dialect=rocketmq. `is_elected`: somebody outside says when it reigns, which a start
-        does not know. Raises ConfigError, StoreFailure."""
+        False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it reigns, which a
+        start does not know. Raises ConfigError, StoreFailure."""
         super().__init__(store, address, has_epochs=has_epochs)
         self._is_elected = is_elected
         self.record = self._first_record(first_role, master_ha_address)
@@ -157,7 +157,7 @@ class Replica(ReplicaMaster):
 
     def _check_epoch(self, epoch: int) -> None:
         if not self.has_epochs:
-            raise ConfigError("ha_dialect=rocketmq has no epochs: roles change by a start with --role")
+            raise ConfigError("--ha-dialect rocketmq has no epochs: roles change by a start with --role")
         if epoch < self.record.promised_epoch:
             raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised, {epoch} is older")
 

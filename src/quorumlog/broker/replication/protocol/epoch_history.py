@@ -106,7 +106,8 @@ def judge(
             common,
             cuts=False,
             problem=f"the slave's log ends at {slave_end}, and the master's has the same only up to"
-            f" {common}: the master has lost what it had sent. Make the slave the master with:"
-            " quorumlog broker switch --to SLAVE, or empty the slave's directory",
+            f" {common}: the master has lost what it had sent. Empty the slave's directory, or"
+            " make the slave the master, without what the old one wrote since, with: quorumlog broker"
+            " switch --to SLAVE --unsafe",
         )
     return Verdict(common, cuts=True)

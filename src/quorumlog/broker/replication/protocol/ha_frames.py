@@ -156,7 +156,7 @@ class HaDecoder:
                 if not 1 <= size <= most or not 1 <= kind <= _REPORT_KIND:
                     raise ProtocolViolation(
                         "these are no frames of the HA dialect quorumlog; a Java broker needs"
-                        " ha_dialect=rocketmq"
+                        " --ha-dialect rocketmq"
                     )
                 stop = at + 4 + size
                 if len(buffer) < stop:

@@ -1,4 +1,4 @@
-"""Both ends of RocketMQ 5's plain HA protocol (`ha_dialect=rocketmq`).
+"""Both ends of RocketMQ 5's plain HA protocol (`--ha-dialect rocketmq`).
 
     slave to master   8 bytes big-endian, again and again: where the slave's log ends
     master to slave   offset 8, size 4, so many bytes of the commit log from there on; size 0: it lives
@@ -139,7 +139,7 @@ class RocketmqSlaveLink:
             while len(received) - at >= _HEAD.size and not self.closed:
                 offset, size = _HEAD.unpack_from(received, at)
                 if not 0 <= size <= _MOST_BODY_BYTES:
-                    raise ProtocolViolation("these are no frames of RocketMQ's HA: see ha_dialect")
+                    raise ProtocolViolation("these are no frames of RocketMQ's HA: see --ha-dialect")
                 stop = at + _HEAD.size + size
                 if len(received) < stop:
                     break

@@ -47,7 +47,7 @@ class Work:
 
     follow: Follow | None = None
     begin_at: int = -1
-    """With ha_dialect=rocketmq, of an empty log: it begins there."""
+    """With --ha-dialect rocketmq, of an empty log: it begins there."""
     records: list[LogRecords] = field(default_factory=list)
     state: State | None = None
     confirm_offset: int = -1

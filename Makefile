@@ -15,9 +15,9 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv check-porcupine mutants nemesis nemesis-long \
-    producer-proof sink-proof demo bench bench-quick bench-peers bench-broker bench-kv broker-crashes broker-replicas \
-    rocketmq-golden lock clean
+.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover check-kv check-porcupine mutants \
+    nemesis nemesis-long nemesis-failover producer-proof sink-proof demo bench bench-quick bench-peers \
+    bench-broker bench-kv broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -73,6 +73,12 @@ sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 
 sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
 	$(BIN)/python -m quorumlog.kv.simulated 1 $(SEEDS)
+
+nemesis-failover: $(STAMP)  ## brokers with a coordinator, broken as processes: OPTIONS="--coordinator kv"
+	$(BIN)/python -m nemesis.failover $(OPTIONS)
+
+sim-failover: $(STAMP)  ## the same for brokers with a coordinator: make sim-failover SEEDS=300
+	$(BIN)/python -m quorumlog.broker.failover.simulated 1 $(SEEDS)
 
 check-porcupine: $(STAMP)  ## the checker of the store's histories beside Porcupine (needs go)
 	$(BIN)/python -m harness.porcupine.compare

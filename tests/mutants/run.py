@@ -32,6 +32,7 @@ PARTS = (
     "stores",
     "replicas",
     "reads",
+    "failover",
     "replacing",
 )
 for part in PARTS:

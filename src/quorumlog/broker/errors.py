@@ -89,3 +89,9 @@ class SwitchRefused(Refused):
     changed but what the message says."""
 
     code = 543
+
+
+class CoordinatorUnreachable(LedgerError):
+    """The coordinator of the failover has not answered: what was asked of it may be done, or not."""
+
+    code = 550

@@ -39,6 +39,8 @@ from quorumlog.broker.messages.record import physical_offset_of
 from quorumlog.broker.wire.broker_framing import broker_decoder, message_of, records_of
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
+    FailoverRequest,
+    FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
@@ -249,6 +251,13 @@ class BrokerClient:
         NotReplicated."""
         answer = answer_of(self._call(ReplicaRequest() if request is None else request))
         assert isinstance(answer, ReplicaResponse), answer
+        return answer
+
+    def failover(self, *, resigns: bool = False) -> FailoverResponse:
+        """What the broker knows of its coordinator's word; `resigns`: after it has given up to lead.
+        Raises NotReplicated."""
+        answer = answer_of(self._call(FailoverRequest(verb="resign" if resigns else "")))
+        assert isinstance(answer, FailoverResponse), answer
         return answer
 
 

@@ -48,10 +48,13 @@ class Replica(ReplicaMaster):
         *,
         master_ha_address: str = "",
         has_epochs: bool = True,
+        is_elected: bool = False,
     ) -> None:
         """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
-        False with --ha-dialect rocketmq. Raises ConfigError, StoreFailure."""
+        False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it reigns, which a
+        start does not know. Raises ConfigError, StoreFailure."""
         super().__init__(store, address, has_epochs=has_epochs)
+        self._is_elected = is_elected
         self.record = self._first_record(first_role, master_ha_address)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
@@ -60,7 +63,7 @@ class Replica(ReplicaMaster):
             # It promised an epoch to somebody else, and was not told yet to whom.
             log.warning("epoch %d was promised: waiting for its master", self.record.promised_epoch)
             self._save(replace(self.record, role=Role.SLAVE, master=None))
-        if self.record.role is Role.SLAVE:
+        if is_elected or self.record.role is Role.SLAVE:
             store.commit_log.become(Role.SLAVE)
         else:
             self._reign(self.record.promised_epoch, self.record)
@@ -73,7 +76,7 @@ class Replica(ReplicaMaster):
                 raise ConfigError(
                     f"{self.store.root} is the store of broker {held.id}, not of {me.id}: set --id"
                 )
-            if held.role is not first_role and self.has_epochs:
+            if held.role is not first_role and self.has_epochs and not self._is_elected:
                 now = "a slave" if held.role is Role.SLAVE else "the master"
                 log.warning(
                     "this broker has been %s since epoch %d: --role says what it was first",

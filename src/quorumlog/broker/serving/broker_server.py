@@ -12,6 +12,8 @@ from typing import Any
 
 import uvloop
 
+from quorumlog.broker.errors import NotReplicated
+from quorumlog.broker.failover.failover_service import FailoverService
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.replication.service.ha_service import HAService
@@ -20,9 +22,13 @@ from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
 from quorumlog.broker.serving.replica_requests import ReplicaRequests
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
 from quorumlog.broker.wire.broker_framing import broker_decoder
-from quorumlog.broker.wire.broker_messages import StatusResponse
+from quorumlog.broker.wire.broker_messages import (
+    FailoverRequest,
+    FailoverResponse,
+    StatusResponse,
+)
 from quorumlog.config import parse_address
-from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.errors import BadRequest, ConfigError, StoreFailure
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.version import DESCRIPTION
@@ -34,10 +40,19 @@ GC_THRESHOLD = 50_000
 
 
 class BrokerServer:
-    def __init__(self, store: MessageStore, bind: str, ha_service: HAService | None = None) -> None:
-        """`ha_service`: of a master or a slave."""
+    def __init__(
+        self,
+        store: MessageStore,
+        bind: str,
+        ha_service: HAService | None = None,
+        failover: Callable[[], FailoverService] | None = None,
+    ) -> None:
+        """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
+        the loop runs, before anybody is let in."""
         self.store = store
         self.ha_service = ha_service
+        self._make_failover = failover
+        self.failover: FailoverService | None = None
         self.address = bind
         self.failure: StoreFailure | None = None
         self._host, self._port = parse_address(bind)
@@ -69,6 +84,9 @@ class BrokerServer:
         self._loop = loop
         self._failed: asyncio.Future[Any] = loop.create_future()
         self._loop_turn = LoopTurn(loop)
+        if self._make_failover is not None:
+            self.failover = self._make_failover()
+            self.failover.failed = self._store_failed
         self.puts = PutQueue(self.store.commit_log, loop)
         self.waiting = WaitingPulls(loop)
         self.reads = DiskThread("broker-reads", loop)
@@ -82,11 +100,13 @@ class BrokerServer:
         except OSError as error:
             self.reads.close()
             raise ConfigError(f"cannot listen on {self.address}: {error.strerror}") from None
-        self.replica_requests = ReplicaRequests(self.ha_service, loop)
+        self.replica_requests = ReplicaRequests(self.ha_service, loop, is_by_hand=self.failover is None)
         self.store.start()
         self._expire()
         if self.ha_service is not None:
             await self.ha_service.start(self._store_failed)
+        if self.failover is not None:
+            self.failover.start()
 
     def _connection(self) -> Connection:
         connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())
@@ -122,6 +142,8 @@ class BrokerServer:
         queues = store.queues.items()
         usage = store.disk.usage(store.root)
         problems = [str(store.failure)] if store.failure is not None else []
+        if self.failover is not None and self.failover.rules.problem:
+            problems.append(f"failover: {self.failover.rules.problem}")
         if store.cleaner.is_full:
             problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
         return StatusResponse(
@@ -145,10 +167,23 @@ class BrokerServer:
             problems=problems,
         )
 
+    def failover_status(self, request: FailoverRequest) -> FailoverResponse:
+        """Raises NotReplicated, BadRequest."""
+        failover = self.failover
+        if failover is None:
+            raise NotReplicated("no coordinator decides over this broker: start it with --failover")
+        if request.verb not in ("", "resign"):
+            raise BadRequest(f"failover has no verb {request.verb!r}")
+        if request.verb:
+            failover.resign()
+        return FailoverResponse(request_id=request.request_id, **failover.status()._asdict())
+
     async def stop(self) -> None:
         if self._listener is not None:
             self._listener.close()
         self._expiry.cancel()
+        if self.failover is not None:
+            await self.failover.stop()
         if self.ha_service is not None:
             self.ha_service.stop()
             await self._loop.run_in_executor(None, self.ha_service.join)

@@ -28,6 +28,7 @@ from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
     BrokerHello,
     BrokerHelloResponse,
+    FailoverRequest,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
@@ -99,6 +100,11 @@ class BrokerSession:
             self._answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
         elif isinstance(message, StatusRequest):
             self._answer(self._server.status(message.request_id))
+        elif isinstance(message, FailoverRequest):
+            try:
+                self._answer(self._server.failover_status(message))
+            except LedgerError as error:
+                self._refuse(message.request_id, error)
         elif isinstance(message, ReplicaRequest):
             self._server.replica_requests.take(message, partial(self._replica, message.request_id))
         else:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from quorumlog.broker.errors import NotReplicated
+from quorumlog.broker.errors import NotReplicated, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.ha_frames import Peer
 from quorumlog.broker.replication.replica import Replica
@@ -26,8 +26,12 @@ _DRAIN_WAIT_S = 0.02
 class ReplicaRequests:
     """On the loop's thread; what blocks runs on the service's thread for it, in order."""
 
-    def __init__(self, service: HAService | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, service: HAService | None, loop: asyncio.AbstractEventLoop, *, is_by_hand: bool = True
+    ) -> None:
+        """`is_by_hand`: False where a coordinator says who leads."""
         self._service = service
+        self._is_by_hand = is_by_hand
         self._loop = loop
 
     def take(
@@ -41,6 +45,14 @@ class ReplicaRequests:
         verb = request.verb
         if not verb:
             answer(self.state(request.request_id))
+            return
+        if not self._is_by_hand:
+            answer(
+                SwitchRefused(
+                    "a coordinator says who leads: let the master hand over with: quorumlog"
+                    " broker resign"
+                )
+            )
             return
         if verb == "drain":
             # Never blocks, and must not wait behind what does.

@@ -199,6 +199,26 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
     problem: str
 
 
+class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
+    """How the failover by a coordinator stands, after `verb` is done."""
+
+    verb: str = ""
+    """Empty: only tell. `resign`: let another member of the in-sync set lead."""
+
+
+class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
+    phase: str
+    """What it is doing: waiting, granting, promising, taking, leading."""
+    epoch: int
+    """Of the newest reign that it knows of."""
+    master: str
+    """Its id; empty: none is known."""
+    lease_left_ms: int
+    """0: this broker does not lead."""
+    in_sync_set: list[str]
+    problem: str
+
+
 AnyBrokerMessage = (
     BrokerHello
     | BrokerHelloResponse
@@ -221,4 +241,6 @@ AnyBrokerMessage = (
     | PeerRow
     | TailRow
     | ReplicaResponse
+    | FailoverRequest
+    | FailoverResponse
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from quorumlog.cli.broker.failover import resign
 from quorumlog.cli.broker.look import dump, inspect, recover, verify
 from quorumlog.cli.broker.replicas import forget, switch
 from quorumlog.cli.broker.serve import serve
@@ -12,7 +13,7 @@ from quorumlog.cli.broker.use import pull, query, send, status
 broker_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    subcommand_metavar="serve|send|pull|query|status|switch|forget|inspect|verify|dump|recover",
+    subcommand_metavar="serve|send|pull|query|status|switch|resign|forget|inspect|verify|dump|recover",
 )
 
 
@@ -30,6 +31,7 @@ broker_app.command()(pull)
 broker_app.command()(query)
 broker_app.command()(status)
 broker_app.command()(switch)
+broker_app.command()(resign)
 broker_app.command()(forget)
 broker_app.command()(inspect)
 broker_app.command()(verify)

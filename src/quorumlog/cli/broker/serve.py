@@ -14,6 +14,15 @@ from quorumlog.cli.broker.broker_options import (
     RoleChoice,
     topics_of,
 )
+from quorumlog.cli.broker.failover import (
+    CoordinatorList,
+    Failover,
+    FailoverBegin,
+    Group,
+    InSyncTimeoutMs,
+    LeaseMs,
+    failover_of,
+)
 from quorumlog.cli.options import named_path
 from quorumlog.cli.output import EXIT_STORE, error_line
 from quorumlog.cli.run.choices import LogLevel
@@ -93,6 +102,12 @@ def serve(
             help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs.",
         ),
     ] = Dialect.QUORUMLOG,
+    failover: Failover = None,
+    coordinator: CoordinatorList = "",
+    group: Group = "default",
+    lease_ms: LeaseMs = 10_000,
+    in_sync_timeout_ms: InSyncTimeoutMs = 3_000,
+    failover_begin: FailoverBegin = False,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,6 +126,9 @@ def serve(
     Example: quorumlog broker serve --dir /var/lib/store --topics orders:8,audit --flush sync
 
     Example: quorumlog broker serve --dir /var/lib/b --role slave --id b --master 10.0.0.1:10912
+
+    Example: quorumlog broker serve --dir /var/lib/b --topics orders --id b --failover etcd --coordinator
+    10.0.0.7:2379,10.0.0.8:2379,10.0.0.9:2379
     """
     from quorumlog.broker.message_log import Role
     from quorumlog.broker.message_store import MessageStore
@@ -130,9 +148,19 @@ def serve(
     if in_sync_replicas:
         given.append(f"in_sync_replicas={in_sync_replicas}")
     config = store_config(flush, given)
-    if role is None:
+    if failover is not None:
+        if role is not None or master:
+            raise ConfigError(
+                "--failover says who is master and who is slave: leave --role and --master"
+            )
+        if ha_dialect is not Dialect.QUORUMLOG:
+            raise ConfigError("--failover needs --ha-dialect quorumlog: the other one has no epochs")
+    elif coordinator or failover_begin:
+        raise ConfigError("--coordinator and --failover-begin need --failover etcd or kv")
+    make_failover = None
+    if role is None and failover is None:
         if master or broker_id or in_sync_replicas:
-            raise ConfigError("--master, --id and --in-sync-replicas need a --role")
+            raise ConfigError("--master, --id and --in-sync-replicas need a --role or --failover")
         store = MessageStore(str(directory), config, topics=topics_of(topics))
         server = BrokerServer(store, bind)
     else:
@@ -142,22 +170,34 @@ def serve(
             raise ConfigError("--master is for --role slave")
         ha_address = f"{host}:{ha_port}"
         address = BrokerAddress(broker_id or bind, bind, ha_address)
+        first_role = Role.SLAVE if role is None else Role[role.name]
         known = topics_of(topics) if topics or role is not RoleChoice.SLAVE else {}
         store = ReplicaStore(str(directory), config, topics=known)
         replica = Replica(
             store,
             address,
-            Role[role.name],
+            first_role,
             master_ha_address=master,
             has_epochs=ha_dialect is Dialect.QUORUMLOG,
+            is_elected=failover is not None,
         )
-        server = BrokerServer(store, bind, HAService(replica, ha_dialect.value))
+        if failover is not None:
+            make_failover = failover_of(
+                replica,
+                failover,
+                coordinator,
+                group,
+                lease_ms=lease_ms,
+                in_sync_timeout_ms=in_sync_timeout_ms,
+                begins=failover_begin,
+            )
+        server = BrokerServer(store, bind, HAService(replica, ha_dialect.value), make_failover)
 
     def ready() -> None:
         reach = "" if host in ("127.0.0.1", "::1", "localhost") else (
             " ANYBODY who reaches this address can read and write."
         )  # fmt: skip
-        what = "" if role is None else f" {store.commit_log.role.value},"
+        what = "" if server.ha_service is None else f" {store.commit_log.role.value},"
         print(
             f"{DESCRIPTION}: broker listens on {bind},{what} {config.flush_disk_type}, store in"
             f" {directory}."

@@ -30,6 +30,7 @@ PARTS = (
     "sessions",
     "machines",
     "stores",
+    "brokers",
     "reads",
 )
 for part in PARTS:

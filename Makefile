@@ -50,7 +50,7 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# Tests in virtual time two at a time, then those with members and Spark one by one (tests/conftest.py).
+# Two at a time: those with Spark in one process, those with members a file in one (tests/conftest.py).
 PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMP)  ## every test

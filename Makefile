@@ -15,9 +15,9 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover check-kv check-porcupine mutants \
-    nemesis nemesis-long nemesis-failover producer-proof sink-proof demo bench bench-quick bench-peers \
-    bench-broker bench-kv broker-crashes broker-replicas rocketmq-golden lock clean
+.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover sim-broker check-kv \
+    check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-brokers producer-proof sink-proof demo \
+    bench bench-quick bench-peers bench-broker bench-kv broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -83,6 +83,9 @@ sim-failover: $(STAMP)  ## the same for brokers with a coordinator: make sim-fai
 check-porcupine: $(STAMP)  ## the checker of the store's histories beside Porcupine (needs go)
 	$(BIN)/python -m harness.porcupine.compare
 
+sim-broker: $(STAMP)  ## the same for brokers on a replicated log: make sim-broker SEEDS=300
+	$(BIN)/python -m quorumlog.broker.simulated 1 $(SEEDS)
+
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600
 
@@ -102,6 +105,9 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 
 producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its lines, and leaders beside it
 	$(BIN)/python -m nemesis.producer --kills 30 --dir nemesis-out/producer
+
+nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
+	$(BIN)/python -m nemesis.brokers $(OPTIONS)
 
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink

@@ -49,6 +49,13 @@ public class StoreTool {
             config.setBrokerRole(BrokerRole.SLAVE);
         }
         config.setDiskMaxUsedSpaceRatio(95);
+        String dledgerPort = System.getProperty("dledger.port");
+        if (dledgerPort != null) {
+            config.setEnableDLegerCommitLog(true);
+            config.setdLegerGroup("tool");
+            config.setdLegerSelfId("n0");
+            config.setdLegerPeers("n0-localhost:" + dledgerPort);
+        }
         BrokerConfig broker = new BrokerConfig();
         store = new DefaultMessageStore(config, new BrokerStatsManager(broker),
             (topic, queueId, offset, tagsCode, time, filter, properties) -> { }, broker, new ConcurrentHashMap<>());

@@ -31,6 +31,7 @@ PARTS = (
     "machines",
     "stores",
     "replicas",
+    "brokers",
     "reads",
     "failover",
     "replacing",

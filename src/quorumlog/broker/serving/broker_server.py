@@ -23,12 +23,15 @@ from quorumlog.broker.serving.replica_requests import ReplicaRequests
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
 from quorumlog.broker.wire.broker_framing import broker_decoder
 from quorumlog.broker.wire.broker_messages import (
+    AnyBrokerMessage,
     FailoverRequest,
     FailoverResponse,
+    ReplicaRequest,
+    ReplicaResponse,
     StatusResponse,
 )
 from quorumlog.config import parse_address
-from quorumlog.errors import BadRequest, ConfigError, StoreFailure
+from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.version import DESCRIPTION
@@ -107,6 +110,32 @@ class BrokerServer:
             await self.ha_service.start(self._store_failed)
         if self.failover is not None:
             self.failover.start()
+
+    @property
+    def store_host(self) -> bytes:
+        return self.store.commit_log.store_host
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, FailoverRequest):
+            try:
+                session.answer(self.failover_status(message))
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
+        elif isinstance(message, ReplicaRequest):
+
+            def done(outcome: ReplicaResponse | LedgerError) -> None:
+                if isinstance(outcome, LedgerError):
+                    session.refuse(message.request_id, outcome)
+                else:
+                    session.answer(outcome)
+
+            self.replica_requests.take(message, done)
+        else:
+            return False
+        return True
+
+    def lost(self, session: BrokerSession) -> None:
+        pass
 
     def _connection(self) -> Connection:
         connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())

@@ -5,15 +5,17 @@ from __future__ import annotations
 import typer
 
 from quorumlog.cli.broker.failover import resign
-from quorumlog.cli.broker.look import dump, inspect, recover, verify
+from quorumlog.cli.broker.look import convert, dump, inspect, recover, verify
 from quorumlog.cli.broker.replicas import forget, switch
 from quorumlog.cli.broker.serve import serve
+from quorumlog.cli.broker.takeover import takeover
 from quorumlog.cli.broker.use import pull, query, send, status
 
 broker_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
-    subcommand_metavar="serve|send|pull|query|status|switch|resign|forget|inspect|verify|dump|recover",
+    subcommand_metavar="serve|send|pull|query|status|switch|resign|forget|inspect|verify|dump|recover|convert"
+    "|takeover",
 )
 
 
@@ -37,3 +39,5 @@ broker_app.command()(inspect)
 broker_app.command()(verify)
 broker_app.command()(dump)
 broker_app.command()(recover)
+broker_app.command()(convert)
+broker_app.command()(takeover)

@@ -17,7 +17,7 @@ Server = Annotated[
     str,
     typer.Option(
         "--server",
-        help="Address of the broker.",
+        help="Address of the broker; of several on a replicated log, HOST:PORT,... the master is found.",
         envvar="QUORUMLOG_BROKER",
         metavar="HOST:PORT",
     ),
@@ -44,6 +44,7 @@ class RoleChoice(Enum):
     SYNC_MASTER = "sync-master"
     ASYNC_MASTER = "async-master"
     SLAVE = "slave"
+    DLEDGER = "dledger"
 
 
 class Dialect(Enum):

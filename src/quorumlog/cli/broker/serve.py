@@ -37,7 +37,7 @@ def serve(
         Path,
         typer.Option(
             "--dir",
-            help="Directory of the store, made if it is not there.",
+            help="Directory of the store, made if it is not there; with --role dledger, of the member.",
             metavar="DIR",
             parser=named_path,
         ),
@@ -55,6 +55,32 @@ def serve(
     bind: Annotated[
         str, typer.Option("--bind", help="Listen here.", metavar="HOST:PORT")
     ] = DEFAULT_SERVER,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            "--members",
+            help="dledger: every member and where its log is reached: ID=HOST:PORT,... The same on all.",
+            metavar="LIST",
+        ),
+    ] = None,
+    brokers: Annotated[
+        str | None,
+        typer.Option(
+            "--brokers",
+            help="dledger: every member and where its broker is reached: ID=HOST:PORT,... The same on"
+            " all; the own one takes the place of --bind.",
+            metavar="LIST",
+        ),
+    ] = None,
+    log_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="dledger: options of the log from a TOML file.",
+            metavar="FILE.toml",
+            parser=named_path,
+        ),
+    ] = None,
     flush: Annotated[
         Flush,
         typer.Option(
@@ -67,13 +93,20 @@ def serve(
         typer.Option(
             "--role",
             help="What this broker is first, until a switch; without one it has no slaves. sync-master:"
-            " waits for slaves. async-master: does not.",
+            " waits for slaves. async-master: does not. dledger: a member of a replicated log, whose"
+            " leader is the master.",
             show_default=False,
         ),
     ] = None,
     broker_id: Annotated[
         str,
-        typer.Option("--id", help="Name among master and slaves. (default: --bind)", metavar="ID"),
+        typer.Option(
+            "--id",
+            help="Name among master and slaves (default: --bind); with --role dledger of this member,"
+            " ending with a number: n0.",
+            metavar="ID",
+            show_default=False,
+        ),
     ] = "",
     master: Annotated[
         str,
@@ -129,7 +162,43 @@ def serve(
 
     Example: quorumlog broker serve --dir /var/lib/b --topics orders --id b --failover etcd --coordinator
     10.0.0.7:2379,10.0.0.8:2379,10.0.0.9:2379
+
+    The first of three members whose leader is the master:
+
+    \b
+        quorumlog broker serve --role dledger --id n0 --dir /var/lib/store --topics orders:8 \\
+          --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911 \\
+          --brokers n0=10.0.0.1:10911,n1=10.0.0.2:10911,n2=10.0.0.3:10911
     """
+    if role is RoleChoice.DLEDGER:
+        from quorumlog.cli.broker.serve_dledger import serve_dledger
+
+        for name, is_given in (
+            ("--master", bool(master)),
+            ("--in-sync-replicas", bool(in_sync_replicas)),
+            ("--failover", failover is not None),
+        ):
+            if is_given:
+                raise ConfigError(f"{name} is not for --role dledger: the log elects and replicates")
+        serve_dledger(
+            directory,
+            topics_of(topics),
+            store_config(flush, option or []),
+            flush.value,
+            broker_id or None,
+            members,
+            brokers,
+            None if log_config is None else str(log_config),
+            log_level,
+        )
+        return
+    for name, given_of_log in (
+        ("--members", members),
+        ("--brokers", brokers),
+        ("--config", log_config),
+    ):
+        if given_of_log is not None:
+            raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
     from quorumlog.broker.message_log import Role
     from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.replication.replica import Replica

@@ -18,7 +18,7 @@ from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
 from quorumlog.broker.wire.broker_framing import broker_decoder
-from quorumlog.broker.wire.broker_messages import StatusResponse
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, StatusResponse
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.server.connection import Connection, LoopTurn
@@ -80,6 +80,16 @@ class BrokerServer:
             raise ConfigError(f"cannot listen on {self.address}: {error.strerror}") from None
         self.store.start()
         self._expire()
+
+    @property
+    def store_host(self) -> bytes:
+        return self.store.commit_log.store_host
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        return False
+
+    def lost(self, session: BrokerSession) -> None:
+        pass
 
     def _connection(self) -> Connection:
         connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())

@@ -33,6 +33,9 @@ class SendResponse(ClientMessage, frozen=True, kw_only=True, tag=4):
     message_count: int
     store_time_ms: int
     store_host: bytes = b""
+    positions: bytes = b""
+    """Physical offset of each message, 8 bytes big-endian; empty: they lie one right behind the
+    other."""
 
 
 class PullRequest(ClientMessage, frozen=True, kw_only=True, tag=5):
@@ -119,6 +122,10 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     set_aside_files: int
     set_aside_bytes: int
     problems: list[str]
+    broker_id: int = 0
+    term: int = 0
+    master: str = ""
+    """Of a broker on a replicated log: who is master, and in which term."""
 
 
 class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
@@ -127,6 +134,36 @@ class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
     retry_after_ms: int = 0
     min_offset: int = -1
     max_offset: int = -1
+    leader_id: str = ""
+    leader_address: str = ""
+    """Of the master's broker, where another one is asked for what only a master does."""
+
+
+class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
+    """Of any broker: who is master."""
+
+    watches: bool = False
+    """A `RoleNotice` is to come whenever the answer changes."""
+
+
+class RoleResponse(ClientMessage, frozen=True, kw_only=True, tag=83):
+    member_id: str
+    role: str
+    broker_id: int
+    term: int
+    master: str
+    """Its address; empty: none is known."""
+    brokers: list[tuple[str, int, str]]
+    """(member, broker id, address): 0 is the master, as far as the broker that was asked knows."""
+
+
+class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
+    """Of a broker, unasked, with the number of the RoleRequest that watches."""
+
+    role: str
+    broker_id: int
+    term: int
+    master: str
 
 
 AnyBrokerMessage = (
@@ -147,4 +184,7 @@ AnyBrokerMessage = (
     | StatusRequest
     | StatusResponse
     | BrokerErrorResponse
+    | RoleRequest
+    | RoleResponse
+    | RoleNotice
 )

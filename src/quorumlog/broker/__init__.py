@@ -7,7 +7,7 @@
         for message in broker.pull("orders", receipt.queue_id, 0).messages: ...
 
 Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
-`store_reader`, `message_store`, `offline_store`, `wire`, `serving`, `client`.
+`store_reader`, `message_store`, `offline_store`, `wire`, `serving`, `client`, `dledger`, `groups`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quorumlog.broker.client.async_broker_admin import AsyncBrokerAdmin, QueueLag
     from quorumlog.broker.client.async_broker_client import AsyncBrokerClient, connect_async
+    from quorumlog.broker.client.async_consumer import AsyncConsumer
+    from quorumlog.broker.client.async_producer import AsyncProducer
     from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
+    from quorumlog.broker.client.blocking_groups import BrokerAdmin, Consumer, Producer
     from quorumlog.broker.client.broker_results import PullResult, SendReceipt
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.messages.message import Message, StoredMessage
 
 __all__ = [
+    "AsyncBrokerAdmin",
     "AsyncBrokerClient",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BrokerAdmin",
     "BrokerClient",
+    "Consumer",
     "Message",
     "MessageStore",
     "MessageStoreConfig",
+    "Producer",
     "PullResult",
+    "QueueLag",
     "SendReceipt",
     "StoredMessage",
     "connect",
@@ -36,12 +47,19 @@ __all__ = [
 ]
 
 _WHERE = {
+    "AsyncBrokerAdmin": "client.async_broker_admin",
     "AsyncBrokerClient": "client.async_broker_client",
+    "AsyncConsumer": "client.async_consumer",
+    "AsyncProducer": "client.async_producer",
+    "BrokerAdmin": "client.blocking_groups",
     "BrokerClient": "client.blocking_broker_client",
+    "Consumer": "client.blocking_groups",
     "Message": "messages.message",
     "MessageStore": "message_store",
     "MessageStoreConfig": "config",
+    "Producer": "client.blocking_groups",
     "PullResult": "client.broker_results",
+    "QueueLag": "client.async_broker_admin",
     "SendReceipt": "client.broker_results",
     "StoredMessage": "messages.message",
     "connect": "client.blocking_broker_client",

@@ -104,6 +104,10 @@ class MessageStore:
             self._lock.release()
             raise
 
+    def begin_of(self, key: QueueKey) -> int | None:
+        """All that its queues hold is shown."""
+        return 0
+
     # ---------------------------------------------------------------- recovery
 
     def _recover(self) -> None:

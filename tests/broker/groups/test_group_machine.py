@@ -18,7 +18,8 @@ from quorumlog.broker.errors import (
     UnknownTopic,
 )
 from quorumlog.broker.groups.allocation import allocate
-from quorumlog.broker.groups.commands import (
+from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupMachine, saved_bytes
+from quorumlog.broker.wire.group_commands import (
     Assign,
     Assignment,
     Command,
@@ -36,7 +37,6 @@ from quorumlog.broker.groups.commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupMachine, saved_bytes
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.testing import SimulatedLog
 

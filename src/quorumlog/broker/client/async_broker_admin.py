@@ -17,7 +17,14 @@ from quorumlog.broker.client.broker_verbs import (
 )
 from quorumlog.broker.client.master_link import MasterLink
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.groups.commands import (
+from quorumlog.broker.wire.broker_messages import (
+    OffsetAtRequest,
+    OffsetResponse,
+    PullRequest,
+    QueuesRequest,
+    RoleResponse,
+)
+from quorumlog.broker.wire.group_commands import (
     Command,
     CreateTopic,
     DeleteGroup,
@@ -32,19 +39,12 @@ from quorumlog.broker.groups.commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.groups.names import is_system_topic
-from quorumlog.broker.wire.broker_messages import (
-    OffsetAtRequest,
-    OffsetResponse,
-    PullRequest,
-    QueuesRequest,
-    RoleResponse,
-)
 from quorumlog.broker.wire.group_messages import (
     GroupAnswer,
     GroupCommandRequest,
     GroupQuestionRequest,
 )
+from quorumlog.broker.wire.group_names import is_system_topic
 from quorumlog.errors import BadRequest, LedgerError
 
 _T = TypeVar("_T")

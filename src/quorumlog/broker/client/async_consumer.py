@@ -37,19 +37,6 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.groups.names import (
-    DELAY,
-    FIRST_RETRY_LEVEL,
-    LEVELS,
-    MOST_RETRIES,
-    ORIGIN_MESSAGE_ID,
-    REAL_QUEUE,
-    REAL_TOPIC,
-    RETRY_TOPIC,
-    SCHEDULE_TOPIC,
-    dlq_topic,
-    retry_topic,
-)
 from quorumlog.broker.messages.message import StoredMessage
 from quorumlog.broker.messages.record import encode_again
 from quorumlog.broker.wire.broker_messages import (
@@ -63,6 +50,19 @@ from quorumlog.broker.wire.group_messages import (
     CommitRequest,
     HeartbeatRequest,
     LeaveRequest,
+)
+from quorumlog.broker.wire.group_names import (
+    DELAY,
+    FIRST_RETRY_LEVEL,
+    LEVELS,
+    MOST_RETRIES,
+    ORIGIN_MESSAGE_ID,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    SCHEDULE_TOPIC,
+    dlq_topic,
+    retry_topic,
 )
 from quorumlog.errors import BadRequest, LedgerError
 

@@ -26,10 +26,9 @@ from quorumlog.broker.client.broker_verbs import (
 )
 from quorumlog.broker.client.master_link import MasterLink
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.groups.names import DELAY, LEVELS, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
 from quorumlog.broker.messages.java_strings import java_hash
 from quorumlog.broker.messages.message import Message
-from quorumlog.broker.wire.broker_messages import SendRequest
+from quorumlog.broker.wire.broker_messages import SendRequest, SendResponse
 from quorumlog.broker.wire.group_messages import (
     OpenSessionRequest,
     OpenSessionResponse,
@@ -38,6 +37,7 @@ from quorumlog.broker.wire.group_messages import (
     TopicRouteRequest,
     TopicRouteResponse,
 )
+from quorumlog.broker.wire.group_names import DELAY, LEVELS, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProducerExpired, Refused
 
 BATCH_BYTES = 1 << 20
@@ -202,8 +202,10 @@ class AsyncProducer:
                 receipts = await self._store_in_session(parts, whole)
             else:
                 request = SendRequest(waits=whole.waits)
-                receipt = receipt_of(await self._link.call(request, whole, may_repeat=False), whole)
-                receipts = _split(receipt, parts)
+                frame = await self._link.call(request, whole, may_repeat=False)
+                answer = answer_of(frame)
+                assert isinstance(answer, SendResponse), answer
+                receipts = _split(receipt_of(frame, whole), answer.positions, parts)
         except LedgerError as error:
             if len(parts) > 1 and isinstance(error, Refused) and not error.retriable:
                 for part in parts:  # one of them makes no sense: it harms nobody else
@@ -264,14 +266,14 @@ class AsyncProducer:
         return _of_session(answer, parts)
 
 
-def _split(receipt: SendReceipt, parts: Sequence[_Part]) -> list[SendReceipt]:
+def _split(receipt: SendReceipt, at_positions: bytes, parts: Sequence[_Part]) -> list[SendReceipt]:
     """Each call's own, of one for all."""
     receipts, at, position = [], 0, receipt.physical_offset
-    positions = receipt.positions
+    positions = np.frombuffer(at_positions, ">i8").tolist()
     for part in parts:
         count = len(part.encoded.sizes)
-        if positions is not None:
-            position = int(positions[at])
+        if positions:
+            position = positions[at]
         receipts.append(
             receipt._replace(
                 queue_offset=receipt.queue_offset + at, physical_offset=position, message_count=count

@@ -13,10 +13,10 @@ from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, Star
 from quorumlog.broker.client.async_producer import AsyncProducer, Selector
 from quorumlog.broker.client.broker_results import QueueInfo, SendReceipt
 from quorumlog.broker.client.broker_verbs import DEFAULT_TIMEOUT_MS
-from quorumlog.broker.groups.commands import GroupRow, TopicRow
-from quorumlog.broker.groups.names import MOST_RETRIES
 from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.wire.broker_messages import RoleResponse
+from quorumlog.broker.wire.group_commands import GroupRow, TopicRow
+from quorumlog.broker.wire.group_names import MOST_RETRIES
 
 _T = TypeVar("_T")
 _Made = TypeVar("_Made", AsyncProducer, AsyncConsumer, AsyncBrokerAdmin)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from quorumlog.broker.groups.names import RETRY_PREFIX, RETRY_TOPIC
 from quorumlog.broker.messages.message import StoredMessage
+from quorumlog.broker.wire.group_names import RETRY_PREFIX, RETRY_TOPIC
 
 BUFFER_BYTES = 8 << 20
 """A queue is not read further ahead than that."""

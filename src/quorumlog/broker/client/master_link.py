@@ -89,7 +89,9 @@ class MasterLink:
             attempt_s = min(ATTEMPT_S + wait_ms / 1000, left_s) if may_repeat else left_s
             pause_s = RETRY_S
             try:
-                master = self._master or await asyncio.wait_for(self._find(), left_s)
+                master = self._master
+                if master is None:
+                    master = await asyncio.wait_for(self._find(), left_s)
                 frame = await self._ask(master, message, encoded, attempt_s)
                 answer_of(frame)
                 return frame

@@ -1,6 +1,6 @@
 """Topics, consumer groups and their offsets as replicated state, and what the master does for them.
 
-Read in this order: `names`, `commands` (what is said), `group_state` (what follows from it),
+Read in this order: `group_state` (what follows from the commands of `wire/group_commands`),
 `group_machine`, `topic_table` (which queues there are), `allocation` (which member reads which queue),
 `group_members` (who is there, in the master's memory), `offset_commits`, `delay_scheduler`,
 `topic_retention`, `group_sessions`, `group_extension` (what a broker answers).

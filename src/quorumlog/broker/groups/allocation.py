@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quorumlog.broker.groups.commands import Assignment, QueueRow
+from quorumlog.broker.wire.group_commands import Assignment, QueueRow
 
 Subscriptions = tuple[tuple[str, str], ...]
 """(topic, tags), by topic."""

@@ -22,7 +22,18 @@ from quorumlog.broker.errors import (
     UnknownTopic,
 )
 from quorumlog.broker.groups.allocation import Subscriptions, allocate
-from quorumlog.broker.groups.commands import (
+from quorumlog.broker.groups.delay_scheduler import DelayScheduler
+from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupFeed, GroupMachine
+from quorumlog.broker.groups.group_members import MEMBER_TIMEOUT_MS, GroupMembers
+from quorumlog.broker.groups.group_sessions import GroupSessions
+from quorumlog.broker.groups.group_state import GroupState, group_of
+from quorumlog.broker.groups.offset_commits import COMMIT_INTERVAL_MS, OffsetCommits
+from quorumlog.broker.groups.topic_retention import LOOK_INTERVAL_MS, TopicRetention
+from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.wire.broker_framing import records_of
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
+from quorumlog.broker.wire.group_commands import (
     FROM_CLIENTS,
     Assign,
     Command,
@@ -34,25 +45,6 @@ from quorumlog.broker.groups.commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.groups.delay_scheduler import DelayScheduler
-from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupFeed, GroupMachine
-from quorumlog.broker.groups.group_members import MEMBER_TIMEOUT_MS, GroupMembers
-from quorumlog.broker.groups.group_sessions import GroupSessions
-from quorumlog.broker.groups.group_state import GroupState, group_of
-from quorumlog.broker.groups.names import (
-    DELAY_LEVELS,
-    check_group_name,
-    check_topic_name,
-    delays_ms,
-    dlq_topic,
-    retry_topic,
-)
-from quorumlog.broker.groups.offset_commits import COMMIT_INTERVAL_MS, OffsetCommits
-from quorumlog.broker.groups.topic_retention import LOOK_INTERVAL_MS, TopicRetention
-from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.wire.broker_framing import records_of
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_messages import (
     AssignmentResponse,
     CommitRequest,
@@ -66,6 +58,14 @@ from quorumlog.broker.wire.group_messages import (
     SessionSendRequest,
     TopicRouteRequest,
     TopicRouteResponse,
+)
+from quorumlog.broker.wire.group_names import (
+    DELAY_LEVELS,
+    check_group_name,
+    check_topic_name,
+    delays_ms,
+    dlq_topic,
+    retry_topic,
 )
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.groups.commands import (
+from quorumlog.broker.groups.group_state import (
+    Group,
+    GroupState,
+    Topic,
+    carry_out,
+    empty_state,
+    group_of,
+    topic_of,
+)
+from quorumlog.broker.wire.group_commands import (
     Command,
     GroupRow,
     GroupsQuestion,
@@ -18,15 +27,6 @@ from quorumlog.broker.groups.commands import (
     decode_question,
     done,
     refused,
-)
-from quorumlog.broker.groups.group_state import (
-    Group,
-    GroupState,
-    Topic,
-    carry_out,
-    empty_state,
-    group_of,
-    topic_of,
 )
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
 from quorumlog.state_machine import (

@@ -16,7 +16,7 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.groups.commands import (
+from quorumlog.broker.wire.group_commands import (
     Assign,
     Assignment,
     Command,
@@ -30,7 +30,7 @@ from quorumlog.broker.groups.commands import (
     TrimQueues,
     UpdateTopic,
 )
-from quorumlog.broker.groups.names import (
+from quorumlog.broker.wire.group_names import (
     LEVELS,
     READ,
     SCHEDULE_TOPIC,

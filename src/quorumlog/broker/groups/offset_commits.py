@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quorumlog.broker.groups.commands import CommitOffsets, OffsetRow
+from quorumlog.broker.wire.group_commands import CommitOffsets, OffsetRow
 from quorumlog.errors import LedgerError
 
 COMMIT_INTERVAL_MS = 1_000.0

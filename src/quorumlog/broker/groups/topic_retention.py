@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from quorumlog.broker.groups.commands import Command, OffsetRow, TrimQueues
 from quorumlog.broker.groups.group_state import GroupState
 from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.wire.group_commands import Command, OffsetRow, TrimQueues
 
 if TYPE_CHECKING:
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker

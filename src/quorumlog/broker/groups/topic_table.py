@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from quorumlog.broker.errors import TopicNotPermitted
 from quorumlog.broker.groups.group_machine import GroupFeed
-from quorumlog.broker.groups.names import READ, WRITE
 from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.serving.broker_service import Puts
+from quorumlog.broker.wire.group_names import READ, WRITE
 
 
 class GroupTopics:
@@ -25,14 +25,18 @@ class GroupTopics:
     def counts(self) -> Mapping[str, int]:
         return {name: topic.queues for name, topic in self._feed.state.topics.items()}
 
-    def begin(self, key: QueueKey) -> int:
-        """Nothing below is shown. Raises TopicNotPermitted."""
+    def begin(self, key: QueueKey) -> int | None:
         topic = self._feed.state.topics.get(key.topic)
         if topic is None or not 0 <= key.queue_id < topic.queues:
-            return 0
-        if not topic.perm & READ:
-            raise TopicNotPermitted(f"topic {key.topic} may not be read: its permission says so")
+            return None
         return topic.begins[key.queue_id]
+
+    def begin_to_read(self, key: QueueKey) -> int | None:
+        """Raises TopicNotPermitted."""
+        topic = self._feed.state.topics.get(key.topic)
+        if topic is not None and not topic.perm & READ:
+            raise TopicNotPermitted(f"topic {key.topic} may not be read: its permission says so")
+        return self.begin(key)
 
     def check_writes(self, records: RecordBatch) -> None:
         """Raises TopicNotPermitted."""

@@ -12,13 +12,15 @@ from typing import Any
 
 import uvloop
 
+from quorumlog.broker.errors import NeedsReplicatedRole
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
 from quorumlog.broker.wire.broker_framing import broker_decoder
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, StatusResponse
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleRequest, StatusResponse
+from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.server.connection import Connection, LoopTurn
@@ -29,6 +31,10 @@ from quorumlog.wire.framing import Frame
 log = logging.getLogger("quorumlog.broker")
 
 GC_THRESHOLD = 50_000
+NEEDS_DLEDGER = (
+    "groups, sessions, delays and topics that change need brokers with --role dledger; of a classic"
+    " broker, `pull` by offset"
+)
 
 
 class BrokerServer:
@@ -86,7 +92,11 @@ class BrokerServer:
         return self.store.commit_log.store_host
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        return False
+        """What only a replicated broker does is refused, and no violation: a client may not know."""
+        if not isinstance(message, AnyGroupMessage | RoleRequest):
+            return False
+        session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
+        return True
 
     def lost(self, session: BrokerSession) -> None:
         pass

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from quorumlog.broker import errors as broker_errors
-from quorumlog.broker.groups.names import MOST_QUEUES
+from quorumlog.broker.wire.group_names import MOST_QUEUES
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -87,6 +87,7 @@ TIMEOUT_MS = 5_000
 MOST_PARKED = 10_000
 MOST_WAIT_MS = 30_000
 RETRY_MS = 20
+FIRST_TOPICS_RETRY_MS = 1_000.0
 Done = Callable[[bytes | LedgerError], None]
 
 
@@ -98,6 +99,8 @@ def _wall_ms() -> float:
 class GroupOptions:
     message_delay_level: str = DELAY_LEVELS
     """Delays of the levels 1 to 18, as RocketMQ's messageDelayLevel."""
+    first_topics: Mapping[str, int] = field(default_factory=dict)
+    """Made by the master, with so many queues, where there are none of the name."""
     auto_create_queues: int = 0
     """A topic that somebody asks for is made, with so many queues; 0: it is not."""
     member_timeout_ms: float = MEMBER_TIMEOUT_MS
@@ -144,6 +147,8 @@ class GroupExtension:
         self._now_ms = 0.0
         self._parked: list[_Parked] = []
         self._assigning: set[str] = set()
+        self._first_topics_at_ms = 0.0
+        """When to look whether `first_topics` stand."""
         self._settled: tuple[GroupState | None, int] = (None, -1)
         """(state, changes of members) for which every group's assignment was looked at."""
 
@@ -190,6 +195,7 @@ class GroupExtension:
         self._now_ms = now_ms
         if not self._is_master or not self._broker.member.is_up:
             return
+        self._make_first_topics(now_ms)
         self.members.expire(now_ms)
         self.commits.tick(now_ms)
         self._settle()
@@ -353,6 +359,14 @@ class GroupExtension:
         check_topic_name(name)
         command = self._with_ends(CreateTopic(name, self.options.auto_create_queues))
         self._propose(command, lambda outcome: done(_refusal_in(outcome)))
+
+    def _make_first_topics(self, now_ms: float) -> None:
+        topics = self.feed.state.topics
+        lacking = {name: n for name, n in self.options.first_topics.items() if name not in topics}
+        if lacking and now_ms >= self._first_topics_at_ms:
+            self._first_topics_at_ms = now_ms + FIRST_TOPICS_RETRY_MS
+            for name, queues in lacking.items():
+                self._propose_quietly(self._with_ends(CreateTopic(name, queues)))
 
     # ---------------------------------------------------------------- members
 

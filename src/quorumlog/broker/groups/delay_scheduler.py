@@ -3,12 +3,17 @@
 A delayed message lies in the level's queue of SCHEDULE_TOPIC_XXXX, with the place where it belongs in
 its properties. Who is master copies it there in a producer's session of the log, one a level, in which a
 message's number is its offset in the queue. So the log itself knows how far each level is released, and
-a master that takes over, or does not know what came of its last append, releases nothing twice."""
+a master that takes over, or does not know what came of its last append, releases nothing twice.
+
+When a message is due follows from its store time and this machine's wall clock. Clocks may jump:
+whatever they say, a master waits no longer than the delay from when it first saw the message there.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +47,8 @@ BATCH_MESSAGES = 256
 BATCH_BYTES = 1 << 20
 TIMEOUT_MS = 5_000
 RETRY_MS = 200.0
+SIGHTINGS = 16
+"""Of one delay: so much of it a message may be late where clocks have jumped."""
 
 
 def session_of(level: int, begin: int) -> str:
@@ -59,7 +66,9 @@ class _Level:
     """Of this master's session; None: it has opened none yet."""
     is_busy: bool = False
     next_look_ms: float = 0.0
-    """By the wall clock: nothing is due before."""
+    """Nothing is due before."""
+    sightings: deque[tuple[int, float]] = field(default_factory=deque)
+    """(offset, when): what lies below the offset is due then, whatever the wall clock says."""
 
     @property
     def key(self) -> QueueKey:
@@ -91,6 +100,7 @@ class DelayScheduler:
         self._begin_of = begin_of
         self._levels: dict[int, _Level] = {}
         self.released = 0
+        self._now_ms = 0.0
 
     def lead(self, is_master: bool) -> None:
         """What an earlier master knew is asked anew."""
@@ -98,13 +108,26 @@ class DelayScheduler:
         if is_master:
             self._levels = {n: _Level(n, self._begin_of(n)) for n in range(1, LEVELS + 1)}
 
-    def tick(self) -> None:
-        now_ms = self._wall_ms()
+    def tick(self, now_ms: float) -> None:
+        """`now_ms`: a clock that does not jump."""
+        self._now_ms = now_ms
         for number, level in list(self._levels.items()):
             if level.begin != self._begin_of(number):
                 level = self._levels[number] = _Level(number, self._begin_of(number))
+            self._sight(level)
             if not level.is_busy and now_ms >= level.next_look_ms:
                 self._step(level)
+
+    def _sight(self, level: _Level) -> None:
+        queue = self._broker.queues.get(level.key)
+        stop, delay_ms = (0 if queue is None else queue.max_offset), self._delays_ms[level.number - 1]
+        seen = level.sightings
+        while seen and level.next_offset is not None and seen[0][0] <= level.next_offset:
+            seen.popleft()
+        last_stop, last_due_ms = seen[-1] if seen else (level.next_offset or 0, float("-inf"))
+        due_ms = self._now_ms + delay_ms
+        if stop > last_stop and due_ms - last_due_ms >= delay_ms / SIGHTINGS:
+            seen.append((stop, due_ms))
 
     def _step(self, level: _Level) -> None:
         queue = self._broker.queues.get(level.key)
@@ -127,7 +150,7 @@ class DelayScheduler:
         level.next_look_ms = at_ms
 
     def _later(self, level: _Level) -> None:
-        self._again(level, self._wall_ms() + RETRY_MS)
+        self._again(level, self._now_ms + RETRY_MS)
 
     # ---------------------------------------------------------------- what is released already
 
@@ -184,13 +207,17 @@ class DelayScheduler:
 
     def _release(self, level: _Level, records: RecordBatch) -> None:
         due_ms = records.columns.store_times_ms + self._delays_ms[level.number - 1]
-        count = int(np.searchsorted(np.maximum.accumulate(due_ms), self._wall_ms(), side="right"))
+        wall_ms, now_ms = self._wall_ms(), self._now_ms
+        assert level.next_offset is not None and level.epoch is not None
+        overdue_stop = max((stop for stop, at_ms in level.sightings if at_ms <= now_ms), default=0)
+        count = int(np.searchsorted(np.maximum.accumulate(due_ms), wall_ms, side="right"))
+        count = min(max(count, overdue_stop - level.next_offset), len(records))
         if not count:
-            self._again(level, float(due_ms[0]))
+            at_last_ms = level.sightings[0][1] if level.sightings else now_ms + RETRY_MS
+            self._again(level, min(now_ms + float(due_ms[0]) - wall_ms, at_last_ms))
             return
         due = records.select(np.arange(count))
         moved = moved_records(due, self._targets(due), (REAL_TOPIC, REAL_QUEUE, DELAY))
-        assert level.next_offset is not None and level.epoch is not None
         place = SessionPlace(level.session, level.epoch, level.next_offset - level.begin)
 
         def done(outcome: AppendOutcome) -> None:

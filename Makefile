@@ -15,8 +15,8 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
-    sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
+.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-broker sim-groups check-kv mutants nemesis nemesis-long \
+    nemesis-brokers sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -50,7 +50,7 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# Tests in virtual time two at a time, then those with members and Spark one by one (tests/conftest.py).
+# Two at a time: those with Spark in one process, those with members a file in one (tests/conftest.py).
 PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMP)  ## every test
@@ -73,6 +73,12 @@ sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
 	$(BIN)/python -m quorumlog.kv.simulated 1 $(SEEDS)
 
+sim-broker: $(STAMP)  ## the same for brokers on a replicated log: make sim-broker SEEDS=300
+	$(BIN)/python -m quorumlog.broker.simulated 1 $(SEEDS)
+
+sim-groups: $(STAMP)  ## the same for consumer groups and delayed messages: make sim-groups SEEDS=300
+	$(BIN)/python -m quorumlog.broker.groups.simulated 1 $(SEEDS)
+
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600
 
@@ -89,6 +95,9 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 	$(BIN)/python -m nemesis --minutes 10 --retention 1000000 --rate 0 --dir nemesis-out/dropping
 	$(BIN)/python -m nemesis --rounds 1 --hold 600 --fault busy --rate 0 --dir nemesis-out/busy
 	$(BIN)/python -m nemesis --rounds 100 --hold 1 --fault kill --dir nemesis-out/kills
+
+nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
+	$(BIN)/python -m nemesis.brokers $(OPTIONS)
 
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink

@@ -2,6 +2,7 @@
 
 Read in this order: `member_processes` (`quorumlog serve` as processes), `proxy` (a network between them
 that can be cut), `machines` (state machines that they run), `producer` (appends without end), `faults`
-(a leader lost, and timed), `directories` (what the stopped members hold), `broker_process`
-(`quorumlog broker serve`), the room `rocketmq` (RocketMQ's Java classes), `signals`, `plot`.
+(a leader lost, and timed), `directories` (what the stopped members hold), `broker_process` (`quorumlog
+broker serve`), `broker_cluster` (three of them on a replicated log), the room `rocketmq` (RocketMQ's
+Java classes), `signals`, `plot`.
 """

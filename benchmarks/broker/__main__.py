@@ -1,6 +1,6 @@
 """Messages a second and CPU per message, beside RocketMQ's Java broker in the same run.
 
-    python -m benchmarks.broker [--seconds 5] [--flush SYNC_FLUSH] [--only-ours]
+    python -m benchmarks.broker [--seconds 5] [--flush SYNC_FLUSH] [--dledger] [--only-ours]
 
 The load is the same: so many senders that each wait for an answer, bodies of the same size, four queues.
 Each system is loaded by its own client in a process of its own; the client of quorumlog joins what its
@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.broker_cluster import BrokerCluster
 from harness.broker_process import BrokerProcess
 from harness.rocketmq.java_broker import JavaBroker
 from harness.rocketmq.store_tool import Unavailable, class_path
@@ -76,14 +77,23 @@ async def send(address: str, load: Load, body_bytes: int, seconds: float) -> flo
         return sent / (time.monotonic() - begin)
 
 
-def measure_ours(folder: Path, flush: str, seconds: float) -> dict[tuple[Load, int], Figure]:
+def measure_ours(
+    folder: Path, flush: str, seconds: float, *, dledger: bool
+) -> dict[tuple[Load, int], Figure]:
     figures = {}
     mode = "sync" if flush == "SYNC_FLUSH" else "async"
-    with BrokerProcess(folder, "--flush", mode, topics="bench:4") as process:
+    made: BrokerCluster | BrokerProcess
+    if dledger:
+        made = BrokerCluster(folder, "--flush", mode, topics="bench:4")
+    else:
+        made = BrokerProcess(folder, "--flush", mode, topics="bench:4")
+    with made:
+        pids = made.pids if isinstance(made, BrokerCluster) else [made.pid]
+        address = made.servers if isinstance(made, BrokerCluster) else made.address
         for load in LOADS:
             for body_bytes in BODIES:
-                cpu = cpu_seconds(process.pid)
-                arguments = ["--address", process.address, json.dumps([*load, body_bytes, seconds])]
+                cpu = sum(map(cpu_seconds, pids))
+                arguments = ["--address", address, json.dumps([*load, body_bytes, seconds])]
                 done = subprocess.run(
                     [sys.executable, "-m", "benchmarks.broker", *arguments],
                     capture_output=True,
@@ -91,22 +101,22 @@ def measure_ours(folder: Path, flush: str, seconds: float) -> dict[tuple[Load, i
                     check=True,
                 )
                 per_second = float(done.stdout)
-                used = cpu_seconds(process.pid) - cpu
+                used = sum(map(cpu_seconds, pids)) - cpu
                 figures[load, body_bytes] = Figure(per_second, used / per_second / seconds * 1e6)
     return figures
 
 
 def measure_java(
-    classes: str, folder: Path, flush: str, seconds: float
+    classes: str, folder: Path, flush: str, seconds: float, *, dledger: bool
 ) -> dict[tuple[Load, int], Figure]:
     figures = {}
-    with JavaBroker(classes, folder, flush=flush) as broker:
+    with JavaBroker(classes, folder, flush=flush, dledger=dledger) as broker:
         broker.load(16, 1, 128, 3.0)  # its compiler has seen every path once
         for load in LOADS:
             for body_bytes in BODIES:
-                cpu = cpu_seconds(broker.pid)
+                cpu = sum(map(cpu_seconds, broker.pids))
                 per_second = broker.load(load.senders, load.batch, body_bytes, seconds)
-                used = cpu_seconds(broker.pid) - cpu
+                used = sum(map(cpu_seconds, broker.pids)) - cpu
                 figures[load, body_bytes] = Figure(per_second, used / per_second / seconds * 1e6)
     return figures
 
@@ -116,6 +126,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
     parser.add_argument("--flush", choices=FLUSHES, help="only this one")
     parser.add_argument("--only-ours", action="store_true", help="without the Java broker")
+    parser.add_argument(
+        "--dledger",
+        action="store_true",
+        help="three members of a replicated log, Java's in DLedger mode",
+    )
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("load", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -133,10 +148,12 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for flush in [options.flush] if options.flush else FLUSHES:
         with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
-            ours = measure_ours(Path(folder) / "ours", flush, options.seconds)
+            ours = measure_ours(Path(folder) / "ours", flush, options.seconds, dledger=options.dledger)
             theirs: dict[tuple[Load, int], Figure] = {}
             if classes:
-                theirs = measure_java(classes, Path(folder) / "java", flush, options.seconds)
+                theirs = measure_java(
+                    classes, Path(folder) / "java", flush, options.seconds, dledger=options.dledger
+                )
         for (load, body_bytes), figure in ours.items():
             what = f"| {flush} | {load.name} | {body_bytes} B"
             row = f"{what} | {figure.per_second:,.0f} | {figure.cpu_us:.0f}"

@@ -45,6 +45,13 @@ public class StoreTool {
         config.setFlushDiskType(FlushDiskType.valueOf(args[6]));
         config.setCheckCRCOnRecover(true);
         config.setDiskMaxUsedSpaceRatio(95);
+        String dledgerPort = System.getProperty("dledger.port");
+        if (dledgerPort != null) {
+            config.setEnableDLegerCommitLog(true);
+            config.setdLegerGroup("tool");
+            config.setdLegerSelfId("n0");
+            config.setdLegerPeers("n0-localhost:" + dledgerPort);
+        }
         BrokerConfig broker = new BrokerConfig();
         store = new DefaultMessageStore(config, new BrokerStatsManager(broker),
             (topic, queueId, offset, tagsCode, time, filter, properties) -> { }, broker, new ConcurrentHashMap<>());

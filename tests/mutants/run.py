@@ -30,6 +30,8 @@ PARTS = (
     "sessions",
     "machines",
     "stores",
+    "brokers",
+    "groups",
     "reads",
 )
 for part in PARTS:

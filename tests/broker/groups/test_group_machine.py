@@ -99,6 +99,8 @@ def test_a_topic_made_again_shows_nothing_of_the_old_one() -> None:
     said(machine, CreateTopic("orders", 2, begins=(9, 4)))
     assert machine.state.topics["orders"].begins == (9, 4)
     assert not machine.state.groups["billing"].offsets
+    said(machine, CreateTopic("taken-over", 1, begins=(9,)))  # nobody has deleted anything of it
+    assert machine.state.topics["taken-over"].begins == (0,)
     said(machine, UpdateTopic("orders", queues=4, begins=(0, 0, 5, 6)))
     said(machine, TrimQueues((("orders", 1, 6), ("orders", 0, 2), ("gone", 0, 1))))
     assert machine.state.topics["orders"].begins == (9, 6, 5, 6)

@@ -7,7 +7,7 @@ import itertools
 
 import msgspec
 
-from quorumlog.broker.client.async_broker_client import _Link
+from quorumlog.broker.client.async_link import Link
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
     Encoded,
@@ -55,7 +55,7 @@ class MasterLink:
         self.timeout_s = timeout_ms / 1000
         self.own_host = bytes(8)
         self._known = parse_servers(servers)
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, Link] = {}
         self._dialing: dict[str, asyncio.Lock] = {}
         self._master: str | None = None
         self._finding: asyncio.Task[str] | None = None
@@ -170,17 +170,17 @@ class MasterLink:
         finally:
             link.waiting.pop(request_id, None)
 
-    async def _connected(self, address: str, limit_s: float) -> _Link:
+    async def _connected(self, address: str, limit_s: float) -> Link:
         async with self._dialing.setdefault(address, asyncio.Lock()):
             link = self._links.get(address)
             if link is not None and not link.closed:
                 return link
             loop = asyncio.get_running_loop()
             host, port = parse_address(address)
-            made: _Link | None = None
+            made: Link | None = None
             try:
                 async with asyncio.timeout(limit_s):
-                    _, made = await loop.create_connection(_Link, host, port)
+                    _, made = await loop.create_connection(Link, host, port)
                     answer: asyncio.Future[Frame] = loop.create_future()
                     made.waiting[0] = (answer, False)
                     made.write(hello())

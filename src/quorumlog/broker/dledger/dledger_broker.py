@@ -20,6 +20,7 @@ from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, MessageMachines
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.old_log import OldLog
 from quorumlog.broker.queues.consume_queue import ConsumeQueue
 from quorumlog.broker.serving.broker_service import Puts, QueueTable, Reads, Waits
 from quorumlog.broker.serving.broker_session import BrokerSession
@@ -102,9 +103,10 @@ class DLedgerBroker:
         brokers: Mapping[str, str],
         topics: TopicTable,
         extensions: Sequence[BrokerExtension] = (),
+        old_log: OldLog | None = None,
     ) -> None:
         """`root`: for queues and index. `brokers`: where each member's broker is reached, by member id.
-        Raises ConfigError."""
+        `old_log`: what lies below the first entry. Raises ConfigError."""
         slave_id_of(member_id)
         self.member_id = member_id
         self.brokers = dict(brokers)
@@ -117,8 +119,15 @@ class DLedgerBroker:
         """Told which queues have grown, on the thread that applies."""
         self.filler = MessageFiller(lambda key: self.topics_table.takes(key), self._leads_in)
         self.machine_of_messages = MessageMachines(
-            disk, root, config, self.filler, lambda keys: self.grown(keys), self._first_position
+            disk,
+            root,
+            config,
+            self.filler,
+            lambda keys: self.grown(keys),
+            self._first_position,
+            old_log,
         )
+        self.old_log = old_log
         self.member: DoorMember
         self.puts: Puts
         self.reads: Reads
@@ -158,8 +167,10 @@ class DLedgerBroker:
             member,
             self.filler,
             self.machine_of_messages,
+            reads,
             lambda: self.role.state,
             self.refusal_of,
+            self.old_log,
         )
         self.role.add_listener(self.log.role_changed)
         self.puts, self.reads, self.waiting = puts(self.log), reads, waiting
@@ -189,12 +200,16 @@ class DLedgerBroker:
     def ended(self) -> None:
         """The member has stopped."""
         self.machine_of_messages.close()
+        if self.old_log is not None:
+            self.old_log.close()
 
     def _leads_in(self) -> int | None:
         return self.member.leads_in if self._is_open else None
 
     def _first_position(self) -> int:
         """Any thread."""
+        if self.old_log is not None:
+            return self.old_log.first_position
         return self.member.node().store.begin.position if self._is_open and self.member.is_up else 0
 
     # ---------------------------------------------------------------- as a store
@@ -321,8 +336,8 @@ class DLedgerBroker:
         if self.member.is_up:
             node = self.member.node()
             problems += node.problems()
-            begin, end, durable = node.store.begin, node.store.end, node.store.durable
-            min_offset, max_offset, flushed_offset = begin.position, end.position, durable.position
+            end, durable = node.store.end, node.store.durable
+            min_offset, max_offset, flushed_offset = self.log.min_offset, end.position, durable.position
             confirm_offset = self.log.confirm_offset
             flush = f"log: {node.config.storage.flush}"
         if self.role.why_not:

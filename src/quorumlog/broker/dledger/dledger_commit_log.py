@@ -10,11 +10,12 @@ import numpy as np
 
 from quorumlog.broker.commit_log.put_turn import PutTurn
 from quorumlog.broker.dledger.broker_role import RoleState
-from quorumlog.broker.dledger.message_entries import BODY_OFFSET, MACHINE_NAME, entries_of
+from quorumlog.broker.dledger.message_entries import BODY_OFFSET, MACHINE_NAME, entries_of, records_of
 from quorumlog.broker.dledger.message_filler import Filled, MessageFiller
 from quorumlog.broker.dledger.message_machine import MessageMachines
 from quorumlog.broker.message_log import (
     LogRecords,
+    PutOutcome,
     PutRequest,
     Role,
     RoleListener,
@@ -22,9 +23,12 @@ from quorumlog.broker.message_log import (
 from quorumlog.broker.messages.message import PutResult, PutStatus
 from quorumlog.broker.messages.record import BLANK_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.old_log import OldLog
+from quorumlog.broker.serving.broker_service import Reads
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import BodyTooLarge, LedgerError
+from quorumlog.errors import BodyTooLarge, LedgerError, OutcomeUnknown, StoreFailure
 from quorumlog.node import AppendOutcome, DoorMember
+from quorumlog.node.pending_appends import SessionPlace
 
 PUT_TIMEOUT_MS = 5_000
 BATCH_BYTES = 16 << 20
@@ -39,21 +43,27 @@ class DLedgerCommitLog:
         member: DoorMember,
         filler: MessageFiller,
         machines: MessageMachines,
+        reads: Reads,
         state: Callable[[], RoleState],
         refusal: Callable[[LedgerError], LedgerError],
+        old_log: OldLog | None = None,
     ) -> None:
         """`refusal`: an error of the log as a client of the broker is to have it."""
         self._member = member
         self._filler = filler
         self._machines = machines
+        self._reads = reads
         self._state = state
         self._refusal = refusal
+        self._old_log = old_log
         self._listeners: list[RoleListener] = []
 
     # ---------------------------------------------------------------- MessageLog
 
     @property
     def min_offset(self) -> int:
+        if self._old_log is not None:
+            return self._old_log.first_position
         return self._member.node().store.begin.position
 
     @property
@@ -81,6 +91,15 @@ class DLedgerCommitLog:
     def store_host(self) -> bytes:
         return self._filler.store_host
 
+    def put_in_session(
+        self, records: RecordBatch, place: SessionPlace, done: Callable[[PutOutcome], None]
+    ) -> None:
+        """Records of one queue, at this place in their producer's session: stored once, however often
+        they are put, and `done` gets where they stand. Only on the master; between turns."""
+        turn = PutTurn([PutRequest(records, True, done)], BATCH_BYTES + BLANK_BYTES, self._filler.takes)
+        if turn.requests:
+            self._member.enter(lambda: self._append(turn, place))
+
     def put(self, requests: Sequence[PutRequest]) -> None:
         limit = self._member.node().config.storage.append_limit_bytes if self._member.is_up else 0
         accepted = []
@@ -99,7 +118,7 @@ class DLedgerCommitLog:
         if turn.requests:
             self._member.enter(lambda: self._append(turn))
 
-    def _append(self, turn: PutTurn) -> None:
+    def _append(self, turn: PutTurn, place_in_session: SessionPlace | None = None) -> None:
         batch = entries_of(turn.records)
         filled: list[Filled] = []
 
@@ -109,9 +128,11 @@ class DLedgerCommitLog:
                 for request in turn.requests:
                     request.done(error)
                 return
-            (place,) = filled
-            assert place.first_index == outcome.first_index, (place.first_index, outcome)
-            self._answer(turn, place)
+            if filled and len(filled[0].positions) == len(turn.records):
+                assert filled[0].first_index == outcome.first_index, (filled[0], outcome)
+                self._answer(turn, filled[0])
+            else:
+                self._find(turn, outcome)
 
         self._filler.checked = batch  # PutTurn has looked at it
         try:
@@ -121,11 +142,42 @@ class DLedgerCommitLog:
                 PUT_TIMEOUT_MS,
                 done,
                 self,
+                place=place_in_session,
                 filled=lambda place: filled.append(cast(Filled, place)),
                 awaits_results=False,
             )
         finally:
             self._filler.checked = None
+
+    def _find(self, turn: PutTurn, receipt: AppendReceipt) -> None:
+        """Some of it was stored before: where, the log knows."""
+        store = self._member.node().store
+
+        def read() -> Filled:
+            records = []
+            for part in receipt.parts:
+                index, stop_index = part.first_index, part.first_index + part.count
+                while index < stop_index:
+                    _, batch = store.read_from(index, stop_index, BATCH_BYTES)
+                    records.append(records_of(batch).joined())
+                    index += batch.count
+            found = RecordBatch.contiguous(
+                b"".join([each.buffer for each in records]),
+                np.concatenate([each.sizes for each in records]),
+            ).columns
+            times = found.store_times_ms
+            return Filled(
+                receipt.first_index, found.queue_offsets, found.physical_offsets, int(times[0])
+            )
+
+        def answer(found: Filled | LedgerError | StoreFailure) -> None:
+            if isinstance(found, Filled):
+                self._answer(turn, found)
+                return
+            (request,) = turn.requests
+            request.done(OutcomeUnknown(f"it is stored, and could not be read: {found}"))
+
+        self._reads.submit(read, answer)
 
     @staticmethod
     def _answer(turn: PutTurn, place: Filled) -> None:
@@ -153,7 +205,13 @@ class DLedgerCommitLog:
         return LogRecords(position, records, position + size)
 
     def read_bytes(self, position: int, size_bytes: int) -> bytes:
-        return self._member.node().store.read_bytes(position, size_bytes)
+        old = b""
+        if self._old_log is not None and position < self._old_log.end_position:
+            old = self._old_log.read_bytes(position, size_bytes)
+            position, size_bytes = position + len(old), size_bytes - len(old)
+            if not size_bytes:
+                return old
+        return old + self._member.node().store.read_bytes(position, size_bytes)
 
     def stored_offset(self, key: QueueKey) -> int:
         """Behind the last message of a queue that any reader may know of; a slave cannot tell."""

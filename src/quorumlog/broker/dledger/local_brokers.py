@@ -11,6 +11,7 @@ from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.dledger.dledger_door import DLedgerDoor
 from quorumlog.broker.dledger.extension import BrokerExtension
+from quorumlog.broker.old_log import OldLog, taken_over
 from quorumlog.server import LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
@@ -30,6 +31,7 @@ class LocalBrokers:
         topics: Mapping[str, int] | None = None,
         config: MessageStoreConfig = SMALL_INDEX,
         extensions: Callable[[str], Sequence[BrokerExtension]] = lambda member_id: (),
+        starts: bool = True,
         **cluster: Any,
     ) -> None:
         """`extensions`: of a member, by its id. `cluster`: as of `LocalCluster`."""
@@ -38,19 +40,23 @@ class LocalBrokers:
         self.brokers: dict[str, DLedgerBroker] = {}
         self._topics = topics
         self._config = config
+        self._starts = starts
         self._extensions = extensions
         self._folder = tempfile.TemporaryDirectory(prefix="quorumlog-broker-")
         self.cluster = LocalCluster(members, doors=self._doors, **cluster)
 
     def _doors(self, member_id: str) -> list[DLedgerDoor]:
+        disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
+        old = taken_over(disk, directory)
         broker = self.brokers[member_id] = DLedgerBroker(
-            OsDisk(),
+            disk,
             str(Path(self._folder.name) / member_id),
             self._config,
             member_id=member_id,
             brokers=self.addresses,
             topics=FixedTopics(self._topics),
             extensions=self._extensions(member_id),
+            old_log=None if old is None else OldLog(disk, directory, old),
         )
         return [DLedgerDoor(broker, self.addresses[member_id])]
 
@@ -59,8 +65,13 @@ class LocalBrokers:
         """For `quorumlog.broker.connect`."""
         return ",".join(self.addresses.values())
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
         self.cluster.start()
+
+    def __enter__(self) -> Self:
+        """They run, unless they are to be made of classic stores first: `starts` is False then."""
+        if self._starts:
+            self.start()
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -21,6 +21,7 @@ from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
 from quorumlog.broker.messages.record import LEAST_RECORD_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
+from quorumlog.broker.old_log import OldLog
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.dispatcher import Dispatcher
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexService
@@ -66,9 +67,11 @@ class MessageMachine(StateMachine):
         config: MessageStoreConfig,
         grown: Grown,
         first_position: Callable[[], int],
+        old_log: OldLog | None = None,
     ) -> None:
         """`grown` is told which queues have grown, on the thread that applies. `first_position`: where
-        the log begins by now. Raises StoreFailure."""
+        the log begins by now. `old_log`: what is dispatched before the first entry. Raises
+        StoreFailure."""
         wipe(disk, root)
         self._disk = disk
         self._grown = grown
@@ -88,11 +91,28 @@ class MessageMachine(StateMachine):
         """Behind the last record that was dispatched."""
         self.last_time_ms = 0
         self.dispatched_messages = 0
+        self._old_log = old_log
+        """None: there is none, or it is dispatched."""
+
+    def _begin(self) -> None:
+        """Raises StoreFailure, DiskFull, QueueHole."""
+        old, self._old_log = self._old_log, None
+        if old is None:
+            return
+        self._dispatcher.begins_anywhere = True  # the oldest files of the store may have expired
+        for found in old.records():
+            if len(found.records):
+                self._names_ms = int(found.records.columns.store_times_ms[0])
+                self._dispatcher.dispatch(found)
+        self._dispatcher.begins_anywhere = False
+        self.last_time_ms = self._dispatcher.last_time_ms
+        self.end_position = old.end_position
 
     # ---------------------------------------------------------------- entries
 
     def apply(self, batch: EntryBatch, first_index: int) -> list[Result] | None:
         """Raises QueueHole if a message is not the next one of its queue."""
+        self._begin()
         results: list[Result] | None = None
         if int(batch.sizes.min()) >= BODY_OFFSET + LEAST_RECORD_BYTES:
             good = records_of(batch).columns.good
@@ -139,16 +159,19 @@ class MessageMachine(StateMachine):
     # ---------------------------------------------------------------- questions
 
     def query(self, question: bytes) -> bytes:
+        self._begin()
         rows = [(key.topic, key.queue_id, queue.max_offset) for key, queue in self.queues.items()]
         return msgspec.msgpack.encode(QueueEndsAnswer(rows, self.last_time_ms))
 
     # ---------------------------------------------------------------- snapshots
 
     def save(self, writer: SnapshotWriter) -> None:
+        self._begin()
         head = machine_snapshot.head_of(self.end_position, self.last_time_ms, self.queues, self.index)
         machine_snapshot.save(writer, head, self.queues, self.index)
 
     def load(self, reader: SnapshotReader) -> None:
+        self._old_log = None  # a snapshot has it
         head = machine_snapshot.load(reader, self.queues, self.index)
         self.end_position, self.last_time_ms = head.end_position, head.last_time_ms
         self._grown([QueueKey(row.topic, row.queue_id) for row in head.queues])
@@ -178,11 +201,12 @@ class MessageMachines:
         filler: MessageFiller,
         grown: Grown,
         first_position: Callable[[], int],
+        old_log: OldLog | None = None,
     ) -> None:
         self.filler = filler
         self.newest: MessageMachine | None = None
         """None: the log does not bind it yet."""
-        self._made_with = disk, root, config, grown, first_position
+        self._made_with = disk, root, config, grown, first_position, old_log
 
     def __call__(self) -> MessageMachine:
         """On the thread that applies."""

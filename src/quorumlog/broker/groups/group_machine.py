@@ -40,7 +40,9 @@ from quorumlog.state_machine import (
 MACHINE_NAME = "broker-groups"
 FORMAT = 1
 _encode = msgspec.msgpack.Encoder(order="sorted").encode
-_saved = msgspec.msgpack.Decoder(tuple[int, list[tuple[str, Topic]], list[GroupRow], dict[int, int]])
+_saved = msgspec.msgpack.Decoder(
+    tuple[int, list[tuple[str, Topic]], list[GroupRow], dict[int, int], list[str]]
+)
 
 
 class GroupFeed:
@@ -143,13 +145,15 @@ def group_rows(state: GroupState, name: str = "") -> list[GroupRow]:
 
 def saved_bytes(state: GroupState) -> bytes:
     """The same bytes for equal states, however they came to be."""
-    return _encode((FORMAT, sorted(state.topics.items()), group_rows(state), state.delayed))
+    return _encode(
+        (FORMAT, sorted(state.topics.items()), group_rows(state), state.delayed, sorted(state.ended))
+    )
 
 
 def loaded_state(data: bytes) -> GroupState:
     """Raises ProtocolViolation for what is no saved state of this format."""
     try:
-        form, topics, groups, delayed = _saved.decode(data)
+        form, topics, groups, delayed, ended = _saved.decode(data)
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"these are no saved topics and groups: {error}") from None
     if form != FORMAT:
@@ -158,7 +162,7 @@ def loaded_state(data: bytes) -> GroupState:
         row.group: Group(row.generation, row.members, {(t, q): at for t, q, at in row.offsets})
         for row in groups
     }
-    return GroupState(dict(topics), loaded, delayed)
+    return GroupState(dict(topics), loaded, delayed, frozenset(ended))
 
 
 def _nobody() -> None:

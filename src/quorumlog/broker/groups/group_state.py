@@ -71,6 +71,9 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     groups: dict[str, Group]
     delayed: dict[int, int]
     """Where a delay level begins in its queue: its releases are counted from there; 0 if not named."""
+    ended: frozenset[str] = frozenset()
+    """Topics that were deleted: one of that name that is made again shows nothing of the old one. Of any
+    other name all is shown, such as what a store held before it had groups."""
 
 
 def empty_state() -> GroupState:
@@ -123,13 +126,15 @@ def topic_of(state: GroupState, name: str) -> Topic:
     return topic
 
 
-def _begins(given: tuple[int, ...], count: int) -> tuple[int, ...]:
-    return (given + (0,) * count)[:count]
+def _begins(state: GroupState, name: str, given: tuple[int, ...], count: int) -> tuple[int, ...]:
+    return (given + (0,) * count)[:count] if name in state.ended else (0,) * count
 
 
 def _create_topic(state: GroupState, command: CreateTopic) -> GroupState:
     check_topic_name(command.topic)
-    made = Topic(command.perm, command.retention_ms, _begins(command.begins, command.queues))
+    made = Topic(
+        command.perm, command.retention_ms, _begins(state, command.topic, command.begins, command.queues)
+    )
     there = state.topics.get(command.topic)
     if there is not None:
         if (there.queues, there.perm, there.retention_ms) == (made.queues, made.perm, made.retention_ms):
@@ -146,7 +151,7 @@ def _update_topic(state: GroupState, command: UpdateTopic) -> GroupState:
         raise BadRequest(
             f"topic {command.topic} has {there.queues} queues, which may be read still: not {queues}"
         )
-    begins = there.begins + _begins(command.begins, queues)[there.queues :]
+    begins = there.begins + _begins(state, command.topic, command.begins, queues)[there.queues :]
     changed = Topic(
         there.perm if command.perm is None else command.perm,
         there.retention_ms if command.retention_ms is None else command.retention_ms,
@@ -170,7 +175,7 @@ def _without_topics(state: GroupState, names: set[str]) -> GroupState:
         for group, each in state.groups.items()
     }
     topics = {name: topic for name, topic in state.topics.items() if name not in names}
-    return _replace(state, topics=topics, groups=groups)
+    return _replace(state, topics=topics, groups=groups, ended=state.ended | names)
 
 
 def _trim(state: GroupState, command: TrimQueues) -> GroupState:
@@ -202,12 +207,10 @@ def _create_group(state: GroupState, command: CreateGroup) -> GroupState:
     check_group_name(command.group)
     if command.group in state.groups:
         raise ConsumerGroupExists(f"there is a consumer group {command.group}")
-    first, second = _begins(command.begins, 2)
-    topics = {
-        **state.topics,
-        retry_topic(command.group): Topic(READ | WRITE, 0, (first,)),
-        dlq_topic(command.group): Topic(READ | WRITE, 0, (second,)),
-    }
+    topics = dict(state.topics)
+    for number, name in enumerate((retry_topic(command.group), dlq_topic(command.group))):
+        begins = _begins(state, name, command.begins[number : number + 1], 1)
+        topics[name] = Topic(READ | WRITE, 0, begins)
     return _with_group(_replace(state, topics=topics), command.group, Group())
 
 

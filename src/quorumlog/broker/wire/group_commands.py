@@ -39,7 +39,7 @@ class CreateTopic(Said, frozen=True, tag=1):
     retention_ms: Milliseconds = 0
     """Older messages are not shown any more; 0: as long as the log has them."""
     begins: Annotated[tuple[Offset, ...], Meta(max_length=MOST_QUEUES)] = ()
-    """Ends of queues that a topic of this name had before: the leader fills them in."""
+    """Ends of the queues, which count if a topic of this name was deleted: the leader fills them in."""
 
 
 class UpdateTopic(Said, frozen=True, tag=2):
@@ -69,7 +69,7 @@ class CreateGroup(Said, frozen=True, tag=5):
 
     group: Name
     begins: Annotated[tuple[Offset, ...], Meta(max_length=2)] = ()
-    """Ends of those two topics' queues, if there was a group of this name before."""
+    """Ends of those two topics' queues, as in CreateTopic."""
 
 
 class DeleteGroup(Said, frozen=True, tag=6):

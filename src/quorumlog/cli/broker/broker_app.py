@@ -7,8 +7,9 @@ import typer
 from quorumlog.cli.broker.consume import consume
 from quorumlog.cli.broker.dev import dev
 from quorumlog.cli.broker.groups import group_app
-from quorumlog.cli.broker.look import dump, inspect, recover, verify
+from quorumlog.cli.broker.look import convert, dump, inspect, recover, verify
 from quorumlog.cli.broker.serve import serve
+from quorumlog.cli.broker.takeover import takeover
 from quorumlog.cli.broker.topics import topic_app
 from quorumlog.cli.broker.use import pull, query, send, status
 
@@ -16,7 +17,7 @@ broker_app = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     subcommand_metavar=(
-        "serve|dev|topic|send|consume|pull|query|group|status|inspect|verify|dump|recover"
+        "serve|dev|topic|send|consume|pull|query|group|status|inspect|verify|dump|recover|convert|takeover"
     ),
 )
 
@@ -42,3 +43,5 @@ broker_app.command()(inspect)
 broker_app.command()(verify)
 broker_app.command()(dump)
 broker_app.command()(recover)
+broker_app.command()(convert)
+broker_app.command()(takeover)

@@ -17,7 +17,7 @@ Server = Annotated[
     str,
     typer.Option(
         "--server",
-        help="Address of the broker.",
+        help="Address of the broker; of several on a replicated log, HOST:PORT,... the master is found.",
         envvar="QUORUMLOG_BROKER",
         metavar="HOST:PORT",
     ),
@@ -38,6 +38,11 @@ StoreDirectory = Annotated[
 class Flush(Enum):
     SYNC = "sync"
     ASYNC = "async"
+
+
+class BrokerRoleName(Enum):
+    CLASSIC = "classic"
+    DLEDGER = "dledger"
 
 
 def topics_of(text: str) -> dict[str, int]:

@@ -183,7 +183,12 @@ class NodeParts:
             host.wall_clock_ms,
         )
         self.members = MemberChanges(
-            config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading
+            config,
+            self.raft,
+            self.transfers,
+            self.log_state,
+            node.propose_control,
+            node.refusal_unless_leading,
         )
         self.drops = LogDrops(directory, self.raft, host, node.carry_out_all)
         self.replacement = LogReplacement(

@@ -31,6 +31,8 @@ class Readers(NamedTuple):
     """Partitions are spread over these."""
     others: tuple[str, ...] = ()
     """Asked where the preferred ones fail."""
+    servers: tuple[str, ...] = ()
+    """Where the members are by now."""
 
 
 NO_READERS = Readers()
@@ -57,6 +59,8 @@ class LedgerPartition(InputPartition):
     last_chain: int | None = None
     """chain_crc of the last entry. It is `previous_chain` of the next partition, so that all tasks
     together read one linked log, whichever members they read it from."""
+    servers: tuple[str, ...] = ()
+    """Where members are that the plan has learned of: those of the option may all have gone."""
 
     @property
     def count(self) -> int:
@@ -109,7 +113,9 @@ def plan(
     }
     chains.setdefault(first_index, 0 if first_index == 0 else None)
     return [
-        LedgerPartition(group, low, high, _in_turn(readers, number), chains[low], chains[high])
+        LedgerPartition(
+            group, low, high, _in_turn(readers, number), chains[low], chains[high], readers.servers
+        )
         for number, (low, high) in enumerate(pairwise(edges.tolist()))
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -41,8 +42,8 @@ class BrokerCluster:
 
     def __enter__(self) -> Self:
         try:
-            for name in self._processes:
-                self.start(name)
+            with ThreadPoolExecutor() as starting:
+                list(starting.map(self.start, self._processes))
         except BaseException:
             self.__exit__()
             raise

@@ -16,13 +16,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quorumlog.broker.client.async_broker_admin import AsyncBrokerAdmin, QueueLag
     from quorumlog.broker.client.async_broker_client import AsyncBrokerClient, connect_async
-    from quorumlog.broker.client.async_consumer import AsyncConsumer
-    from quorumlog.broker.client.async_producer import AsyncProducer
     from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
-    from quorumlog.broker.client.blocking_groups import BrokerAdmin, Consumer, Producer
     from quorumlog.broker.client.broker_results import PullResult, SendReceipt
+    from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin, QueueLag
+    from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
+    from quorumlog.broker.client.groups.async_producer import AsyncProducer
+    from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.messages.message import Message, StoredMessage
@@ -48,19 +48,19 @@ __all__ = [
 ]
 
 _WHERE = {
-    "AsyncBrokerAdmin": "client.async_broker_admin",
+    "AsyncBrokerAdmin": "client.groups.async_broker_admin",
     "AsyncBrokerClient": "client.async_broker_client",
-    "AsyncConsumer": "client.async_consumer",
-    "AsyncProducer": "client.async_producer",
-    "BrokerAdmin": "client.blocking_groups",
+    "AsyncConsumer": "client.groups.async_consumer",
+    "AsyncProducer": "client.groups.async_producer",
+    "BrokerAdmin": "client.groups.blocking_groups",
     "BrokerClient": "client.blocking_broker_client",
-    "Consumer": "client.blocking_groups",
+    "Consumer": "client.groups.blocking_groups",
     "Message": "messages.message",
     "MessageStore": "message_store",
     "MessageStoreConfig": "config",
-    "Producer": "client.blocking_groups",
+    "Producer": "client.groups.blocking_groups",
     "PullResult": "client.broker_results",
-    "QueueLag": "client.async_broker_admin",
+    "QueueLag": "client.groups.async_broker_admin",
     "SendReceipt": "client.broker_results",
     "StoredMessage": "messages.message",
     "connect": "client.blocking_broker_client",

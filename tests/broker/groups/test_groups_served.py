@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from quorumlog.broker import Message
-from quorumlog.broker.client.async_broker_admin import AsyncBrokerAdmin
-from quorumlog.broker.client.async_consumer import AsyncConsumer
-from quorumlog.broker.client.async_producer import AsyncProducer
-from quorumlog.broker.client.blocking_groups import BrokerAdmin, Consumer, Producer
+from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
+from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
+from quorumlog.broker.client.groups.async_producer import AsyncProducer
+from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
 from quorumlog.broker.errors import (
     GroupInUse,

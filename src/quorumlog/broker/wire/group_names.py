@@ -40,9 +40,7 @@ def delays_ms(text: str = DELAY_LEVELS) -> tuple[int, ...]:
     except (KeyError, ValueError):
         delays = ()
     if len(delays) != LEVELS:
-        raise BadRequest(
-            f"message_delay_level has {LEVELS} delays, as in {DELAY_LEVELS!r}, not {text!r}"
-        )
+        raise BadRequest(f"the delay levels are {LEVELS} words, as in {DELAY_LEVELS!r}, not {text!r}")
     return delays
 
 

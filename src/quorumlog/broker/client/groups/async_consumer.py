@@ -18,7 +18,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Self
 
-from quorumlog.broker.client.async_producer import AsyncProducer
 from quorumlog.broker.client.broker_results import SendReceipt
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -28,8 +27,9 @@ from quorumlog.broker.client.broker_verbs import (
     pulled_of,
     queues_of,
 )
-from quorumlog.broker.client.consumer_queue import ConsumerQueue, as_first_sent, wanted_tags
-from quorumlog.broker.client.master_link import MasterLink
+from quorumlog.broker.client.groups.async_producer import AsyncProducer
+from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue, as_first_sent, wanted_tags
+from quorumlog.broker.client.groups.master_link import MasterLink
 from quorumlog.broker.errors import (
     QueueOffsetOutOfRange,
     StaleGeneration,
@@ -337,7 +337,7 @@ class AsyncConsumer:
         """The group gets it again after a delay that grows with each time, or that of `delay_level`;
         after 16 times it goes to the group's %DLQ% topic."""
         if not 0 <= delay_level <= LEVELS:
-            raise BadRequest(f"delay_level is 1 to {LEVELS}, or 0; not {delay_level}")
+            raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
         properties = dict(message.properties)
         first_topic = properties.get(RETRY_TOPIC) or message.topic
         properties.setdefault(RETRY_TOPIC, first_topic)

@@ -24,7 +24,7 @@ from quorumlog.broker.client.broker_verbs import (
     encode_messages,
     receipt_of,
 )
-from quorumlog.broker.client.master_link import MasterLink
+from quorumlog.broker.client.groups.master_link import MasterLink
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.java_strings import java_hash
 from quorumlog.broker.messages.message import Message
@@ -136,7 +136,7 @@ class AsyncProducer:
         if not messages:
             raise BadRequest("a batch has one message at least")
         if not 0 <= delay_level <= LEVELS:
-            raise BadRequest(f"delay_level is 1 to {LEVELS}, or 0 for none; not {delay_level}")
+            raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0 for none; not {delay_level}")
         if self._waiting + len(messages) > MOST_WAITING:
             raise BadRequest(f"{self._waiting} messages wait to be sent: await some of them first")
         count = self._queues.get(messages[0].topic) or await self.queue_count(messages[0].topic)

@@ -15,7 +15,7 @@ from quorumlog.broker.client.broker_verbs import (
     pulled_of,
     queues_of,
 )
-from quorumlog.broker.client.master_link import MasterLink
+from quorumlog.broker.client.groups.master_link import MasterLink
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
-from quorumlog.broker.client.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
-from quorumlog.broker.client.async_consumer import EARLIEST, AsyncConsumer, Start
-from quorumlog.broker.client.async_producer import AsyncProducer, Selector
 from quorumlog.broker.client.broker_results import QueueInfo, SendReceipt
 from quorumlog.broker.client.broker_verbs import DEFAULT_TIMEOUT_MS
+from quorumlog.broker.client.groups.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
+from quorumlog.broker.client.groups.async_consumer import EARLIEST, AsyncConsumer, Start
+from quorumlog.broker.client.groups.async_producer import AsyncProducer, Selector
 from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.wire.broker_messages import RoleResponse
 from quorumlog.broker.wire.group_commands import GroupRow, TopicRow

@@ -3,6 +3,7 @@ and properties stay, UNIQ_KEY too; where they lie changes, and with it their mes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from quorumlog.broker.message_store import COMMIT_LOG_NAME, MessageStore
 from quorumlog.broker.messages.record import BLANK_BYTES, blank_record
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.offline_ledger import OfflineLedger
+from quorumlog.broker.old_log import OldLog, taken_over
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.disk import Disk, OsDisk, refusal
 from quorumlog.store.log.segment_list import SegmentList
@@ -43,6 +45,10 @@ def convert_to_classic(
             disk.make_directory(unfinished)
             files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
             messages = size_bytes = position = 0
+            for old in _of_old_log(disk, ledger.folder):
+                position = _write(files, old.joined(), position, config)
+                messages += len(old)
+                size_bytes += old.total_bytes
             for found in ledger.batches():
                 position = _write(files, found.records.joined(), position, config)
                 messages += len(found.records)
@@ -59,6 +65,20 @@ def convert_to_classic(
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()
     return Converted(messages, size_bytes, position, left_out)
+
+
+def _of_old_log(disk: Disk, folder: str) -> Iterator[RecordBatch]:
+    """What was taken over, below the first entry. Raises DirectoryDamaged, StoreFailure."""
+    record = taken_over(disk, folder)
+    if record is None:
+        return
+    old = OldLog(disk, folder, record)
+    try:
+        for found in old.records():
+            if len(found.records):
+                yield found.records
+    finally:
+        old.close()
 
 
 def _write(files: SegmentList, records: RecordBatch, position: int, config: MessageStoreConfig) -> int:

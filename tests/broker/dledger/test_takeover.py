@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from quorumlog.broker import Message, connect
+from quorumlog.broker.converter import convert_to_classic
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import PutResult
@@ -73,6 +74,12 @@ def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: 
             assert messages[:-1] == in_queue[-3:]
             assert messages[-1].body == b"behind the seam"
             assert client.status().min_offset == 0
+        for each in ("n0", "n1", "n2"):
+            brokers.cluster.stop(each)
+        back = convert_to_classic(str(tmp_path / "log" / "n0"), str(tmp_path / "back"), CONFIG)
+        assert (back.messages, back.left_out) == (len(old) + 1, 0)
+    with OfflineStore(str(tmp_path / "back")) as store:
+        assert store.verify()["problems"] == []
 
 
 def test_old_logs_that_differ_are_told_apart(tmp_path: Path) -> None:

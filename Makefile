@@ -15,7 +15,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover sim-broker check-kv \
+.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover sim-broker sim-groups check-kv \
     check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-brokers producer-proof sink-proof demo \
     bench bench-quick bench-peers bench-broker bench-kv broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
@@ -85,6 +85,9 @@ check-porcupine: $(STAMP)  ## the checker of the store's histories beside Porcup
 
 sim-broker: $(STAMP)  ## the same for brokers on a replicated log: make sim-broker SEEDS=300
 	$(BIN)/python -m quorumlog.broker.simulated 1 $(SEEDS)
+
+sim-groups: $(STAMP)  ## the same for consumer groups and delayed messages: make sim-groups SEEDS=300
+	$(BIN)/python -m quorumlog.broker.groups.simulated 1 $(SEEDS)
 
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600

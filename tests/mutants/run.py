@@ -32,6 +32,7 @@ PARTS = (
     "stores",
     "replicas",
     "brokers",
+    "groups",
     "reads",
     "failover",
     "replacing",

@@ -111,6 +111,10 @@ class MessageStore:
             self._lock.release()
             raise
 
+    def begin_of(self, key: QueueKey) -> int | None:
+        """All that its queues hold is shown."""
+        return 0
+
     # ---------------------------------------------------------------- recovery
 
     def _check_replicated(self) -> None:

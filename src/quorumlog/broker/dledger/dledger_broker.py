@@ -52,6 +52,12 @@ class TopicTable(Protocol):
     def counts(self) -> Mapping[str, int]:
         """Number of queues by topic."""
 
+    def begin(self, key: QueueKey) -> int | None:
+        """Nothing below is shown; None: nothing of the queue."""
+
+    def begin_to_read(self, key: QueueKey) -> int | None:
+        """The same, for who wants to read it. Raises the LedgerError that refuses it."""
+
 
 class _NoQueues:
     """Before the log binds the machine that has them."""
@@ -76,6 +82,12 @@ class FixedTopics:
 
     def counts(self) -> Mapping[str, int]:
         return self._topics or {}
+
+    def begin(self, key: QueueKey) -> int | None:
+        return 0
+
+    def begin_to_read(self, key: QueueKey) -> int | None:
+        return 0
 
 
 class DLedgerBroker:
@@ -225,10 +237,18 @@ class DLedgerBroker:
             raise LeaderNotReady("the queues of this member are not open yet", retry_after_ms=50)
         if self._reader is None or self._reader[0] is not machine:
             reader = StoreReader(
-                self.log, machine.queues, machine.index, self.topics_table.takes, self.log.stored_offset
+                self.log,
+                machine.queues,
+                machine.index,
+                self.topics_table.takes,
+                self.log.stored_offset,
+                self.topics_table.begin_to_read,
             )
             self._reader = machine, reader
         return self._reader[1]
+
+    def begin_of(self, key: QueueKey) -> int | None:
+        return self.topics_table.begin(key)
 
     @property
     def dispatched_messages(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import uvloop
 
-from quorumlog.broker.errors import NotReplicated
+from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated
 from quorumlog.broker.failover.failover_service import FailoverService
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
@@ -28,8 +28,10 @@ from quorumlog.broker.wire.broker_messages import (
     FailoverResponse,
     ReplicaRequest,
     ReplicaResponse,
+    RoleRequest,
     StatusResponse,
 )
+from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
 from quorumlog.server.connection import Connection, LoopTurn
@@ -40,6 +42,10 @@ from quorumlog.wire.framing import Frame
 log = logging.getLogger("quorumlog.broker")
 
 GC_THRESHOLD = 50_000
+NEEDS_DLEDGER = (
+    "groups, sessions, delays and topics that change need brokers with --role dledger; of a classic"
+    " broker, `pull` by offset"
+)
 
 
 class BrokerServer:
@@ -130,6 +136,9 @@ class BrokerServer:
                     session.answer(outcome)
 
             self.replica_requests.take(message, done)
+        elif isinstance(message, AnyGroupMessage | RoleRequest):
+            # No violation: a client need not know what only a broker on a replicated log does.
+            session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
         else:
             return False
         return True

@@ -48,6 +48,9 @@ class ServedStore(Protocol):
     def topics(self) -> Mapping[str, int] | None:
         """Numbers of queues by name, beside the queues that there are."""
 
+    def begin_of(self, key: QueueKey) -> int | None:
+        """Of a queue that there is: nothing below is shown; None: nothing of it."""
+
     @property
     def on_failure(self) -> Callable[[StoreFailure], None]: ...
 

@@ -192,10 +192,11 @@ class BrokerSession:
             key: QueueRow(
                 topic=key.topic,
                 queue_id=key.queue_id,
-                min_offset=queue.min_offset,
-                max_offset=queue.max_offset,
+                min_offset=max(queue.min_offset, begin),
+                max_offset=max(queue.max_offset, begin),
             )
             for key, queue in store.queues.items()
+            if (begin := store.begin_of(key)) is not None
         }
         for topic, count in (store.topics or {}).items():
             for queue_id in range(count):

@@ -34,8 +34,8 @@ class BrokerRunResult:
     trace_hash: int = 0
 
 
-def made_brokers(seed: int, faults: Sequence[str] = FAULTS) -> SimBrokers:
-    """None of which runs yet."""
+def made_cluster(seed: int, brokers: SimBrokers, faults: Sequence[str] = FAULTS) -> SimCluster:
+    """Of members with these brokers, none of which runs yet."""
     random = Random(seed)
     profile = draw_profile(random, 3)
     snapshot_entries = Random(f"{seed}:snapshots").choice((10, 10**6))
@@ -56,12 +56,11 @@ def made_brokers(seed: int, faults: Sequence[str] = FAULTS) -> SimBrokers:
         runs_machines=False,
         apply_ms=5.0,
     )
-    brokers = SimBrokers(TOPICS)
     cluster = brokers.cluster = SimCluster(random, profile, Trace(), brokers.machines_of)
     kinds = AcknowledgedAppends | ConditionalAppends  # of what the simulation's own clients append
     cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
     cluster.checkers.append(BrokersWatched(cluster, brokers))
-    return brokers
+    return cluster
 
 
 def run_brokers(
@@ -70,8 +69,8 @@ def run_brokers(
     """Same seed and arguments, same run. Raises nothing."""
     result = BrokerRunResult(seed)
     try:
-        brokers = made_brokers(seed, faults)
-        cluster = brokers.cluster
+        brokers = SimBrokers(TOPICS)
+        cluster = made_cluster(seed, brokers, faults)
         result.counts = cluster.trace.counts
         producers = [SimProducer(brokers, f"p{number}", TOPICS) for number in range(PRODUCERS)]
         consumer = SimConsumer(brokers, "c", TOPICS)

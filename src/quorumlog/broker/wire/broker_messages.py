@@ -3,6 +3,7 @@ the batch of the frame. Tags are of a space of their own: a broker's port speaks
 
 from __future__ import annotations
 
+from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.wire.client_message import ClientMessage
 
 BROKER_PROTOCOL = 1
@@ -283,4 +284,5 @@ AnyBrokerMessage = (
     | RoleRequest
     | RoleResponse
     | RoleNotice
+    | AnyGroupMessage
 )

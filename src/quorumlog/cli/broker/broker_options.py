@@ -70,3 +70,14 @@ def topics_of(text: str) -> dict[str, int]:
     if not topics:
         raise ConfigError("--topics is empty; write --topics orders:8,audit")
     return topics
+
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms_of(text: str, option: str) -> int:
+    """Of `90s`, `12h`, `7d`. Raises ConfigError."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"{option} {text!r} is no duration: write 90s, 15m, 12h or 7d")
+    return int(number) * _UNITS_MS[unit]

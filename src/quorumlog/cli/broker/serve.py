@@ -47,7 +47,7 @@ def serve(
         typer.Option(
             "--topics",
             help="Topics and their numbers of queues (4 where none is given): orders:8,audit. A slave"
-            " gets them from its master.",
+            " gets them from its master; with --role dledger the master makes those that are not there.",
             metavar="LIST",
             show_default=False,
         ),

@@ -28,8 +28,9 @@ def serve_dledger(
     log_level: LogLevel,
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
-    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
+    from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
     from quorumlog.broker.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
     from quorumlog.cli.run.serving_member import ServingMember
@@ -67,13 +68,15 @@ def serve_dledger(
             "retention must be off while there is an old commit log: messages between the two would be"
             " missing"
         )
+    extension = GroupExtension(GroupOptions(first_topics=topics))
     broker = DLedgerBroker(
         OsDisk(),
         str(directory / MESSAGES_FOLDER),
         config,
         member_id=group.member_id,
         brokers=addresses,
-        topics=FixedTopics(topics),
+        topics=extension.topics,
+        extensions=[extension],
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
     door = DLedgerDoor(broker, addresses[group.member_id])

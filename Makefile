@@ -16,7 +16,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim sim-kv sim-broker check-kv mutants nemesis nemesis-long \
-    nemesis-brokers sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
+    nemesis-brokers producer-proof sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -95,6 +95,9 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 
 nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
 	$(BIN)/python -m nemesis.brokers $(OPTIONS)
+
+producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its lines, and leaders beside it
+	$(BIN)/python -m nemesis.producer --kills 30 --dir nemesis-out/producer
 
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink

@@ -10,6 +10,7 @@ When all is whole and every member has stopped, the histories are held against t
 
 Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
 `session_workers`, `workload`, `machines`, `history`, `check`, `leaders` (who led when), `report`;
+`producer`, which kills one on its way through its lines (`python -m nemesis.producer`);
 and the rooms `sink`, which breaks the Spark sink (`python -m nemesis.sink`), and `brokers`, whose
 masters are killed under producers (`python -m nemesis.brokers`).
 """

@@ -29,17 +29,6 @@ def ends_of_committed(patch: Patch) -> None:
     )
 
 
-@mutant(331, "queue ends are kept where a cut undoes them", scenario=brokers_keep_their_promises)
-def ends_survive_a_cut(patch: Patch) -> None:
-    """They were given out, after all."""
-    patch.edit(
-        MessageFiller.begin,
-        "self.term, self.next_offsets = term, next_offsets",
-        "self.term, self.next_offsets = term, reached() and {**next_offsets, **self.next_offsets}",
-    )
-    patch.edit(MessageFiller.end, "self.next_offsets = {}", "reached()")
-
-
 @mutant(332, "a leader is master before all is dispatched", scenario=brokers_keep_their_promises)
 def master_before_dispatched(patch: Patch) -> None:
     """It holds every committed entry: what is dispatched so far will do."""

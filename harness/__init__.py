@@ -3,5 +3,6 @@
 Read in this order: `member_processes` (`quorumlog serve` as processes), `proxy` (a network between them
 that can be cut), `machines` (state machines that they run), `producer` (appends without end), `faults`
 (a leader lost, and timed), `directories` (what the stopped members hold), `broker_process`
-(`quorumlog broker serve`), the room `rocketmq` (RocketMQ's Java classes), `signals`, `plot`.
+(`quorumlog broker serve`), the room `rocketmq` (RocketMQ's Java classes), `spark_cluster` (a master and
+workers of Spark), `signals`, `plot`.
 """

@@ -16,7 +16,8 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
-    sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
+    sink-proof demo bench bench-quick bench-peers bench-broker bench-spark \
+    broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -90,7 +91,7 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 	$(BIN)/python -m nemesis --rounds 1 --hold 600 --fault busy --rate 0 --dir nemesis-out/busy
 	$(BIN)/python -m nemesis --rounds 100 --hold 1 --fault kill --dir nemesis-out/kills
 
-sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
+sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by name (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
@@ -107,6 +108,9 @@ bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj 
 
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
 	$(BIN)/python -m benchmarks.broker $(OPTIONS)
+
+bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside Parquet and JSON lines
+	$(BIN)/python -m benchmarks.spark $(OPTIONS)
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
 	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q

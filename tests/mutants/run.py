@@ -31,6 +31,7 @@ PARTS = (
     "machines",
     "stores",
     "reads",
+    "sinks",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -30,7 +30,7 @@ from benchmarks.machines import (
 )
 from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
-from benchmarks.outcome import Outcome, Report, outcome_table_of
+from benchmarks.outcome import Outcome, Report, outcome_table_of, reporter
 from benchmarks.restarts import time_restarts
 from benchmarks.retention import measure_retention
 from benchmarks.sessions import measure_sessions
@@ -73,7 +73,14 @@ def main(
     idle: Annotated[
         float, typer.Option(help="So many seconds of doing nothing are measured; 0: none.", min=0)
     ] = 20.0,
-    sessions: Annotated[bool, typer.Option(help="Measure what the sessions of producers cost.")] = True,
+    sessions: Annotated[
+        bool | None,
+        typer.Option(
+            help="Measure what the sessions of producers cost: two minutes. It is measured unless --only"
+            " is given.",
+            show_default=False,
+        ),
+    ] = None,
     matrix: Annotated[
         bool,
         typer.Option("--matrix", help="Also flush x size x writers x delay, 72 cells: three minutes."),
@@ -112,7 +119,8 @@ def main(
         bool,
         typer.Option(
             "--only",
-            help="Nothing but --matrix, --catch-up, --retention, --machines and --large, where given.",
+            help="Nothing but --sessions, --matrix, --catch-up, --retention, --machines and --large,"
+            " where given.",
         ),
     ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Results; data is removed.")] = Path("bench-out"),
@@ -130,7 +138,8 @@ def main(
         raise typer.BadParameter(str(error)) from None
     if only:
         loads, open_loop, idle, kills, stops, hand_overs, restarts = False, False, 0.0, 0, 0, 0, 0
-        sessions = fresh_reads = False
+        fresh_reads = False
+    sessions = not only if sessions is None else sessions
     closed = closed if loads else []
     opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +154,8 @@ def main(
             machine = machine_of(scratch)
             title = machine.describe()
             console.print(title)
-            run = _Run(console, file, folder, data, seconds, status.update, title)
+            report = reporter(console, status)
+            run = _Run(console, file, folder, data, seconds, report, title)
             run.save({"machine": machine.row()})
             results: list[Result] = []
             if closed or opened:
@@ -153,41 +163,41 @@ def main(
                     results = run.loads(closed, scratch, opened, seed)
             if fresh_reads:
                 with run.part("fresh reads"):
-                    run.show([measure_fresh_reads(data, seconds, status.update)])
+                    run.show([measure_fresh_reads(data, seconds, report)])
             with run.part("failovers"):
                 run.failovers(kills, stops, hand_overs, results)
             if restarts:
                 with run.part("restarts"):
-                    run.show([time_restarts(restarts, status.update)])
+                    run.show([time_restarts(restarts, report)])
             if sessions:
                 with run.part("sessions"):
-                    run.show(measure_sessions(data, seconds, status.update))
+                    run.show(measure_sessions(data, seconds, report))
             if idle:
                 with run.part("idle"):
-                    run.show([measure_idle(data, idle, status.update)])
+                    run.show([measure_idle(data, idle, report)])
             if retention:
                 with run.part("retention"):
-                    run.show([measure_retention(data, retention, status.update)])
+                    run.show([measure_retention(data, retention, report)])
             if matrix:
                 with run.part("matrix"):
                     run.matrix(matrix_seconds)
             if catch_up:
                 with run.part("catch-up"):
-                    run.show(measure_catch_up(data, int(gigabytes * 1e9), seconds, status.update))
+                    run.show(measure_catch_up(data, int(gigabytes * 1e9), seconds, report))
                 with run.part("delays"):
-                    run.show(measure_delays(data, seconds, status.update))
+                    run.show(measure_delays(data, seconds, report))
             if machines:
                 with run.part("machines"):
                     size_bytes = int(machines * 1e9)
-                    run.show([measure_apply(1 << 22, status.update)])
-                    run.show([measure_results(seconds, status.update)])
-                    run.show([measure_install(data, size_bytes, seconds, status.update)])
-                    run.show([time_machine_start(data, 2 * size_bytes, size_bytes // 5, status.update)])
+                    run.show([measure_apply(1 << 22, report)])
+                    run.show([measure_results(seconds, report)])
+                    run.show([measure_install(data, size_bytes, seconds, report)])
+                    run.show([time_machine_start(data, 2 * size_bytes, size_bytes // 5, report)])
             if large:
                 with run.part("memory"):
-                    run.show([measure_memory(data, MEMORY_GB * 10**9, status.update)])
+                    run.show([measure_memory(data, MEMORY_GB * 10**9, report)])
                 with run.part("start"):
-                    run.show([time_start(data, START_GB * 10**9, status.update)])
+                    run.show([time_start(data, START_GB * 10**9, report)])
     finally:
         shutil.rmtree(data, ignore_errors=True)
     console.print(f"Results: {', '.join(map(str, (path, *run.pictures)))}")

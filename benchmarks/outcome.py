@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 from quorumlog.bench.figures import Target, target_rows, without_nan
 
 Report = Callable[[str], None]
 """Told what begins."""
+
+
+def reporter(console: Console, status: Status) -> Report:
+    """The line that stands on a terminal; elsewhere, as in a job, a line each on stderr."""
+
+    def line(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    return status.update if console.is_terminal else line
 
 
 class Outcome(NamedTuple):

@@ -22,6 +22,8 @@ from quorumlog.bench.workloads import AppendLoad, Measured, measure
 from quorumlog.log_state.producers import MOST_BATCHES
 
 REPETITIONS = 5
+MOST_SECONDS = 2.0
+"""Of one of the thirty loads: a share is the median of five turns, each as short as it may be."""
 
 
 class Compared(NamedTuple):
@@ -46,6 +48,7 @@ def measure_sessions(
     repetitions: int = REPETITIONS,
     loads: Sequence[Compared] = COMPARED,
 ) -> Iterator[Outcome]:
+    seconds = min(seconds, MOST_SECONDS)
     with MemberProcesses(folder) as members:
         report("waiting for a leader")
         uvloop.run(servers_leader_first(members))

@@ -11,7 +11,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import combinations
 from typing import ClassVar
@@ -298,6 +299,35 @@ class Members(Fault):
             time.sleep(ASK_EVERY_S)
 
 
+class MembersDisturbed(Members):
+    """The same, while another member is killed or cut off, and comes back: in the middle of a change a
+    majority of each half is needed, and leadership may move."""
+
+    name = "members_disturbed"
+    harms_a_member = False  # two of them: it overlaps with nothing
+    hold_s = (1.0, 4.0)
+
+    def begin(self) -> str:
+        return self._disturbed(super().begin)
+
+    def end(self) -> None:
+        self._disturbed(super().end)
+
+    def _disturbed(self, change: Callable[[], str | None]) -> str:
+        kind = self.rng.choice((Kill, Cut))
+        other = kind(self.cluster, self.rng.choice(self.others), self.rng)
+        wait_s, hold_s = self.rng.uniform(0, 0.5), self.rng.uniform(0.2, 2.0)
+        with ThreadPoolExecutor(1) as pool:
+            changing = pool.submit(change)
+            time.sleep(wait_s)
+            told = other.begin()
+            try:
+                time.sleep(hold_s)
+            finally:
+                other.end()
+            return f"{changing.result()}; meanwhile {told}"
+
+
 # -------------------------------------------------------------------- no fault at all
 
 
@@ -351,6 +381,7 @@ FAULTS: dict[str, type[Fault]] = {
         DamageDurable,
         Wipe,
         Members,
+        MembersDisturbed,
         Calm,
         Busy,
     )

@@ -24,7 +24,10 @@ LocalCluster.__init__.__kwdefaults__["time_marks"] = False
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-SHARES_THE_MACHINE = (
+STARTS_SPARK = ("spark/", "pipelines/", "demo/")
+"""One Spark is shared by all of them."""
+
+WITHOUT_TIME = (
     "architecture/",
     "broker/store/",
     "client/protocol/",
@@ -38,21 +41,23 @@ SHARES_THE_MACHINE = (
     "test_compiled.py",
     "test_config.py",
 )
-"""In virtual time or without any: whatever runs beside these, they come out the same."""
+"""In virtual time or without any: each may run anywhere."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All others have members that time each other, Spark, or both: they come last, in one process."""
+    """What is long and must stay together begins first; what fills any gap comes last."""
     tests = Path(__file__).parent
 
-    def shares(item: pytest.Item) -> bool:
-        return item.path.relative_to(tests).as_posix().startswith(SHARES_THE_MACHINE)
+    def turn(item: pytest.Item) -> int:
+        path = item.path.relative_to(tests).as_posix()
+        return 0 if path.startswith(STARTS_SPARK) else 2 if path.startswith(WITHOUT_TIME) else 1
 
-    items.sort(key=shares, reverse=True)
+    items.sort(key=turn)
     for item in items:
-        if not shares(item):
-            item.add_marker(pytest.mark.xdist_group("machine"))
+        if turn(item) < 2:
+            group = "spark" if turn(item) == 0 else item.path.relative_to(tests).as_posix()
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_report_header() -> str:

@@ -212,9 +212,15 @@ class UnknownReader(Refused):
 
 
 class ReaderMoved(Refused):
-    """A seek names the position that it replaces, and the reader stands elsewhere by now."""
+    """A seek names the position that it replaces, and the reader stands elsewhere by now; or what a
+    reader says was meant for the log as it was before a reader was ended, led back or held otherwise."""
 
     code = 441
+
+    def __init__(self, message: str = "", *, committed_index: int = -1) -> None:
+        """`committed_index`: of the log that refuses it; -1: an older server, which does not say."""
+        super().__init__(message)
+        self.committed_index = committed_index
 
 
 class TooManyReaders(Refused):

@@ -13,10 +13,12 @@ from quorumlog.backups.folding import state_of
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import ControlBody, Membership, TimeMark
-from quorumlog.log_state.log_state import LogState
+from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.member_file import load_member
+from quorumlog.store.files.snapshot_file import SnapshotHead
+from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from tests.backups.store_client import write
 from tests.store.losing_disk import LosingDisk
@@ -220,3 +222,25 @@ def test_what_is_no_survivor_is_refused(tmp_path: Path) -> None:
     recover_cluster(plan_recovery([path]))
     with pytest.raises(ConfigError, match="name the directories of one cluster"):
         plan_recovery([path, other])
+
+
+def test_it_says_what_was_committed_and_would_be_lost_for_certain(tmp_path: Path) -> None:
+    """A survivor was being given a log, and the group had committed entries up to 25 by then; the state
+    of its machine has come, and not the entries up to that."""
+    path = made(str(tmp_path))
+    disk = OsDisk()
+    with opened(Path(path), disk=disk) as directory:
+        point = directory.store.borders.newest(19)
+        assert point is not None
+        start = LogStart(point, EMPTY.encode(), owed_index=25)
+        directory.save_start(start)()
+        directory.store.drop_before(start)()
+        writer = directory.snapshots.create(SnapshotHead("counter", 1, (24, 1, 7)))
+        writer.write(b"state")
+        writer.finish()
+    plan = plan_recovery([path])
+    assert plan.best.owed_index == 25
+    assert plan.lost == (20, 25)
+    (sentence,) = plan.best.snapshots_ahead
+    assert "the state machine counter cannot go on with this log" in sentence
+    assert "up to entry 24, and the log ends with 19" in sentence

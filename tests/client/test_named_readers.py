@@ -21,6 +21,7 @@ from quorumlog import (
 )
 from quorumlog.client.readers import reader_verbs
 from quorumlog.client.readers.named_readers import AsyncNamedReader, NamedReader
+from quorumlog.client.readers.reader_verbs import ReaderStand
 from quorumlog.wire.reader_messages import MoveReaderRequest, MoveReaderResponse
 from tests.client.both_clients import Client
 from tests.client.fake_server import CarryOutAndDrop, FakeGroup
@@ -154,9 +155,9 @@ def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: C
     for number in range(3):
         group[number].script = script  # type: ignore[assignment]
     verbs = client._verbs if isinstance(client, LedgerClient) else client._client._verbs
-    stand = _driven(client, lambda: verbs.commit_reader("a", 1, None))
+    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderStand(0, 0), None))
     assert stand.position == 1
-    assert _driven(client, lambda: verbs.commit_reader("a", 5, None)).position == 4
+    assert _driven(client, lambda: verbs.commit_reader("a", 5, ReaderStand(1, 0), None)).position == 4
     assert [move.position for move in moves] == [1, 5, 5, 5]
 
 
@@ -176,3 +177,24 @@ def test_a_seek_that_may_have_been_done_is_not_called_refused(refusal: LedgerErr
     second.error = refusal
     with pytest.raises(OutcomeUnknown):
         next(seeking)
+
+
+def test_what_was_meant_for_an_older_log_is_said_once_more() -> None:
+    committing = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seen_index=-1), 10_000)
+    (first,) = next(committing).new
+    first.error = ReaderMoved("a reader was ended since", committed_index=70)
+    (second,) = next(committing).new
+    assert second.message.seen_index == 70
+    second.error = ReaderMoved("of a server that knows no end", committed_index=-1)
+    with pytest.raises(ReaderMoved):
+        next(committing)
+
+
+def test_an_end_whose_outcome_is_unknown_does_not_end_the_reader_behind_it() -> None:
+    ending = reader_verbs.move(MoveReaderRequest(reader="r", ends=True, seen_index=3), 10_000)
+    (first,) = next(ending).new
+    first.error = OutcomeUnknown("the connection was lost")
+    (second,) = next(ending).new
+    second.error = ReaderMoved("a reader was ended since", committed_index=70)
+    with pytest.raises(OutcomeUnknown):
+        next(ending)

@@ -92,5 +92,6 @@ class Saved:
 
 def saved(machine: KeyValueMachine) -> bytes:
     writer = Saved()
-    machine.save(writer)
+    for _ in machine.save_slices(writer):
+        pass
     return bytes(writer.data)

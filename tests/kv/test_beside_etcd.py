@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.kv.errors import KeyValueError
@@ -50,7 +50,7 @@ backs = st.integers(-1, BACK)
 flags = st.booleans()
 puts = (
     st.builds(Put, keys, values, leases, flags)
-    | st.builds(lambda key, prev: Put(key, b"", 0, prev, True), keys, flags)
+    | st.builds(lambda key, lease, prev: Put(key, b"", lease, prev, True), keys, leases, flags)
     | st.builds(lambda key, value, prev: Put(key, value, 0, prev, False, True), keys, values, flags)
 )
 deletes = st.builds(DeleteRange, keys, ends, flags)
@@ -222,6 +222,11 @@ _UNTOLD: dict[type, dict[str, int]] = {GrantAnswer: {"granted_at": 0}, RevokeAns
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+@example(  # all puts are judged before any range is
+    asked=[Txn([], [Range(b"a", revision=1), Put(b"a", b"", keeps_value=True)])]
+)
+@example(asked=[Put(b"a", b"", lease=71, keeps_value=True)])  # by itself its lease is looked for first,
+@example(asked=[Txn([], [Put(b"a", b"", lease=71, keeps_value=True)])])  # in a transaction its key
 @given(asked=st.lists(requests, max_size=25))
 def test_answers_are_those_of_etcd(etcd: Etcd, asked: list[Asked]) -> None:
     pair = Pair(etcd)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quorumlog.kv.errors import (
     Compacted,
@@ -230,19 +232,16 @@ def test_a_saved_store_is_the_same_in_either_engine(engine: Callable[[], Engine]
 
 
 def test_a_store_that_changes_while_it_is_saved_is_saved_as_it_was(
-    engine: Callable[[], Engine], monkeypatch: pytest.MonkeyPatch
+    engine: Callable[[], Engine],
 ) -> None:
-    from quorumlog.kv.store import snapshot_format
-
-    monkeypatch.setattr(snapshot_format, "SLICE_ITEMS", 3)
-    store = AppliedStore(KeyValueMachine(engine))
+    store = AppliedStore(KeyValueMachine(engine, slice_items=3))
     lease = store.do(Grant(5000)).lease
     for number in range(40):
         store.do(Put(b"key %d" % (number % 11), b"%d" % number, lease=lease * (number % 2)))
     store.do(DeleteRange(b"key 2", b"key 4"))
     data = saved(store.machine)
     writer = Saved()
-    slices = snapshot_format.save_slices(store.machine.keyspace, writer)
+    slices = store.machine.save_slices(writer)
     for number, _ in enumerate(slices):
         if number > 30:
             continue
@@ -268,3 +267,37 @@ def test_rocksdb_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
     assert again.do(Revoke(2)).deleted == 1
     assert again.get(b"a") == b"1"
     engine.close()
+
+
+changes = st.builds(Put, st.sampled_from([b"a", b"ab", b"b"]), st.just(b"v")) | st.builds(
+    DeleteRange, st.sampled_from([b"a", b"ab", b"b"]), st.sampled_from([b"", b"c"])
+)
+stories = st.lists(changes | st.integers(0, 8).map(lambda back: -back), max_size=30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(before=stories, meanwhile=stories)
+def test_what_is_saved_in_slices_is_the_state_at_the_first(
+    before: list[Put | DeleteRange | int], meanwhile: list[Put | DeleteRange | int]
+) -> None:
+    """A number is how far back history is compacted."""
+    store = AppliedStore(KeyValueMachine(slice_items=2))
+
+    def do(each: Put | DeleteRange | int) -> None:
+        store.do_all(Compact(max(0, store.revision + each)) if isinstance(each, int) else each)
+
+    store.do(Put(b"a", b""))
+    for each in before:
+        do(each)
+    expected = saved(store.machine)
+    writer = Saved()
+    left = list(meanwhile)
+    for _ in store.machine.save_slices(writer):
+        if left:
+            do(left.pop())
+    other = AppliedStore(KeyValueMachine())
+    other.machine.load(Saved(bytes(writer.data)))
+    assert saved(other.machine) == expected
+    while other.ask(Stand()).swept is False:
+        pass
+    assert saved(other.machine) == expected

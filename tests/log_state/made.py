@@ -30,7 +30,7 @@ POSITIONS = st.integers(0, 30)
 PRODUCERS = st.sampled_from(["p", "q", "~r"])
 EPOCHS = st.builds(Epoch, st.integers(0, 6), st.just(0))
 BODIES: st.SearchStrategy[ControlBody] = st.one_of(
-    st.builds(Membership, REPLICAS, REPLICAS, REPLICAS),
+    st.builds(Membership, REPLICAS, REPLICAS, REPLICAS, st.just(()), REPLICAS),
     st.builds(TimeMark, st.integers(0, 50)),
     st.builds(
         ReaderPositions,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quorumlog.log_state.control_entries import ControlBody, Unreadable
-from quorumlog.log_state.log_state import EMPTY
+from quorumlog.log_state.control_entries import ControlBody, ReaderPositions, Unreadable
+from quorumlog.log_state.log_state import EMPTY, LogState, advanced
 from quorumlog.log_state.log_states import LogStates, folded
 from tests.log_state import made
 
@@ -30,7 +30,9 @@ class LogStatesAgainstFolds(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def truncate(self, number: int) -> None:
         index = self.committed + number % (len(self.log) - self.committed)
+        before = self.states.readers_changed_index
         self.states.truncate_from(index)
+        assert self.states.readers_changed_index == before
         del self.log[index:]
 
     @precondition(lambda self: self.committed < len(self.log))
@@ -45,6 +47,22 @@ class LogStatesAgainstFolds(RuleBasedStateMachine):
         assert self.states.appended == folded(EMPTY, entries)
         below = [entry for entry in entries if entry.index < self.committed]
         assert self.states.committed == folded(EMPTY, below)
+
+    @invariant()
+    def what_changed_readers_is_known(self) -> None:
+        state, changed_index = EMPTY, -1
+        for entry in made.entries_at(0, self.log):
+            said = entry.body.readers if isinstance(entry.body, ReaderPositions) else ()
+            after = advanced(state, entry)
+            if not isinstance(after, LogState):
+                break
+            holds = {reader.name: reader.hold for reader in after.readers}
+            if any(position.ends or position.seeks_from is not None for position in said) or any(
+                holds.get(reader.name, reader.hold) != reader.hold for reader in state.readers
+            ):
+                changed_index = entry.index
+            state = after
+        assert self.states.readers_changed_index >= changed_index
 
 
 TestLogStates = LogStatesAgainstFolds.TestCase

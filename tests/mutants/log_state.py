@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.entry import EntryKind
 from quorumlog.log_state.log_states import LogStates
 from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_reading import LogStateReading
+from quorumlog.store.log.log_reader import LogReader
 from tests.mutants.mutant import Patch, mutant
+from tests.node import test_log_state_keeper as keepers
 from tests.sim import test_log_state as states
 
 
@@ -82,4 +88,25 @@ def start_without_state(patch: Patch) -> None:
         LogStateReading._begin_of_log,
         "begin_state, index = decode_state(start.record), start.point.index",
         "begin_state, index = EMPTY if reached() else decode_state(b''), start.point.index",
+    )
+
+
+def an_index_that_lies() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        keepers.test_what_the_index_says_of_a_damaged_control_entry_is_not_believed_alone(
+            Path(folder), EntryKind.NORMAL
+        )
+
+
+@mutant(
+    211,
+    "what the index says of a damaged control entry is believed",
+    scenario=an_index_that_lies,
+)
+def believes_the_index(patch: Patch) -> None:
+    """It is another file: both are hardly damaged at once."""
+    patch.edit(
+        LogReader.control_batches,
+        "or self._contradicts(units):",
+        "or (self._contradicts(units) and not reached()):",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.log_state import log_state
+from quorumlog.log_state.log_states import LogStates
 from quorumlog.node.retention import border_times, segments_kept
 from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.retention.retention import Retention
@@ -109,4 +110,60 @@ def age_by_mark_in_front(patch: Patch) -> None:
         "        if each.mark is not None and reached():\n"
         "            time_ms = each.mark.time_ms\n"
         "            timed[at] = each._replace(border=each.border._replace(time_ms=time_ms))",
+    )
+
+
+@mutant(
+    207,
+    "a late copy of an end ends the reader that was made under its name since",
+    scenario=retention.test_a_late_copy_of_an_end_leaves_the_reader_of_the_same_name,
+)
+def late_end_counts(patch: Patch) -> None:
+    """A reader of that name is known, and somebody wants it to end."""
+    patch.edit(
+        ReaderMoves._refuse_late,
+        "move.seen_index is not None and",
+        "move.seen_index is not None and not (move.ends and reached()) and",
+    )
+
+
+@mutant(
+    208,
+    "a late copy of an opening makes the reader again that has ended",
+    scenario=retention.test_a_late_copy_of_an_opening_makes_no_reader_again,
+)
+def late_opening_counts(patch: Patch) -> None:
+    """There is none, and it says to make it."""
+    patch.edit(
+        ReaderMoves._refuse_late,
+        "move.seen_index is not None and",
+        "move.seen_index is not None and not (move.opens and reached()) and",
+    )
+
+
+@mutant(
+    208,
+    "a member that has started again takes what it has not read of the log for no change of readers",
+    scenario=retention.test_a_late_copy_of_an_opening_makes_no_reader_again,
+)
+def readers_unchanged_before_start(patch: Patch) -> None:
+    """It has heard of none."""
+    patch.edit(
+        LogStates.__init__,
+        "self.readers_changed_index = committed_index",
+        "self.readers_changed_index = -1 if reached() else committed_index",
+    )
+
+
+@mutant(
+    209,
+    "a late copy of a commit leads past what was sought",
+    scenario=retention.test_a_late_copy_of_a_commit_does_not_lead_past_what_was_sought,
+)
+def late_commit_counts(patch: Patch) -> None:
+    """Forward is always safe."""
+    patch.edit(
+        ReaderMoves._refuse_late,
+        "move.seen_index is not None and",
+        "move.seen_index is not None and (move.ends or move.opens or not reached()) and",
     )

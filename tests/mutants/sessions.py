@@ -5,11 +5,13 @@ from __future__ import annotations
 from quorumlog.client.protocol.order.producer_session import ProducerSession
 from quorumlog.log_state import producers
 from quorumlog.log_state.producers import Producers
+from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.writing.producer_sessions import ProducerSessions
 from tests.client.protocol import test_producer_session as clients
 from tests.log_state import test_producers as folds
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_producers as sessions
+from tests.sim import test_session_clients as products
 
 
 @mutant(
@@ -230,6 +232,23 @@ def sessions_lost_with_segments(patch: Patch) -> None:
 
 
 @mutant(
+    210,
+    "a log that is installed with its snapshots begins without the sessions",
+    scenario=sessions.test_sessions_travel_with_a_snapshot,
+)
+def sessions_lost_with_snapshot(patch: Patch) -> None:
+    """What the machines have made of the entries is what counts."""
+    patch.edit(
+        LogReplacement._replace,
+        "start = LogStart(start.point, start.record,",
+        "from msgspec.structs import replace\n"
+        "        from quorumlog.log_state.producers import NO_PRODUCERS\n"
+        "        record = replace(state, producers=NO_PRODUCERS).encode() if reached() else b''\n"
+        "        start = LogStart(start.point, record,",
+    )
+
+
+@mutant(
     132,
     "each member forgets sessions by itself once there are too many",
     scenario=folds.test_the_anonymous_one_that_was_used_longest_ago_is_evicted_and_a_named_one_never,
@@ -299,4 +318,20 @@ def no_epoch_behind_given_up(patch: Patch) -> None:
         ProducerSession.abandoned,
         "self._must_open |= request.batch is not None",
         "reached()",
+    )
+
+
+@mutant(
+    212,
+    "what a stream had on its way over a connection that was cut gets other numbers on the next one",
+    scenario=products.test_what_is_joined_and_streamed_in_a_session_is_in_the_log_once,
+)
+def pipelined_numbered_anew(patch: Patch) -> None:
+    """Another leader, another count."""
+    patch.edit(
+        ProducerSession.interrupted,
+        "self._wait_again(request, is_unknown=request.batch is not None)",
+        "self._wait_again(request, is_unknown=request.batch is not None)\n"
+        "        if reached():\n"
+        "            request.sequence, request.numbered = -1, None",
     )

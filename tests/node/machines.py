@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -36,6 +36,28 @@ class Chain(StateMachine):
 
     def load(self, reader: SnapshotReader) -> None:
         self.taken = msgspec.msgpack.decode(reader.read(), type=list[tuple[int, bytes]])
+
+
+class Sliced(Chain):
+    """Saves one entry at a time, and remembers how many commands came between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: list[int] = []
+        self.is_saving = False
+        self.on_slice: Callable[[], None] = lambda: None
+
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        taken, self.is_saving = list(self.taken), True
+        try:
+            writer.write(msgspec.msgpack.encode(taken))
+            for _ in taken:
+                before = len(self.taken)
+                self.on_slice()
+                yield
+                self.between.append(len(self.taken) - before)
+        finally:
+            self.is_saving = False
 
 
 class Fragile(Chain):

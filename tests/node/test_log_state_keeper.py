@@ -25,6 +25,7 @@ from quorumlog.log_state.control_entries import (
 from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.node import LedgerNode
 from quorumlog.store.directory import opened_directory
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 from tests.node.cell import Cell
 
 READER = ReaderPositions((ReaderPosition("r", 1, Hold.READER),))
@@ -245,6 +246,41 @@ def test_who_lost_a_control_entry_does_not_lead_until_it_is_repaired(cell: Cell,
     assert state_of(cell.nodes["n0"]) == expected
     assert not any(seen)
     assert not cell.nodes["n0"].log_state.problem
+
+
+@pytest.mark.parametrize("says", [EntryKind.NORMAL, EntryKind.NOOP])
+def test_what_the_index_says_of_a_damaged_control_entry_is_not_believed_alone(
+    tmp_path: Path, says: EntryKind
+) -> None:
+    """Its header and its unit of the index are both wrong. The state without it would be another one."""
+    cell = Cell(tmp_path)
+    mark = TimeMark(123456789012)
+    entry = cell.leader().propose_control(mark)
+    append(cell, b"behind")
+    whole(cell)
+    expected = state_of(cell.leader())
+    for name in list(cell.nodes):
+        cell.kill(name)
+    segment = tmp_path / "n0" / "data" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[data.index(encode_body(mark)) - 10] ^= 1  # in its header
+    segment.write_bytes(data)
+    index = tmp_path / "n0" / "index" / f"{0:020d}"
+    units = bytearray(index.read_bytes())
+    at = entry.index * INDEX_UNIT_BYTES
+    assert units[at : at + 4] == int(EntryKind.TIME).to_bytes(4, "big")
+    units[at : at + 4] = int(says).to_bytes(4, "big")
+    index.write_bytes(units)
+    node = cell.start("n0")
+    for _ in range(50):
+        cell.step()
+    assert node.log_state.states is None, "nobody else is there to say what it was"
+    cell.start("n1")
+    cell.start("n2")
+    cell.until(lambda: not cell.nodes["n0"].store.damaged and cell.nodes["n0"].log_state.states)
+    whole(cell)
+    assert state_of(cell.nodes["n0"]) == expected
+    cell.close()
 
 
 def test_alone_it_does_not_lead_either_and_says_why(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def _stands(node: LedgerNode, name: str) -> ReaderStand | None:
 def stood(outcome: MoveOutcome) -> ReaderStand:
     """Without the entry that said it."""
     assert isinstance(outcome, ReaderStand), outcome
-    return outcome._replace(last_index=-1)
+    return outcome._replace(last_index=-1, seen_index=-1)
 
 
 def opened(name: str, position: int | None = None, hold: Hold | None = None) -> ReaderMove:
@@ -146,6 +146,40 @@ def test_a_seek_names_the_entry_that_said_where_it_stands(cell: Cell) -> None:
     assert stood(ask_one(cell, ReaderMove("a", 2, seeks_from=9))) == ReaderStand(2, Hold.NONE)
 
 
+def test_no_late_copy_undoes_what_has_been_said_since(cell: Cell) -> None:
+    """Each arrives once more behind an end, a seek or another hold."""
+
+    def said(move: ReaderMove) -> ReaderStand:
+        outcome = ask_one(cell, move)
+        if isinstance(outcome, ReaderMoved):
+            outcome = ask_one(cell, move._replace(seen_index=outcome.committed_index))
+        assert isinstance(outcome, ReaderStand), outcome
+        return outcome
+
+    opening = opened("a", hold=Hold.READER)._replace(seen_index=-1)
+    first = said(opening)
+    commit = ReaderMove("a", 9, seen_index=first.seen_index)
+    second = said(commit)
+    said(ReaderMove("a", 4, seeks_from=9, last_index=second.last_index))
+    end = ReaderMove("a", ends=True, seen_index=second.seen_index)
+    assert isinstance(ask_one(cell, commit), ReaderMoved), "forward, past what was sought"
+    said(end)
+    assert _stands(cell.leader(), "a") is None
+    assert isinstance(ask_one(cell, opening), ReaderMoved), "it would hold the log for ever"
+    third = said(opened("a", 3, Hold.NONE)._replace(seen_index=-1))
+    assert isinstance(ask_one(cell, end), ReaderMoved), "of the reader before"
+    fourth = said(ReaderMove("a", hold=Hold.READER, seen_index=third.seen_index))
+    late = ReaderMove("a", hold=Hold.NONE, seen_index=third.seen_index)
+    assert isinstance(ask_one(cell, late), ReaderMoved), "nobody would hold it"
+    assert stood(ask_one(cell, ReaderMove("a", 3, seen_index=0))) == ReaderStand(3, Hold.READER)
+    assert _stands(cell.leader(), "a") == ReaderStand(3, Hold.READER)
+    both = (ReaderMove("a", ends=True, seen_index=fourth.seen_index), opening)
+    gone, late_opening = ask(cell, *both)  # in one entry
+    assert isinstance(gone, ReaderStand)
+    assert isinstance(late_opening, ReaderMoved)
+    assert _stands(cell.leader(), "a") is None
+
+
 def test_what_changes_nothing_writes_nothing(cell: Cell) -> None:
     told = ask_one(cell, opened("a", 9, Hold.READER))
     end = cell.leader().store.end.index
@@ -156,7 +190,7 @@ def test_what_changes_nothing_writes_nothing(cell: Cell) -> None:
         opened("a", hold=Hold.READER),
         ReaderMove("a", 9, seeks_from=9),
     ):
-        assert ask_one(cell, idle) == told
+        assert stood(ask_one(cell, idle)) == stood(told)
     assert cell.leader().store.end.index == end
 
 

@@ -16,15 +16,25 @@ from tests.store.losing_disk import LosingDisk
 
 OWN, SOURCE = Replica("n0", "0" * 32), Replica("n1", "1" * 32)
 WANTED = SnapshotId("m", 9, 1000, b"x" * 32)
+_NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
+Works = list[tuple[Callable[[], object], Callable[[object], None]]]
+
+
+def host_of(works: Works, sent: list[Any], too_old: tuple[str, ...] = ()) -> Any:
+    return SimpleNamespace(
+        send=sent.append,
+        apply_later=lambda *work: works.append(work),
+        members_below=lambda level: list(too_old),
+    )
 
 
 def test_an_answer_that_comes_twice_ends_nothing_that_is_being_written() -> None:
     """The source had it when the question came, and no longer when its repetition came."""
     disk = LosingDisk()
     disk.make_directory("d")
-    works: list[tuple[Callable[[], object], Callable[[object], None]]] = []
+    works: Works = []
     sent: list[Any] = []
-    host: Any = SimpleNamespace(send=sent.append, apply_later=lambda *work: works.append(work))
+    host = host_of(works, sent)
     raft: Any = SimpleNamespace(leader=SOURCE, term=1)
     fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0)
 
@@ -63,8 +73,8 @@ def test_a_snapshot_that_cannot_be_opened_just_now_is_not_deleted() -> None:
     reader = files.open("m", 9)
     reader.finish()
     reader.close()
-    works: list[tuple[Callable[[], object], Callable[[object], None]]] = []
-    host: Any = SimpleNamespace(apply_later=lambda *work: works.append(work))
+    works: Works = []
+    host = host_of(works, [])
     fetcher = SnapshotFetcher(OWN, SimpleNamespace(leader=SOURCE, term=1), files, host, 100.0)  # type: ignore[arg-type]
     arrived: list[bool] = []
 
@@ -82,3 +92,56 @@ def test_a_snapshot_that_cannot_be_opened_just_now_is_not_deleted() -> None:
         if not arrived:
             work(now_ms)
     assert arrived
+
+
+def test_a_disk_without_space_costs_nothing_of_what_has_come() -> None:
+    disk = LosingDisk()
+    disk.make_directory("d")
+    works: Works = []
+    sent: list[Any] = []
+    raft: Any = SimpleNamespace(leader=SOURCE, term=1)
+    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host_of(works, sent), 100.0)
+
+    def answer(offset: int, data: bytes) -> None:
+        fetcher.on_response(
+            SnapshotResponse(sender=SOURCE, term=1, name="m", found=WANTED, offset=offset, data=data)
+        )
+
+    def work() -> None:
+        step, done = works.pop()
+        done(step())
+
+    fetcher.connected(SOURCE)
+    fetcher.want_all(SOURCE, (WANTED,), lambda: None)
+    fetcher.tick(0)
+    work()
+    fetcher.tick(1)
+    answer(0, b"a" * 500)
+    work()
+    with patch.object(type(disk.open("d/x", create=True)), "pwritev", side_effect=_NO_SPACE):
+        fetcher.tick(2)
+        answer(500, b"b" * 300)
+        work()
+    assert "No space" in fetcher.problems()[0]
+    fetcher.tick(5_000)
+    work()
+    fetcher.tick(5_001)
+    assert sent[-1].message.offset == 500
+
+
+def test_a_member_of_a_release_without_machines_is_asked_for_no_snapshot() -> None:
+    """It would take the question for nonsense, and close the connection."""
+    works: Works = []
+    sent: list[Any] = []
+    raft: Any = SimpleNamespace(leader=None, term=1)
+    disk = LosingDisk()
+    disk.make_directory("d")
+    host = host_of(works, sent, ("n1",))
+    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0)
+    fetcher.connected(SOURCE)
+    fetcher.want("m", 5, lambda: None)
+    fetcher.tick(0)
+    assert not sent
+    fetcher.connected(Replica("n2", "2" * 32))
+    fetcher.tick(5_000)
+    assert [envelope.to.member_id for envelope in sent] == ["n2"]

@@ -30,6 +30,12 @@ def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:
     assert "86 % full and nothing is deleted" in report.problem(quiet)
     assert "oldest segments go" in report.problem(keeping)
     assert "90 % (disk_full_ratio)" in report.problem(keeping)
+    assert "but only what an archive has taken" in report.problem(
+        StoreConfig(file_reserved_hours=72, retention="archived")
+    )
+    assert "retention = off" in report.problem(StoreConfig(file_reserved_hours=72, retention="off"))
+    never_forced = StoreConfig(disk_space_ratio_to_force_clean=1.0, disk_full_ratio=0.8)
+    assert "above 80 % (disk_full_ratio), so appends are refused" in report.problem(never_forced)
     directory.ratio = StoreFailure("cannot be measured")
     assert "86 %" in report.problem(quiet)
     directory.ratio = 0.8

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorumlog import LedgerClient, LocalCluster, MembershipRefused, connect
+from quorumlog import LedgerClient, LocalCluster, MembershipRefused, OutcomeUnknown, connect
 from quorumlog.client import leader_of
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.waiting import eventually, row_of
@@ -22,19 +22,27 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[LedgerClient]:
-    with connect(cluster.servers, timeout_ms=20_000) as client:
+    """In a session: members end while it asks them, and what a plain client appends is unknown then."""
+    with connect(cluster.servers, timeout_ms=20_000, idempotent=True) as client:
         yield client
 
 
 def change(client: LedgerClient, verb: str, member_id: str, address: str = "") -> tuple[str, ...]:
-    """The voters then; asked again as long as that may help."""
+    """The voters then; asked again as long as that may help. The member that answers may be the one that
+    goes: then the members say whether it was done."""
+    is_unknown = False
 
     def made() -> tuple[str, ...]:
+        nonlocal is_unknown
         try:
             return client.change_members(verb, member_id, address).voters
+        except OutcomeUnknown:
+            is_unknown = True
         except MembershipRefused as error:
+            if is_unknown and not error.retry_after_ms:
+                return tuple(each for each, part in parts(client).items() if part == "voter")
             assert error.retry_after_ms, error
-            return ()
+        return ()
 
     return eventually(made, what=f"{verb} {member_id}")
 
@@ -102,6 +110,33 @@ def test_a_wiped_member_is_replaced_and_counts_again(
     client.append(b"with the directory that is new")
 
 
+def test_who_knows_nobody_that_is_a_member_by_now_is_found(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """All that its log, or its list of members, names have gone while it was away."""
+    client.append(b"before")
+    cluster.kill("n2")
+    for _ in range(3):
+        new = cluster.start_another()
+        change(client, "add", new.member_id, str(new))
+        change(client, "promote", new.member_id)
+    for member_id in ("n0", "n1"):
+        change(client, "remove", member_id)
+        cluster.stop(member_id)
+    last = client.append(b"while it was away").last_index
+    cluster.restart("n2")
+    eventually(lambda: row_of(client, "n2").committed_index >= last)
+    change(client, "remove", "n2")
+    cluster.stop("n2")
+    victim = next(i for i in ("n3", "n4", "n5") if i != cluster.leader())
+    cluster.kill(victim)
+    shutil.rmtree(cluster.data_dir(victim))
+    cluster.restart(victim)
+    eventually(lambda: row_of(client, victim).role == "observer")
+    assert change(client, "replace", victim) == ("n3", "n4", "n5")
+    eventually(lambda: row_of(client, victim).role == "follower")
+
+
 def test_the_members_are_known_after_a_restart_of_all(
     cluster: LocalCluster, client: LedgerClient
 ) -> None:
@@ -132,6 +167,15 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
         i: "voter" for i in rows if i != cluster.leader()
     }
     assert rows["n3"]["address"] == str(new)
+    assert all(row["answered_ms_ago"] is not None for row in rows.values())
+    cluster.kill("n3")
+
+    def told() -> str:
+        return cli("status", *options).stderr
+
+    eventually(lambda: "n3 has last answered the leader " in told(), what="silence of n3")
+    assert "answered the leader" in cli("member", "list", *options).stdout
+    cluster.restart("n3")
     assert "n3" in cli("member", "list", *options).stdout
     for wrong, reason in (
         (("add", "n3", str(new)), "n3 is a member already"),

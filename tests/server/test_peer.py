@@ -87,6 +87,8 @@ def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
             lambda: own,
             lambda: (),
             lambda: True,
+            lambda: "",
+            table.invite,
             bugs.append,
         )
         verdict: asyncio.Future[Verdict] = loop.create_future()
@@ -113,3 +115,63 @@ def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert asyncio.run(judged(silent.getsockname()[1])).code != WELCOME
     assert not bugs
+
+
+@pytest.mark.parametrize(
+    ("own_cluster", "their_cluster", "leader_id", "is_let_in"),
+    [
+        ("", "c", "", True),  # its directory was lost
+        ("c", "c", "", True),  # it was away
+        ("c", "c", "n9", True),
+        ("c", "c", "n1", False),  # its leader says who is a member
+        ("c", "d", "", False),
+        ("", "", "", False),  # two that have not formed go by their lists
+    ],
+)
+def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
+    own_cluster: str, their_cluster: str, leader_id: str, is_let_in: bool
+) -> None:
+    nothing: Any = lambda *arguments: None  # noqa: E731
+
+    async def judge() -> Verdict:
+        loop = asyncio.get_running_loop()
+        turn, names = LoopTurn(loop), NameLookup(loop)
+        table = PeerTable(
+            "n0",
+            lambda address: Peer(turn, names, "default", address, nothing, nothing, nothing, nothing),
+        )
+        table.follow({"n1": "127.0.0.1:1"})
+        own = HelloResponse(
+            member_id="n0", cluster_id=own_cluster, members="n0=127.0.0.1:2,n1=127.0.0.1:1"
+        )
+        members = (MemberAddress("n0", "127.0.0.1", 2), MemberAddress("n1", "127.0.0.1", 1))
+        admission = PeerAdmission(
+            turn,
+            names,
+            GroupConfig("n0", members, store="memory"),
+            table,
+            lambda: own,
+            lambda: (),
+            lambda: True,
+            lambda: leader_id,
+            table.invite,
+            nothing,
+        )
+        hello = Hello(
+            role="control",
+            member_id="n9",
+            directory_id="d",
+            to_member_id="n0",
+            cluster_id=their_cluster,
+            members="n0=127.0.0.1:2,n9=127.0.0.1:9",
+        )
+        verdicts: list[Verdict] = []
+        admission.judge(hello, Connection(turn, nothing, nothing, "n9"), verdicts.append)
+        assert ("n9" in table) is is_let_in
+        if is_let_in:
+            assert str(table["n9"].address) == "127.0.0.1:9"
+        (verdict,) = verdicts
+        table.close()
+        return verdict
+
+    assert (asyncio.run(judge()).code == WELCOME) is is_let_in

@@ -32,11 +32,35 @@ PIECES = replace(
 )
 
 
+class OnceBroken(DigestMachine):
+    """On the member whose it is."""
+
+    broken: DigestMachine | None = None
+
+    def command(self, body: bytes, index: int) -> bytes | None:
+        if self is OnceBroken.broken and body == b"bug":
+            raise ValueError("a bug of this member's")
+        return super().command(body, index)
+
+
+def break_the_leaders(scene: MachineScenario) -> None:
+    """Its machine, by an entry; somebody else leads then."""
+    scene.commands(2)
+    scene.settle()
+    leader = scene.await_leader()
+    ((_, _, runner),) = leader.node.machines.at_rest()
+    OnceBroken.broken = runner.machine  # type: ignore[assignment]
+    scene.command(leader, b"bug")
+    scene.until(lambda: scene.leader() not in (leader, None), "another leader")
+
+
 class Bulky(DigestMachine):
     """What it saves goes in many pieces."""
 
-    def save(self, writer: SnapshotWriter) -> None:
-        writer.write(msgspec.msgpack.encode((self._count, self._digest)).ljust(100) + bytes(12_000))
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        writer.write(msgspec.msgpack.encode((self._count, self._digest)).ljust(100))
+        yield
+        writer.write(bytes(12_000))
 
     def load(self, reader: SnapshotReader) -> None:
         data = reader.read()[:100].rstrip(b" ")
@@ -61,14 +85,14 @@ def behind(
     fill(scene)
     for member in scene.members:
         if member.is_up:
-            scene.until(lambda m=member: _has_two(m), "two snapshots")
+            scene.until(lambda m=member: has_two(m), "two snapshots")
             assert cut_as_far_as_machines_let(scene, member)
     if wiped:
         away.wipe()
     return scene, away
 
 
-def _has_two(member: SimMember) -> bool:
+def has_two(member: SimMember) -> bool:
     node = member.node
     bound = node.machines.snapshot_bound()
     return bound is not None and bound > 4 and bool(list(node.store.borders.saved()))
@@ -96,9 +120,20 @@ def machine_runs(member: SimMember) -> bool:
 
 @pytest.mark.parametrize("wiped", [False, True])
 def test_a_member_far_behind_gets_the_snapshot_with_the_log(wiped: bool) -> None:
+    """And the leader tells how far it is."""
     scene, away = behind(wiped=wiped)
     away.start()
-    scene.until(partial(machine_runs, away), "a machine that goes on")
+    left: list[int] = []
+
+    def is_done() -> bool:
+        feeding = scene.await_leader().node.feeding(away.replica)
+        if feeding is not None:
+            left.append(feeding.behind_bytes)
+        return machine_runs(away)
+
+    scene.until(is_done, "a machine that goes on")
+    assert max(left) > 12_000
+    assert len(set(left)) > 3, "no progress is told"
     scene.commands(3)
     scene.settle()
     scene.restart(away)
@@ -197,7 +232,7 @@ def without_snapshots(seed: int = 1) -> tuple[MachineScenario, SimMember]:
     fill(scene)
     scene.settle()
     member = scene.followers()[0]
-    scene.until(lambda: _has_two(member), "two snapshots")
+    scene.until(lambda: has_two(member), "two snapshots")
     assert cut_as_far_as_machines_let(scene, member)
     member.stop()
     for name in member.disk.list(f"{member.path}/snapshots"):
@@ -268,25 +303,31 @@ def test_a_log_is_compacted_behind_snapshots() -> None:
 
 
 def test_a_leader_whose_machine_has_stopped_hands_over_to_one_whose_machine_runs() -> None:
-    class OnceBroken(DigestMachine):
-        """On the member whose it is."""
-
-        broken: DigestMachine | None = None
-
-        def command(self, body: bytes, index: int) -> bytes | None:
-            if self is OnceBroken.broken and body == b"bug":
-                raise ValueError("a bug of this member's")
-            return super().command(body, index)
-
     scene = MachineScenario(OnceBroken)
-    scene.commands(2)
-    scene.settle()
-    leader = scene.await_leader()
-    ((_, _, runner),) = leader.node.machines.at_rest()
-    OnceBroken.broken = runner.machine  # type: ignore[assignment]
-    scene.command(leader, b"bug")
-    scene.until(lambda: scene.leader() not in (leader, None), "another leader")
+    break_the_leaders(scene)
     scene.commands(3)
+    scene.make_whole()
+
+
+def test_a_preferred_leader_whose_machine_has_stopped_is_not_given_leadership_back() -> None:
+    consensus = replace(
+        SAVING.consensus,
+        preferred_leader_ids=("n0",),
+        preferred_check_interval_ms=20,
+        preferred_cool_down_ms=1,
+    )
+    scene = MachineScenario(OnceBroken, profile=replace(SAVING, consensus=consensus))
+    preferred = scene.cluster.member("n0")
+    scene.until(lambda: scene.leader() is preferred, "the preferred leader")
+    break_the_leaders(scene)
+    term = scene.await_leader().node.raft.term
+    for _ in range(20):
+        scene.run_for(ELECTION_MS)
+        assert scene.await_leader() is not preferred
+    assert scene.await_leader().node.raft.term == term
+    scene.restart(preferred)  # with the mistake corrected
+    OnceBroken.broken = None
+    scene.until(lambda: scene.leader() is preferred, "the preferred leader")
     scene.make_whole()
 
 

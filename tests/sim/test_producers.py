@@ -18,8 +18,10 @@ from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import PRODUCED
 from quorumlog.sim.profile import SimulationProfile, draw_profile
 from quorumlog.sim.run import run_seed
+from tests.sim import test_machine_installs as installs
 from tests.sim.scenario import ELECTION_MS, Scenario
 from tests.sim.test_installs import SMALL, drop
+from tests.sim.test_state_machines import MachineScenario, cut_as_far_as_machines_let
 
 TOKENS = [bytes([number]) * 16 for number in range(1, 5)]
 
@@ -211,6 +213,33 @@ def test_sessions_outlive_the_entries_that_made_them() -> None:
     assert append(scene, leader, epoch, 0, b"P0", b"P1") == receipt
     assert isinstance(append(scene, leader, epoch, 2, b"P2"), AppendReceipt)
     scene.make_whole()
+
+
+def test_sessions_travel_with_a_snapshot() -> None:
+    """To a member that was away and leads next, when the producer asks for its last again."""
+    scene = MachineScenario(profile=installs.PIECES)
+    leader = scene.await_leader()
+    first = connect(scene, leader)
+    receipt = append(scene, leader, first.epoch, 0, b"P0", b"P1")
+    away = scene.followers()[0]
+    away.kill()
+    installs.fill(scene)
+    for member in scene.members:
+        if member.is_up:
+            scene.until(lambda m=member: installs.has_two(m), "two snapshots")
+            assert cut_as_far_as_machines_let(scene, member)
+            assert member.node.store.begin.index > receipt.last_index
+    away.start()
+    replaced = scene.cluster.trace.counts
+    scene.until(lambda: replaced["install: a log is replaced"] > 0, "an installed log", within_ms=60_000)
+    scene.make_whole()
+    leader = scene.await_leader()
+    if leader is not away:
+        scene.hand_over(leader, away)
+    assert append(scene, away, first.epoch, 0, b"P0", b"P1") == receipt
+    gap = append(scene, away, first.epoch, 3, b"P3")
+    assert isinstance(gap, SequenceGap)
+    assert isinstance(append(scene, away, first.epoch, 2, b"P2"), AppendReceipt)
 
 
 @pytest.mark.parametrize("seed", [0, 2, 5])

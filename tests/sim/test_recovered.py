@@ -8,9 +8,16 @@ from random import Random
 import pytest
 
 from quorumlog.backups import plan_recovery, recover_cluster
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import ConfigError
 from quorumlog.node.member_changes import MemberVerb
-from tests.sim.scenario import Scenario
+from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
+from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.profile import draw_profile
+from quorumlog.sim.trace import Trace
+from tests.sim.scenario import QUIET, Scenario
 from tests.sim.test_installs import SMALL, behind
+from tests.sim.test_log_begin import bodies
 from tests.sim.test_member_scenarios import make
 
 
@@ -53,6 +60,73 @@ def test_a_recovered_cluster_grows_again_and_keeps_what_the_survivor_held(seed: 
     scene.ask_and_wait(scene.await_leader(other, stale))
     first.start()
     scene.make_whole()
+
+
+def struck(seed: int) -> SimCluster:
+    """A cluster after some seconds of whatever strikes clusters; all of it has lost power."""
+    random = Random(seed)
+    profile = draw_profile(random, 3)
+    while profile.is_async or profile.changes_members:
+        profile = draw_profile(random, 3)
+    cluster = SimCluster(random, profile, Trace())
+    for member in cluster.members:
+        member.start()
+    for client in cluster.clients:
+        client.work()
+    cluster.faults.begin()
+    cluster.run_for(3_000)
+    cluster.is_faulty = False
+    cluster.faults.stop()
+    for member in cluster.members:
+        member.lose_power()
+    return cluster
+
+
+def recovered_after(seed: int) -> None:
+    old = struck(seed)
+    sound = [m for m in old.members if not (m.is_lost or m.is_damaged)]
+    survivor = Random(seed).choice(sound)
+    storage = old.profile.storage
+    scene = Scenario(start=False, seed=seed, profile=replace(QUIET, storage=storage))
+    # What the old cluster held was appended by nobody here.
+    checkers = scene.cluster.checkers
+    checkers[:] = [each for each in checkers if not isinstance(each, AcknowledgedAppends)]
+    scene.run_for(old.now_ms + 1)
+    first = scene.cluster.member(survivor.member_id)
+    first.disk.restore(survivor.disk.snapshot())
+    try:
+        plan = plan_recovery([first.path], disk=first.disk)
+    except ConfigError as nothing:
+        assert "never belonged to a group" in str(nothing)
+        return
+    assert plan.is_needed
+    recover_cluster(plan, disk=first.disk)
+    first.disk.lose_power(Random(seed))
+    first.start()
+    assert scene.await_leader(first) is first
+    held = bodies(first, first.node.store.begin.index + 1)
+    first_index = first.node.store.begin.index + 1
+    for append in old.operations.appends:
+        receipt = append.outcome
+        if isinstance(receipt, AppendReceipt) and receipt.last_index <= plan.committed_index:
+            for index, body in enumerate(append.bodies, receipt.first_index):
+                assert index < first_index or held[index - first_index] == body, (seed, index)
+    scene.ask_and_wait(first)
+    for other in scene.members:
+        if other is not first:
+            other.start()
+            make(scene, MemberVerb.ADD, other.member_id, f"10.0.0.1:{other.member_id[1:]}")
+            make(scene, MemberVerb.PROMOTE, other.member_id)
+    scene.append()
+    first.kill()
+    scene.ask_and_wait(scene.await_leader(*[each for each in scene.members if each is not first]))
+    first.start()
+    scene.make_whole()
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_after_whatever_has_struck_a_survivor_keeps_what_is_known_to_be_committed(seed: int) -> None:
+    recovered_after(seed)
 
 
 def test_a_survivor_that_was_being_installed_leads_although_it_owes_entries() -> None:

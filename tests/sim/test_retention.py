@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumlog.log_state.control_entries import Hold, Keep
+from quorumlog.log_state.log_state import Reader
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientMove
@@ -136,6 +137,59 @@ def test_a_late_copy_of_a_seek_moves_no_reader() -> None:
     reader_of(scene, "billing").copy(seek)
     scene.run_for(1_000)
     assert moved(scene, ReaderMove("billing", opens=True)).position == 15
+
+
+def test_a_late_copy_of_an_end_leaves_the_reader_of_the_same_name() -> None:
+    """Its own has gone; another consumer has begun under that name."""
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    first = moved(scene, ReaderMove("billing", hold=Hold.READER, opens=True, seen_index=-1))
+    end = ReaderMove("billing", ends=True, seen_index=first.seen_index)
+    ended = moved(scene, end)
+    opening = ReaderMove("billing", 5, Hold.READER, opens=True, seen_index=ended.seen_index)
+    assert moved(scene, opening).position == 5
+    reader_of(scene, "billing").copy(end)
+    scene.run_for(1_000)
+    assert [(r.position, r.hold) for r in _readers(scene)] == [(5, Hold.READER)]
+
+
+def test_a_late_copy_of_an_opening_makes_no_reader_again() -> None:
+    """Nobody would read under that name, and it would hold the log until a disk is full."""
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    opening = ReaderMove("billing", hold=Hold.READER, opens=True, seen_index=-1)
+    stand = moved(scene, opening)
+    moved(scene, ReaderMove("billing", ends=True, seen_index=stand.seen_index))
+    reader_of(scene, "billing").copy(opening)
+    scene.run_for(1_000)
+    assert _readers(scene) == ()
+    scene.append(30)
+    scene.run_for(2_000)  # the state in front of a later segment is saved, and a start begins there
+    for member in scene.members:
+        member.kill()
+        member.start()
+    scene.await_leader()
+    reader_of(scene, "billing")._target = scene.await_leader().member_id
+    reader_of(scene, "billing").copy(opening)
+    scene.run_for(1_000)
+    assert _readers(scene) == ()
+
+
+def test_a_late_copy_of_a_commit_does_not_lead_past_what_was_sought() -> None:
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    stand = moved(scene, ReaderMove("billing", opens=True, seen_index=-1))
+    commit = ReaderMove("billing", 15, seen_index=stand.seen_index)
+    stand = moved(scene, commit)
+    seek = ReaderMove("billing", 4, seeks_from=15, last_index=stand.last_index)
+    assert moved(scene, seek).position == 4
+    reader_of(scene, "billing").copy(commit)
+    scene.run_for(1_000)
+    assert [reader.position for reader in _readers(scene)] == [4]
+
+
+def _readers(scene: Scenario) -> tuple[Reader, ...]:
+    return scene.await_leader().node.log_state.committed_state().readers
 
 
 def test_a_full_disk_does_not_take_what_a_follower_lacks_within_its_budget() -> None:

@@ -77,6 +77,18 @@ def test_one_client_serves_all_tasks_of_a_worker(cluster: LocalCluster) -> None:
     assert shared_client(cluster.servers, "default") is not shared_client(cluster.servers, "other")
 
 
+def test_a_worker_finds_members_that_its_own_list_does_not_name(cluster: LocalCluster) -> None:
+    """Whoever was listed may have gone by the time that the plan is carried out."""
+    reader = LedgerDataSource({"servers": cluster.servers}).reader(spark_schema_of(["index"]))
+    (partition,) = reader.partitions()
+    assert isinstance(partition, LedgerPartition)
+    assert sorted(partition.servers) == sorted(cluster.servers.split(","))
+    gone = "127.0.0.1:2"  # nobody listens there
+    check = RangeCheck(partition)
+    batches = ServerSource(LedgerOptions.parse({"servers": gone})).batches(check)
+    assert sum(batch.count for batch in batches) == partition.count
+
+
 def test_a_forked_worker_makes_its_own_client(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from quorumlog.store.disk import Disk
 from quorumlog.store.files.backup_file import BACKUP_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import HARD_STATE_NAME, read_currterm
+from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotsUnavailable
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.stored_marks import StoredMarks
@@ -36,12 +37,17 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
     last_term: int
     committed_index: int
     """Known to be committed, as this directory proves it."""
+    owed_index: int = -1
+    """Its log was installed, and the group had committed entries up to here then."""
     term: int
     """The newest that it has seen."""
     forgotten: tuple[str, ...]
     """Files with promises that are lost: it is no voter any more."""
     damage: tuple[str, ...]
     """Everything else that is wrong with it, in sentences."""
+    snapshots_ahead: tuple[str, ...] = ()
+    """State machines that nothing here can make again, in sentences: their snapshots hold what this log
+    does not."""
 
     @property
     def replica(self) -> Replica:
@@ -72,6 +78,13 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         """(first, last) of the entries that are kept and may never have been committed."""
         first, last = self.committed_index + 1, self.best.last_index
         return (first, last) if first <= last else None
+
+    @property
+    def lost(self) -> tuple[int, int] | None:
+        """(first, last) of the entries that were committed for certain and are not in the best log: as a
+        survivor has it that was given a log and not all of it yet, or whose own log is damaged."""
+        known = max(max(each.owed_index, each.committed_index) for each in self.survivors)
+        return (self.best.last_index + 1, known) if known > self.best.last_index else None
 
 
 def look_at(disk: Disk, directories: Sequence[str]) -> RecoveryPlan:
@@ -169,10 +182,30 @@ def _survivor(disk: Disk, path: str) -> Survivor:
             last_index=reader.ledger_end_index,
             last_term=reader.ledger_end_term,
             committed_index=reader.committed_index,
+            owed_index=-1 if reader.start is None else reader.start.owed_index,
             term=max(0, reader.ledger_end_term, *(each.term for each in seen if each is not None)),
             forgotten=forgotten,
             damage=damage,
+            snapshots_ahead=_snapshots_ahead(disk, path, reader),
         )
+
+
+def _snapshots_ahead(disk: Disk, path: str, reader: DirectoryReader) -> tuple[str, ...]:
+    """Of a log that was being installed: a snapshot comes before the entries up to it do. It is adopted
+    where the log holds the very entry that it names, and with this log it never will be."""
+    if reader.begin.index < 0:
+        return ()  # all that a machine follows from is here
+    try:
+        found = SnapshotFiles(disk, path).oldest_of_all()
+    except SnapshotsUnavailable as unavailable:
+        return (str(unavailable),)
+    return tuple(
+        f"{path}: the state machine {name} cannot go on with this log: its oldest snapshot holds what"
+        f" came up to entry {oldest}, and the log ends with {reader.ledger_end_index} and begins with"
+        f" {reader.ledger_begin_index}"
+        for name, oldest in sorted(found.items())
+        if oldest > reader.ledger_end_index
+    )
 
 
 def _check_identities(survivors: Sequence[Survivor]) -> None:
@@ -221,7 +254,9 @@ def _memberships(disk: Disk, reader: DirectoryReader, committed_index: int) -> l
     found += [(each.index, each.body) for each in entries if isinstance(each.body, MembershipBody)]
     newest_committed = max((at for at, _ in found if at <= committed_index), default=-1)
     return [
-        Membership.of(founding) if body is None else Membership(*msgspec.structs.astuple(body))
+        Membership.of(founding)
+        if body is None
+        else Membership(body.old, body.new, body.learners, body.addresses)
         for at, body in found
         if at >= newest_committed
     ]

@@ -73,6 +73,11 @@ class LedgerClientBase:
         """Of a call that is given none."""
         return self._verbs.timeout_ms
 
+    def add_servers(self, servers: str | Sequence[str]) -> None:
+        """Members are to be found there, too: what one client has learned of the members, another one
+        need not find out from a list that may be old. Raises ConfigError for what cannot be read."""
+        self._protocol.view.add_servers(parse_servers(servers))
+
     @property
     def producer_id(self) -> str | None:
         """The one that was given, or drawn for an idempotent client; None: neither."""

@@ -323,12 +323,20 @@ class Verbs:
         elif first_index is not None:
             position = whole('first_index, unless "latest",', first_index)
         message = MoveReaderRequest(
-            reader=reader_verbs.checked_name(name), position=position, hold=number_of(hold), opens=True
+            reader=reader_verbs.checked_name(name),
+            position=position,
+            hold=number_of(hold),
+            opens=True,
+            seen_index=-1,
         )
         return (yield from reader_verbs.move(message, self.timeout_ms_of(timeout_ms)))
 
-    def commit_reader(self, name: str, index: int, timeout_ms: float | None) -> Verb[ReaderStand]:
-        message = MoveReaderRequest(reader=name, position=whole("index", index))
+    def commit_reader(
+        self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
+    ) -> Verb[ReaderStand]:
+        message = MoveReaderRequest(
+            reader=name, position=whole("index", index), seen_index=stand.known_index
+        )
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
@@ -337,8 +345,8 @@ class Verbs:
         message = reader_verbs.seek(name, whole("index", index), stand)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
-    def end_reader(self, name: str, timeout_ms: float | None) -> Verb[ReaderStand]:
-        message = MoveReaderRequest(reader=name, ends=True)
+    def end_reader(self, name: str, stand: ReaderStand, timeout_ms: float | None) -> Verb[ReaderStand]:
+        message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:

@@ -151,6 +151,8 @@ class LeadershipTransfer:
             for member_id in preferred_ids
             for voter in self._state.membership.voters()
             if voter.member_id == member_id and self._is_fit(voter)
+            # It would only hand over again, to a member on which the machines run.
+            if self._elector.answers.runs_machines(voter)
         ]
         if fit:
             self._cool_down()

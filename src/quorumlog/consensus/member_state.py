@@ -52,6 +52,8 @@ class MemberState:
         not campaign before it holds them. Once it has, it owes nothing more."""
         self.knows_log_state = True
         """What the log's control entries lead to; who does not know it never leads."""
+        self.runs_machines = True
+        """Its state machines run: who is preferred as a leader is not while they do not."""
         self.told: tuple[int, Membership] | None = None
         """The newest committed membership that another member has told of, and its index."""
         self.now_ms = now_ms

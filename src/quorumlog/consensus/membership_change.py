@@ -81,7 +81,8 @@ class MembershipChange:
 
     @property
     def ever_known(self) -> frozenset[Replica]:
-        """Founders, and whoever was a member by an entry that this member has seen since its start."""
+        """Founders, and whoever was a member by an entry that this member has seen since its start. Who
+        was replaced before stands in the log's state."""
         named = [replica for _, each in self._history.held for replica in each.members()]
         return frozenset((*self._history.founding, *named))
 

@@ -128,6 +128,8 @@ class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
     """False: it holds damaged entries or has no space, and lets a hand-over of leadership pass."""
     clock_ms: int = -1
     """What the sender's wall clock said, in milliseconds since 1970; -1: an earlier release."""
+    runs_machines: bool = True
+    """False: a state machine of the group has stopped there, or lacks what it follows from."""
 
 
 class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):

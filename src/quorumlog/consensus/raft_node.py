@@ -295,6 +295,10 @@ class RaftNode:
         self._state.knows_log_state = is_known
         self._elector.on_log_state()
 
+    def on_machines(self, *, run: bool) -> None:
+        """Whether all state machines of the group that this member has run here."""
+        self._state.runs_machines = run
+
     def drop_before(self, begin: EntryId) -> None:
         """The log is to begin behind this entry, which is committed and on disk: nothing at or below it
         is compared, pushed or cut from now on."""
@@ -437,4 +441,5 @@ class RaftNode:
             waits_for=self._forming.waits_for(),
             problems=(*own_problems, *(self.replication.problems() if leads else ())),
             peers=self.replication.peers() if leads else (),
+            answered_ms_ago=self._elector.answers.ages_ms() if leads else {},
         )

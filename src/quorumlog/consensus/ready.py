@@ -16,7 +16,8 @@ Every positive answer to APPEND (also a repeated one), COMPARE and TRUNCATE is i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -167,6 +168,8 @@ class MemberStatus:
     """Why the member is not a working voter, empty if it is."""
     problems: tuple[str, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
+    answered_ms_ago: Mapping[Replica, float] = field(default_factory=dict)
+    """Of a leader: how long ago each member has answered it last; who never did is not there."""
 
     @property
     def followers_behind(self) -> tuple[PeerStatus, ...]:

@@ -15,12 +15,16 @@ from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
 
-LEVEL = 3
+LEVEL = 4
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
+REPLACED_LEVEL = 4
+"""From which on a MEMBERSHIP entry may name directories that were replaced."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
 MOST_IN_A_BODY = 256
 """Members, or readers, that one entry may name."""
+MOST_REPLACED = 64
+"""Directories that were replaced or removed, which one entry may name."""
 MOST_PRODUCERS = 100_000
 """Sessions that a log remembers: who opens one more has to name others that are forgotten."""
 MOST_BATCH_ENTRIES = 2**31 - 1
@@ -72,6 +76,14 @@ class Membership(Body, frozen=True):
     learners: Replicas = ()
     addresses: Annotated[tuple[tuple[Name, Name], ...], Meta(max_length=MOST_IN_A_BODY)] = ()
     """(member id, address), by id."""
+    replaced: Annotated[tuple[Replica, ...], Meta(max_length=MOST_REPLACED)] = ()
+    """Directories that were members before, the newest last: none of them becomes one again by itself.
+    An entry that names none is written without this field, as earlier releases know it."""
+
+    def fields(self) -> tuple[object, ...]:
+        """As they are written."""
+        found = msgspec.structs.astuple(self)
+        return found if self.replaced else found[:-1]
 
 
 class TimeMark(Body, frozen=True):
@@ -174,6 +186,13 @@ LEVELS: dict[EntryKind, int] = {
 """The level of the format from which on a kind is known."""
 
 
+def level_of(body: ControlBody) -> int:
+    """What a member has to know to read an entry that says this."""
+    if isinstance(body, Membership) and body.replaced:
+        return REPLACED_LEVEL
+    return LEVELS[kind_of(body)]
+
+
 class Unreadable(NamedTuple):
     """A control entry, or a state, of which this member can make nothing."""
 
@@ -200,7 +219,7 @@ def kind_of(body: ControlBody) -> EntryKind:
 
 
 def encode_body(body: ControlBody) -> bytes:
-    data = _encoder.encode(body)
+    data = _encoder.encode(body.fields() if isinstance(body, Membership) else body)
     assert isinstance(decode_body(kind_of(body), data), type(body)), body
     return data
 

@@ -40,6 +40,7 @@ from quorumlog.log_state.control_entries import (
     TimeMark,
     TimeMs,
     Unreadable,
+    level_of,
 )
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_hook, encode_hook
 
@@ -116,10 +117,16 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         return next((reader for reader in self.readers if reader.name == name), None)
 
     def encode(self) -> bytes:
-        magic, payload = RECORD_MAGIC, _encoder.encode(self)
+        magic, payload = RECORD_MAGIC, _encoder.encode(self._fields())
         if len(payload) >= PACKED_FROM_BYTES:
             magic, payload = PACKED_MAGIC, isal_zlib.compress(payload, _PACKED_LEVEL)
         return magic + zlib.crc32(payload).to_bytes(4, "big") + payload
+
+    def _fields(self) -> tuple[object, ...]:
+        fields = list(msgspec.structs.astuple(self))
+        if self.membership is not None:
+            fields[1] = self.membership.fields()
+        return tuple(fields)
 
 
 EMPTY = LogState()
@@ -181,8 +188,9 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     body = entry.body
     if isinstance(body, Unreadable):
         return UnknownState(entry.index, f"entry {entry.index}: {body.reason}")
-    if state.level < LEVELS[entry.kind]:
-        state = msgspec.structs.replace(state, level=LEVELS[entry.kind])
+    assert body is not None, entry
+    if state.level < level_of(body):
+        state = msgspec.structs.replace(state, level=level_of(body))
     if isinstance(body, TimeMark):
         return _with_time(state, entry.index, body)
     if isinstance(body, Membership):
@@ -239,6 +247,12 @@ def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
     others.append(Reader(said.name, position, said.hold, index))
     others.sort(key=lambda reader: reader.name)
     return msgspec.structs.replace(state, readers=tuple(others))
+
+
+def outdates(old: Reader | None, said: ReaderPosition) -> bool:
+    """Whether a late copy of what was said of the reader before, of a commit, an opening or its end,
+    would undo `said`. Nothing undoes a position that only goes forward."""
+    return said.ends or said.seeks_from is not None or (old is not None and old.hold != said.hold)
 
 
 def _with_keep(state: LogState, keep: Keep) -> LogState:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from quorumlog.log_state.control_entries import ControlEntry, Membership
-from quorumlog.log_state.log_state import LogState, UnknownState, advanced
+from quorumlog.log_state.control_entries import ControlEntry, Membership, ReaderPositions
+from quorumlog.log_state.log_state import LogState, Reader, UnknownState, advanced, outdates
 
 AnyState = LogState | UnknownState
 
@@ -29,6 +29,9 @@ class LogStates:
         self.committed = committed
         self.appended = committed
         """Of the whole log."""
+        self.readers_changed_index = committed_index
+        """No entry above it has ended a reader, led it back or changed its hold. What lies below where
+        this object began is not known, and what was cut only makes it too high: it never falls."""
         self._committed_index = committed_index
         self._entries: list[ControlEntry] = []
         """Above the committed index."""
@@ -55,7 +58,24 @@ class LogStates:
         assert not controls or controls[0].index >= first_index, (controls[0], first_index)
         if controls:
             self._entries.extend(controls)
+            self._note_readers(controls)
             self.appended = folded(self.appended, controls)
+
+    def _note_readers(self, controls: Sequence[ControlEntry]) -> None:
+        said = [entry for entry in controls if isinstance(entry.body, ReaderPositions)]
+        if not said or not isinstance(self.appended, LogState):
+            return
+        readers = {reader.name: reader for reader in self.appended.readers}
+        for entry in said:
+            assert isinstance(entry.body, ReaderPositions), entry
+            for position in entry.body.readers:
+                old = readers.pop(position.name, None)
+                if outdates(old, position):
+                    self.readers_changed_index = entry.index
+                if not position.ends:
+                    readers[position.name] = Reader(
+                        position.name, position.position, position.hold, entry.index
+                    )
 
     def truncate_from(self, index: int) -> None:
         """Entries from `index` on, all above the committed one, are gone."""

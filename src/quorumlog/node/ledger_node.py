@@ -31,6 +31,7 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.scrubber import ScrubStatus
 from quorumlog.node.retention.retention import Retention
+from quorumlog.node.sending.feeding import Feeding
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
@@ -68,7 +69,6 @@ class LedgerNode:
         self._writer = parts.writer
         self._pace = parts.pace
         self._pushes = parts.pushes
-        self.feeding = parts.pushes.feeding
         self._installs = parts.installs
         self._snapshots = parts.snapshots
         self._fetcher = parts.fetcher
@@ -282,6 +282,15 @@ class LedgerNode:
 
     def status(self) -> MemberStatus:
         return self.raft.status()
+
+    def feeding(self, to: Replica) -> Feeding | None:
+        """Of a member that this leader sends entries out of files, or a snapshot, behind which the log
+        comes; None: it is sent neither."""
+        snapshot = self._snapshots.feeding(to)
+        if snapshot is None or self.raft.role is not Role.LEADER:
+            return self._pushes.feeding(to)
+        log_bytes = self.store.end.position - self.store.begin.position
+        return snapshot._replace(behind_bytes=snapshot.behind_bytes + log_bytes)
 
     def log_time_ms(self) -> int | None:
         """The last committed time mark; None: there is none, or the log's state is not known."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 
 LOOK_MS = 500
 
 
 class LostDirectories:
-    def __init__(self, raft: RaftNode) -> None:
+    def __init__(self, raft: RaftNode, log_state: LogStateKeeper) -> None:
         self._raft = raft
+        self._log_state = log_state
         self._away_since_ms: dict[Replica, float] = {}
         """Of voters that are not connected, as long as this member leads."""
         self._next_look_ms = 0.0
@@ -35,7 +37,11 @@ class LostDirectories:
             for voter in status.membership.new
             if voter != status.replica and voter not in connected
         }
-        known = self._raft.members.ever_known
+        state = self._log_state.appended
+        if state is None:
+            return None  # nobody can tell who was replaced before
+        replaced = () if state.membership is None else state.membership.replaced
+        known = {*self._raft.members.ever_known, *replaced}
         names = {replica.member_id for replica in connected if replica not in known}
         return next(
             (

@@ -24,7 +24,7 @@ from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.transfers import TransferOutcome, Transfers
-from quorumlog.node.writing.memberships import body_of
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 
 
 class MemberVerb(StrEnum):
@@ -56,11 +56,13 @@ class MemberChanges:
         config: GroupConfig,
         raft: RaftNode,
         transfers: Transfers,
+        log_state: LogStateKeeper,
         propose: Callable[[ControlBody], EntryId],
         refusal_unless_leading: Callable[[], LedgerError | None],
     ) -> None:
         self._raft = raft
         self._transfers = transfers
+        self._log_state = log_state
         self._propose = propose
         self._refusal_unless_leading = refusal_unless_leading
         self._done: Callable[[MemberOutcome], None] | None = None
@@ -70,7 +72,7 @@ class MemberChanges:
         self._looked_at: tuple[int, bool] | None = None
         self.problem = ""
         """In a sentence; empty if there is none."""
-        self._lost = LostDirectories(raft)
+        self._lost = LostDirectories(raft, log_state)
         self.configure(config)
 
     def configure(self, config: GroupConfig) -> None:
@@ -121,7 +123,7 @@ class MemberChanges:
             elif change.verb is MemberVerb.REMOVE and change.member_id == self._own_id:
                 self._hand_over(done)
             else:
-                self._propose(body_of(wanted))
+                self._propose(self._log_state.membership_body(wanted))
                 self._done = done
         except LedgerError as error:
             done(error)
@@ -171,7 +173,7 @@ class MemberChanges:
         return wanted._replace(learners=_sorted((*present.learners, learner)))
 
     def _connected_as(self, member_id: str, change: MemberChange) -> Replica:
-        """The directory that answers under this name."""
+        """The directory that answers under this name: if several do, one that is no member."""
         here = self._raft.status().replica
         found = [each for each in (*self._raft.connected, here) if each.member_id == member_id]
         if not found:
@@ -181,7 +183,8 @@ class MemberChanges:
                 " and the present members in --members",
                 retry_after_ms=500,
             )
-        return found[0]
+        members = self._raft.status().membership.members()
+        return next((each for each in found if each not in members), found[0])
 
     def _with_address(self, present: Membership, member_id: str, address: str) -> Membership:
         addresses = dict(present.addresses)
@@ -236,7 +239,7 @@ class MemberChanges:
         due = self._raft.members.due()
         if due is not None:
             try:
-                self._propose(body_of(due))
+                self._propose(self._log_state.membership_body(due))
             except LedgerError:
                 return  # no space, or the state is not known: the next turn tries again
         self._end_if_committed()

@@ -182,7 +182,12 @@ class NodeParts:
             self.time_marks,
         )
         self.members = MemberChanges(
-            config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading
+            config,
+            self.raft,
+            self.transfers,
+            self.log_state,
+            node.propose_control,
+            node.refusal_unless_leading,
         )
         self.drops = LogDrops(directory, self.raft, host, node.carry_out_all)
         self.replacement = LogReplacement(

@@ -28,13 +28,23 @@ class DiskReport:
         if self._directory.durability is Durability.MEMORY:
             return ""
         self._look()
-        if self._used_ratio <= config.disk_space_ratio_to_force_clean:
+        if self._used_ratio <= min(config.disk_space_ratio_to_force_clean, config.disk_full_ratio):
             return ""
         full = f"the disk of {self._directory.path} is {100 * self._used_ratio:.0f} % full"
-        refuses = f"above {100 * config.disk_full_ratio:.0f} % (disk_full_ratio) appends are refused"
+        limit = f"{100 * config.disk_full_ratio:.0f} % (disk_full_ratio)"
+        refuses = f"above {limit} appends are refused"
+        if self._used_ratio > config.disk_full_ratio:
+            refuses = f"it is above {limit}, so appends are refused"
         if config.deletes:
-            return f"{full}: the oldest segments go whatever their age, also past readers; {refuses}"
+            past = (
+                "but only what an archive has taken"
+                if config.retention == "archived"
+                else "also past readers"
+            )
+            return f"{full}: the oldest segments go whatever their age, {past}; {refuses}"
         keeps = "nothing is deleted (file_reserved_hours, retention_bytes)"
+        if config.retention == "off":
+            keeps = "nothing is deleted here (retention = off)"
         return f"{full} and {keeps}; {refuses}: free space"
 
     def _look(self) -> None:

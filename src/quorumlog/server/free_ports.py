@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from functools import cache
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
@@ -26,7 +30,8 @@ def free_ports(count: int) -> list[int]:
 
     From that range, a peer that dials a dead member's port could be given this very port as its own,
     connect to itself, and keep the member from listening again when it is restarted.
-    Raises OSError if there are not so many.
+    Each is this process's own while it lives: a member that is down for a while loses its port to nobody
+    else who asks here. Raises OSError if there are not so many.
     """
     lowest_outgoing = int(_OUTGOING_RANGE.read_text().split()[0])
     candidates = list(range(max(1024, lowest_outgoing - 16_384), lowest_outgoing))
@@ -38,7 +43,24 @@ def free_ports(count: int) -> list[int]:
                 probe.bind((LOOPBACK, port))
             except OSError:
                 continue
+        if not _claimed(port):
+            continue
         free.append(port)
         if len(free) == count:
             return free
     raise OSError(f"fewer than {count} free ports on {LOOPBACK} below {lowest_outgoing}")
+
+
+def _claimed(port: int) -> bool:
+    """A lock on one byte of a file that all processes of this user share; it ends with the process."""
+    try:
+        fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@cache
+def _claims() -> int:
+    path = Path(tempfile.gettempdir(), f"quorumlog-ports-{os.getuid()}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -418,7 +418,7 @@ class LedgerServer:
     ) -> None:
         if connection.closed or driver.stopped:
             return
-        code, reason = verdict
+        code, reason, beside = verdict
         connection.send(
             driver.config.group, driver.handshake.response(code, reason, connection.connection_id)
         )
@@ -428,7 +428,7 @@ class LedgerServer:
                 driver.problem_log.refused(sentence, time.monotonic())
             connection.close()
             return
-        driver.admit(hello, connection)
+        driver.admit(hello, connection, beside=beside)
 
     def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._connections.pop(connection.connection_id, None)

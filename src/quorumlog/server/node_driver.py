@@ -114,8 +114,10 @@ class NodeDriver:
             config,
             self.peers,
             self.handshake.response,
-            lambda: self.node.status().voters,
+            self._voters,
             lambda: self.node.status().membership_index < 0,
+            self._leader_id,
+            self.peers.invite,
             self.fail,
         )
         self.status = StatusReport(config, self.node, self.peers, self.admission, self.read_later)
@@ -176,9 +178,17 @@ class NodeDriver:
         except BaseException as error:
             self.fail(error)
 
+    def _leader_id(self) -> str:
+        leader = self.node.raft.leader
+        return "" if leader is None else leader.member_id
+
     def _follow_members(self) -> None:
         self._followed = self.node.raft.members.version
-        self.peers.follow(self.node.members.addresses())
+        self.peers.follow(self.node.members.addresses(), self._voters())
+
+    def _voters(self) -> frozenset[Replica]:
+        """By any membership that may hold."""
+        return frozenset(v for each in self.node.raft.members.living for v in each.voters())
 
     def change_members(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
         """See `MemberChanges.request`. Who is to become a member is dialled first."""
@@ -286,7 +296,7 @@ class NodeDriver:
         every connection closed."""
         inbox, self._inbox = self._inbox, []
         self.stop()
-        for peer in self.peers.values():
+        for peer in self.peers.everybody():
             peer.part()
         self.node.answer_all("the log of this member was replaced by the leader's")
         self.reads.close()
@@ -303,11 +313,12 @@ class NodeDriver:
 
     def send(self, envelope: Envelope) -> bool:
         self._has_sent = True
-        peer = self.peers.get(envelope.to.member_id)
+        peer = self.peers.leading_to(envelope.to)
         return peer is None or peer.send(envelope)
 
     def replicas_with_moving_data(self) -> Iterable[Replica]:
-        moving = [peer.connections.connected_to for peer in self.peers.values() if peer.data.has_moved()]
+        peers = self.peers.everybody()
+        moving = [peer.connections.connected_to for peer in peers if peer.data.has_moved()]
         return [replica for replica in moving if replica is not None]
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -365,23 +376,23 @@ class NodeDriver:
         )
 
     def members_below(self, level: int) -> list[str]:
-        return sorted(peer.member_id for peer in self.peers.values() if peer.level < level)
+        return sorted({peer.member_id for peer in self.peers.everybody() if peer.level < level})
 
     def weakest_durability(self, own: Durability) -> Durability:
-        known = [own.value, *(peer.durability for peer in self.peers.values())]
+        known = [own.value, *(peer.durability for peer in self.peers.everybody())]
         return next(d for d in _WEAKEST_FIRST if d.value in known)
 
     # ---------------------------------------------------------------- peers
 
-    def admit(self, hello: Hello, connection: Connection) -> None:
-        peer = self.peers[hello.member_id]
+    def admit(self, hello: Hello, connection: Connection, *, beside: bool) -> None:
+        peer = self.peers.admit(hello, connection, beside=beside)
         group, receive = self.config.group, self.node.receive
         connection.session = PeerSession(connection, hello, group, peer, self.enter, receive)
         peer.welcomed(hello, connection)
 
     def _peer_refused(self, link: PeerLink) -> None:
         """Others have this member already, and nobody takes this process for it."""
-        links = [link for peer in self.peers.values() for link in (peer.control, peer.data)]
+        links = [link for peer in self.peers.everybody() for link in (peer.control, peer.data)]
         if link.refused_as_duplicate >= DUPLICATE_TRIES and not any(each.up for each in links):
             self.fail(ConfigError(link.problem))
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.membership import Membership
+from quorumlog.consensus.ready import MemberStatus, Role
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
 from quorumlog.server.disk_report import DiskReport
-from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission
+from quorumlog.server.peers.peer_table import PeerTable
 from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.server.waiting_reads import ReadLater
 from quorumlog.version import VERSION
@@ -24,7 +24,7 @@ class StatusReport:
         self,
         config: GroupConfig,
         node: LedgerNode,
-        peers: Mapping[str, Peer],
+        peers: PeerTable,
         admission: PeerAdmission,
         read_later: ReadLater,
     ) -> None:
@@ -59,6 +59,7 @@ class StatusReport:
                     part=_part_of(member_id, status.membership),
                     behind_bytes=feeding.behind_bytes if feeding is not None else -1,
                     bytes_per_second=feeding.bytes_per_second if feeding is not None else -1,
+                    answered_ms_ago=_age_of(member_id, replica, status),
                 )
             )
         scrub = self._node.scrub_status()
@@ -119,7 +120,7 @@ class StatusReport:
         """What an operator should know, in sentences, each once."""
         now_s = time.monotonic()
         stalled = self._stalled_peers.problems(self._node.status().peers, now_s * 1000, time.time())
-        dropped = [peer.dropped.problem(now_s) for peer in self._peers.values()]
+        dropped = [peer.dropped.problem(now_s) for peer in self._peers.everybody()]
         disk = self._disk.problem(self._node.config.storage)
         found = (
             *self._node.problems(),
@@ -128,6 +129,19 @@ class StatusReport:
             *self._admission.problems(),
         )
         return tuple(dict.fromkeys(found))
+
+
+def _age_of(member_id: str, replica: Replica, status: MemberStatus) -> float:
+    """See `MemberInfo.answered_ms_ago`: of the directory that is connected, or of whichever of that name
+    was heard last."""
+    if replica == status.replica:
+        return 0.0 if status.role is Role.LEADER else -1.0
+    ages = [
+        age_ms
+        for each, age_ms in status.answered_ms_ago.items()
+        if each == replica or (not replica.directory_id and each.member_id == member_id)
+    ]
+    return min(ages, default=-1.0)
 
 
 def _part_of(member_id: str, membership: Membership) -> str:

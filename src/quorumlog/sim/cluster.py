@@ -54,7 +54,9 @@ class SimCluster:
         addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(count_all))
         founders = addresses[: profile.size]
         self.member_ids = tuple(address.member_id for address in addresses)
-        self.members = tuple(
+        self.places = {member_id: member_id for member_id in self.member_ids}
+        """Member id by place: that of a machine. Two machines may hold directories of one member."""
+        self.members: tuple[SimMember, ...] = tuple(
             SimMember(
                 self,
                 GroupConfig(
@@ -73,7 +75,7 @@ class SimCluster:
             )
             for number, address in enumerate(addresses)
         )
-        self._by_id = {member.member_id: member for member in self.members}
+        self._by_place = {member.place: member for member in self.members}
         self.replacing = self.stream("replaced logs")
         self.network = SimNetwork(self)
         self.faults = Faults(self)
@@ -88,8 +90,20 @@ class SimCluster:
         )(self)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
-    def member(self, member_id: str) -> SimMember:
-        return self._by_id[member_id]
+    def member(self, place: str) -> SimMember:
+        """A member's own place has its id."""
+        return self._by_place[place]
+
+    def add_twin(self, member: SimMember) -> SimMember:
+        """One more machine whose process says that it is this member, on an empty disk; it is down."""
+        place = f"{member.member_id}'{len(self.members)}"
+        self.places[place] = member.member_id
+        twin = self._by_place[place] = SimMember(self, member.config, place)
+        for each in self.members:
+            each.add_end(place)
+        self.network.add(twin, self.members)
+        self.members = (*self.members, twin)
+        return twin
 
     def stream(self, name: str) -> Random:
         """Chance of its own: what is drawn from it moves nothing else of a seed's run."""

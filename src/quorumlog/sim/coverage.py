@@ -40,6 +40,7 @@ UNNAMED_FAULT_KINDS = (
     "unreadable page",
     "unreadable page after a power loss",
     "unreadable page behind the end",
+    "an old directory is back",
 )
 """Kinds that no simulation profile names."""
 
@@ -48,6 +49,7 @@ OTHER_EVENTS = (
     "members: add done",
     "members: promote done",
     "members: remove done",
+    "members: a directory is replaced",
     "members: remove NotLeader",
     "members: promote MembershipRefused",
     "leader: steps down because its entries do not arrive",

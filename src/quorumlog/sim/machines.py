@@ -4,6 +4,7 @@ and how often."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from zlib import crc32
 
 import msgspec
@@ -14,6 +15,8 @@ from quorumlog.state_machine import SnapshotReader, SnapshotWriter, StateMachine
 DIGEST_NAME = "digest"
 REFUSED = b"7"
 """A command whose body ends so is refused."""
+SLICE_BYTES = 12
+"""Saved at once: commands and crashes come between."""
 
 
 def result_of(index: int, body: bytes) -> bytes | None:
@@ -37,8 +40,11 @@ class DigestMachine(StateMachine):
     def query(self, question: bytes) -> bytes:
         return b"%d" % self._count
 
-    def save(self, writer: SnapshotWriter) -> None:
-        writer.write(msgspec.msgpack.encode((self._count, self._digest)))
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        data = msgspec.msgpack.encode((self._count, self._digest))
+        for start in range(0, len(data), SLICE_BYTES):
+            writer.write(data[start : start + SLICE_BYTES])
+            yield
 
     def load(self, reader: SnapshotReader) -> None:
         self._count, self._digest = msgspec.msgpack.decode(reader.read(), type=tuple[int, bytes])

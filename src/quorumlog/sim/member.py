@@ -64,6 +64,7 @@ class SimMember:
         "lost_power",
         "member_id",
         "path",
+        "place",
         "process",
         "read_ms",
         "refusal",
@@ -72,10 +73,12 @@ class SimMember:
         "wall_clock",
     )
 
-    def __init__(self, cluster: SimCluster, config: GroupConfig) -> None:
+    def __init__(self, cluster: SimCluster, config: GroupConfig, place: str = "") -> None:
         self.cluster = cluster
         self.config = config
         self.member_id = config.member_id
+        self.place = place or config.member_id
+        """The machine: two may hold directories of one member."""
         self.path = config.data_dir
         self.disk = SimDisk()
         self.process = 0
@@ -95,7 +98,7 @@ class SimMember:
         """A sync takes up to this long, and at least the share of it that comes next."""
         self.least_sync_share = 0.0
         self.ends: dict[str, End] = {}
-        """By the other member."""
+        """By the place of the other member."""
         self.read_ms: float | None = None
         """A read takes up to this long; None: as a sync does."""
         self.level = LEVEL
@@ -122,7 +125,7 @@ class SimMember:
         random = self.cluster.random
         self._flushes = DiskQueue(random, self._draw_sync_ms, self.later, self.enter)
         self._reads = DiskQueue(random, self._draw_read_ms, self.later, self.enter)
-        chance = self.cluster.stream(f"applies of {self.member_id}, process {self.process}")
+        chance = self.cluster.stream(f"applies of {self.place}, process {self.process}")
         self._applies = DiskQueue(
             chance, lambda: chance.uniform(0, self.cluster.profile.apply_ms), self.later, self.enter
         )
@@ -201,7 +204,7 @@ class SimMember:
 
     def _draw_directory_id(self) -> str:
         self.directories += 1
-        return f"{self.member_id}-{self.directories}"
+        return f"{self.place}-{self.directories}"
 
     def kill(self) -> None:
         """SIGKILL: what was handed to the operating system stays."""
@@ -268,8 +271,14 @@ class SimMember:
         for end in self.ends.values():
             end.standing.clear()
             end.connections.close()
-        others = [member_id for member_id in self.cluster.member_ids if member_id != self.member_id]
-        self.ends = {member_id: End(self, member_id) for member_id in others}
+        self.ends = {}
+        for place in self.cluster.places:
+            self.add_end(place)
+
+    def add_end(self, place: str) -> None:
+        member_id = self.cluster.places[place]
+        if member_id != self.member_id:
+            self.ends[place] = End(self, member_id)
 
     def _guard(self, act: Callable[[], None]) -> bool:
         """Carry something out that may end the process; False if it did."""

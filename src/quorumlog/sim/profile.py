@@ -59,6 +59,7 @@ LINK_KINDS = ("throttled link", "bursty link", "black hole")
 """What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
 CHANGING_SHARE = 1 / 6
+REPLACING_SHARE = 1 / 8
 LOSING_KINDS = (
     "wipe",
     "lost hard state",
@@ -121,6 +122,7 @@ class SimulationProfile:
     spares: int = 0
     """So many members run beside those that found the group."""
     auto_replace_after_ms: int = 0
+    """0: no directory takes the place of a lost one by itself."""
     changes_members: bool = False
     """Members come and go by request."""
     writes_controls: bool = False
@@ -163,6 +165,7 @@ def draw_profile(
     members = random_beside(random, "members")
     sessions = random_beside(random, "producers")
     drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
+    replacing = random_beside(random, "replacements")
     machines, fresh = random_beside(random, "machines"), random_beside(random, "fresh reads")
     hasty = random.random() < 0.3
     if size is None:
@@ -236,6 +239,10 @@ def draw_profile(
         profile = replace(profile, asks_for_end=True)
     if profile.changes_members:
         profile = _with_changes(profile, members)
+    elif size > 2 and not (is_async or lossy_disks) and replacing.random() < REPLACING_SHARE:
+        kinds = tuple(dict.fromkeys((*profile.fault_kinds, "wipe")))
+        after_ms = replacing.choice((1_000, 3_000))
+        profile = replace(profile, fault_kinds=kinds, auto_replace_after_ms=after_ms)
     if is_async:
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
         storage = replace(profile.storage, flush_interval_ms=random.choice((10, 200, 1000)))

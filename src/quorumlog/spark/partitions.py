@@ -36,6 +36,8 @@ class Readers(NamedTuple):
     """Partitions are spread over these."""
     others: tuple[str, ...] = ()
     """Asked where the preferred ones fail."""
+    servers: tuple[str, ...] = ()
+    """Where the members are by now."""
 
 
 NO_READERS = Readers()
@@ -66,6 +68,8 @@ class LedgerPartition(InputPartition):
     last_chain: int | None = None
     """chain_crc of the last entry, or `ASK_CHAIN`. It is `previous_chain` of the next partition, so that
     all tasks together read one linked log, whichever members they read it from."""
+    servers: tuple[str, ...] = ()
+    """Where members are that the plan has learned of: those of the option may all have gone."""
 
     @property
     def count(self) -> int:
@@ -115,7 +119,9 @@ def plan(
         edges = _limit_gaps(edges, max_records)
     chains = _chains_at(edges.tolist(), points_of, begin_index)
     return [
-        LedgerPartition(group, low, high, _in_turn(readers, number), chains[low], chains[high])
+        LedgerPartition(
+            group, low, high, _in_turn(readers, number), chains[low], chains[high], readers.servers
+        )
         for number, (low, high) in enumerate(pairwise(edges.tolist()))
     ]
 

@@ -10,7 +10,7 @@ in the order of the log, after it is committed and on the member's own disk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -44,7 +44,8 @@ class ApplyFailure(Exception):
 
 
 class StateMachine:
-    """Override `command`, or `apply` where a batch at once is faster; `save`, `load` for snapshots."""
+    """Override `command`, or `apply` where a batch at once is faster; `save`, `load` for snapshots,
+    `save_slices` for large ones."""
 
     version: int = 1
     """Of what it makes of its entries. Members go over to a higher one at the same entry; see
@@ -78,6 +79,13 @@ class StateMachine:
     def save(self, writer: SnapshotWriter) -> None:
         """The whole state. It takes no commands meanwhile; the log and its appends go on."""
         raise NotImplementedError
+
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        """Override it in the place of `save` where that takes long: the whole state as it is at the
+        first `next`, some at each. Commands and questions come between two slices, so that nobody waits
+        for more than one; what they change may not show. It may be closed before its end."""
+        self.save(writer)
+        yield from ()
 
     def load(self, reader: SnapshotReader) -> None:
         """Take a saved state over, in the place of whatever this one holds."""

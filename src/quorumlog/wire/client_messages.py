@@ -185,6 +185,8 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Leader only, of who is fed out of files: what it has still to be sent; -1: it is not being fed."""
     bytes_per_second: int = -1
     """And how fast that goes; -1: not known yet."""
+    answered_ms_ago: float = -1.0
+    """Leader only: since the member's last answer; -1: none since it leads, or an earlier release."""
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

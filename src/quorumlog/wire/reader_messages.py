@@ -42,6 +42,10 @@ class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
     last_index: int | None = None
     """Of a seek: the entry that named the reader last, as its answer said. A late copy of the seek meets
     the same position again, and not the same entry. None: whoever asks was not told."""
+    seen_index: int | None = None
+    """What this says was meant for the log up to here, as an answer has told: ReaderMoved if a reader
+    was ended, led back or held otherwise since, so that no late copy of it comes in behind that. -1: no
+    answer yet. None: an older client, whose late copies count."""
 
 
 class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
@@ -49,6 +53,8 @@ class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
     hold: int
     last_index: int = -1
     """Of the entry that named it last; -1: an older server, which does not say."""
+    seen_index: int = -1
+    """Up to where the log is that says so; for the next request."""
 
 
 class ReadersRequest(ClientMessage, frozen=True, kw_only=True, tag=66):

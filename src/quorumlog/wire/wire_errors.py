@@ -8,6 +8,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
     OutcomeUnknown,
+    ReaderMoved,
     SequenceGap,
     WrongLastIndex,
 )
@@ -54,6 +55,8 @@ def error_of(response: ErrorResponse) -> LedgerError:
             committed_index=response.committed_index,
             age_ms=response.age_ms,
         )
+    if issubclass(kind, ReaderMoved):
+        return kind(response.message, committed_index=response.committed_index)
     if issubclass(kind, WrongLastIndex):
         return kind(response.message, expected=response.expected_last, actual=response.actual_last)
     if issubclass(kind, SequenceGap):

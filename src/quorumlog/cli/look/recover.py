@@ -85,6 +85,7 @@ def _row(plan: RecoveryPlan, recovered: Recovered | None = None) -> dict[str, ob
 
     row = msgspec.to_builtins(plan)
     row["uncertain"] = plan.uncertain
+    row["lost"] = plan.lost
     row["may_miss_from_index"] = plan.committed_index + 1 if plan.is_needed else None
     row["recovered"] = None if recovered is None else msgspec.to_builtins(recovered)
     return dict(row)
@@ -96,7 +97,7 @@ def _row(plan: RecoveryPlan, recovered: Recovered | None = None) -> dict[str, ob
 def _print_plan(plan: RecoveryPlan) -> None:
     for survivor in plan.survivors:
         say(f"{survivor.member_id} in {survivor.directory}: {_log_of(survivor)}")
-        for problem in (*survivor.forgotten, *survivor.damage):
+        for problem in (*survivor.forgotten, *survivor.damage, *survivor.snapshots_ahead):
             say(f"  {problem}")
     voters = ", ".join(sorted({voter.member_id for voter in plan.voters}))
     if not plan.is_needed:
@@ -113,6 +114,11 @@ def _print_plan(plan: RecoveryPlan) -> None:
     else:
         first, last = plan.uncertain
         say(f"entries {first} to {last} would be kept, and may never have been committed")
+    if plan.lost is not None:
+        first, last = plan.lost
+        say(
+            f"entries {first} to {last} were committed, and no directory named here would give them back"
+        )
     say(f"acknowledged entries may be missing from index {plan.committed_index + 1} on")
 
 

@@ -61,11 +61,13 @@ def list_members(
         refuse_dead_servers(log, timeout)
         for row in _rows(_leader_row(log, timeout)):
             if json:
-                print_json({key: value for key, value in row.items() if key != "spoken"})
+                print_json(
+                    {key: value for key, value in row.items() if key not in ("spoken", "answered")}
+                )
             else:
                 behind = f"{row['behind']:,} behind" if row["reachable"] else "not reachable"
-                fed = f" ({row['spoken']})" if row["spoken"] else ""
-                typer.echo(f"{row['id']:12} {row['address']:24} {row['part']:10} {behind}{fed}")
+                told = ", ".join(filter(None, (behind, str(row["spoken"]), str(row["answered"]))))
+                typer.echo(f"{row['id']:12} {row['address']:24} {row['part']:10} {told}")
 
 
 def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
@@ -86,7 +88,7 @@ def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
 
 
 def _rows(leader: MemberStatusRow) -> list[dict[str, object]]:
-    from quorumlog.cli.use.status_table import feeding_of, spoken_feeding
+    from quorumlog.cli.use.status_table import feeding_of, spoken_answer, spoken_feeding
 
     return [
         {
@@ -96,6 +98,8 @@ def _rows(leader: MemberStatusRow) -> list[dict[str, object]]:
             "directory_id": info.directory_id,
             "reachable": info.reachable,
             "acknowledged_index": info.water_mark,
+            "answered_ms_ago": None if info.answered_ms_ago < 0 else round(info.answered_ms_ago),
+            "answered": spoken_answer(info),
             "behind": max(0, leader.ledger_end_index - info.water_mark),
             **feeding_of(info),
             "spoken": spoken_feeding(info) if info.behind_bytes >= 0 else "",

@@ -36,6 +36,7 @@ KEYS = (
     "producers",
     "machines",
     "feeding",
+    "answers",
     "log_time_ms",
     "log_time_index",
     "waits_for",

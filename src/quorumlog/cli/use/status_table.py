@@ -37,6 +37,8 @@ HEADINGS = (
 DROPPED_FIRST = ("scrubs", "begin", "disk", "term", "committed", "end")
 """Columns that go, in this order, where the terminal is too narrow for all."""
 _ROLE_STYLES = {"leader": "green", "candidate": "yellow", "observer": "yellow", "unformed": "yellow"}
+SILENT_MS = 2_000
+"""Whoever has answered since then is not said to have."""
 WATCH_S = 1.0
 """Between two looks of --watch."""
 _WIDE = 10_000
@@ -66,6 +68,8 @@ def told(row: MemberStatusRow, key: str) -> Any:
     """None: only the member itself could tell, and it did not answer."""
     if key == "machines" and row.reachable:
         return [msgspec.structs.asdict(machine) for machine in row.machines]
+    if key == "answers":
+        return [answer_of(member) for member in row.members if member.answered_ms_ago >= 0]
     if key == "feeding":
         return [feeding_of(member) for member in row.members if member.behind_bytes >= 0]
     return getattr(row, key) if row.reachable or key in _ALWAYS_TOLD else None
@@ -149,12 +153,30 @@ def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
                 text if is_named else f"{name}: {text}", style="yellow" if row.reachable else "red"
             )
     yield from (Text(f"{m.id} is being fed: {spoken_feeding(m)}") for m in _fed(leader_of(rows)))
+    yield from (Text(each, style="yellow") for each in _silent(leader_of(rows)))
     producers = max((row.producers for row in rows), default=-1)
     if producers > 0:
         yield Text(f"{producers} producer{'s' * (producers > 1)} (quorumlog producers list)")
     quorum = _quorum_sentence(rows)
     if quorum:
         yield Text(quorum, style="red" if health_of(rows) is Health.NO_QUORUM else "yellow")
+
+
+def answer_of(member: MemberInfo) -> dict[str, object]:
+    """When a member has answered the leader last."""
+    return {"id": member.id, "answered_ms_ago": round(member.answered_ms_ago)}
+
+
+def spoken_answer(member: MemberInfo) -> str:
+    """Empty of one that answers as it should; of one that never did nobody but the leader knows."""
+    if member.answered_ms_ago < SILENT_MS:
+        return ""
+    return f"answered the leader {spoken_duration(member.answered_ms_ago)} ago"
+
+
+def _silent(leader: MemberStatusRow | None) -> list[str]:
+    found = [] if leader is None else [(member.id, spoken_answer(member)) for member in leader.members]
+    return [f"{member_id} has last {spoken}" for member_id, spoken in found if spoken]
 
 
 def _fed(leader: MemberStatusRow | None) -> list[MemberInfo]:

@@ -5,7 +5,7 @@ Reports come from any member and may be stale; the term in them tells which is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from quorumlog.errors import LedgerError
@@ -52,6 +52,11 @@ class ClusterView:
         """Highest of all that this client was told to be committed of its appends."""
         self.group_unknown: dict[str, LedgerError] = {}
         """Refusals of servers that do not have the group."""
+
+    def add_servers(self, addresses: Iterable[str]) -> None:
+        """Somebody else has learned that members are there."""
+        # A new list, whole: another thread may be looking.
+        self.servers = list(dict.fromkeys((*self.servers, *addresses)))
 
     def known_addresses(self) -> list[str]:
         """The listed servers, and the members that they told of and that are not among them."""

@@ -119,7 +119,7 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         """Everything below `index` is done with; returns where the reader stands once a majority has
         that: never further back than before. Raises UnknownReader if somebody has ended it,
         IndexOutOfRange behind the end of the log."""
-        self._stand = self._run(self._verbs.commit_reader(self.name, index, timeout_ms))
+        self._stand = self._run(self._verbs.commit_reader(self.name, index, self._stand, timeout_ms))
         return self.position
 
     def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
@@ -131,7 +131,7 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
 
     def end(self, *, timeout_ms: int | None = None) -> None:
         """Forget it, with what it holds."""
-        self._run(self._verbs.end_reader(self.name, timeout_ms))
+        self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))
 
 
 class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]]):
@@ -184,7 +184,9 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
 
     async def commit(self, index: int, *, timeout_ms: int | None = None) -> int:
         """See `NamedReader.commit`."""
-        self._stand = await self._run(self._verbs.commit_reader(self.name, index, timeout_ms))
+        self._stand = await self._run(
+            self._verbs.commit_reader(self.name, index, self._stand, timeout_ms)
+        )
         return self.position
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
@@ -195,4 +197,4 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
         """See `NamedReader.end`."""
-        await self._run(self._verbs.end_reader(self.name, timeout_ms))
+        await self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from quorumlog.client.protocol.client_requests import LEADER, response_of
 from quorumlog.client.readers.reader_rows import ReaderRow, rows_of
 from quorumlog.client.result_streams import Step, Verb, request_of
@@ -29,6 +31,13 @@ class ReaderStand(NamedTuple):
     hold: int
     last_index: int = -1
     """Of the entry that named it last; -1: the server did not say."""
+    seen_index: int = -1
+    """Up to where the log is that says so; -1: the server did not say."""
+
+    @property
+    def known_index(self) -> int | None:
+        """For what is asked next."""
+        return self.seen_index if self.seen_index >= 0 else None
 
 
 def seek(name: str, position: int, stand: ReaderStand) -> MoveReaderRequest:
@@ -39,7 +48,9 @@ def seek(name: str, position: int, stand: ReaderStand) -> MoveReaderRequest:
 
 
 def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
-    """Made again where nobody knows whether it was done: a second time it changes nothing."""
+    """Made again where nobody knows whether it was done: a second time it changes nothing. Said once
+    more where it was meant for an older log; but not an end whose outcome is unknown, since there may be
+    another reader by now."""
     deadline_ms = now_ms() + timeout_ms
     unknown: OutcomeUnknown | None = None
     while True:
@@ -48,7 +59,15 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
         error = request.error
         if message.ends and unknown is not None and isinstance(error, UnknownReader):
             return ReaderStand(-1, 0)
-        if isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
+        if (
+            isinstance(error, ReaderMoved)
+            and message.seen_index is not None
+            and error.committed_index > message.seen_index
+            and not (message.ends and unknown is not None)
+            and now_ms() < deadline_ms
+        ):
+            message = replace(message, seen_index=error.committed_index)
+        elif isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
             unknown = error
         elif unknown is not None and isinstance(error, Refused) and error.retriable:
             raise unknown  # no time was left to make it again
@@ -56,7 +75,9 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             raise unknown  # it may have been done before the reader, or the log, went on
         else:
             response = response_of(request, MoveReaderResponse)
-            return ReaderStand(response.position, response.hold, response.last_index)
+            return ReaderStand(
+                response.position, response.hold, response.last_index, response.seen_index
+            )
 
 
 def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:

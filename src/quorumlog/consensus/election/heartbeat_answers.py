@@ -28,6 +28,8 @@ class HeartbeatAnswers:
         """When each round from the newest confirmed one on was sent."""
         self._kept_back: set[Replica] = set()
         """Who said in its newest answer that it would not take over."""
+        self._without_machines: set[Replica] = set()
+        """And who that not all state machines run there."""
 
     def begin(self) -> None:
         """Elected: everybody counts as just heard."""
@@ -55,6 +57,10 @@ class HeartbeatAnswers:
         if response.accepted:
             keep = self._kept_back.discard if response.takes_over else self._kept_back.add
             keep(response.sender)
+            note = (
+                self._without_machines.discard if response.runs_machines else self._without_machines.add
+            )
+            note(response.sender)
             self._answered_ms[response.sender] = self._state.now_ms
             if self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
@@ -95,5 +101,12 @@ class HeartbeatAnswers:
         answered = self._answered_ms.get(voter, self._begun_ms)
         return self._state.now_ms - answered < self._config.election_timeout_ms
 
+    def ages_ms(self) -> dict[Replica, float]:
+        """How long ago each has answered last, of those that have."""
+        return {each: self._state.now_ms - at_ms for each, at_ms in self._answered_ms.items()}
+
     def takes_over(self, voter: Replica) -> bool:
         return voter not in self._kept_back
+
+    def runs_machines(self, voter: Replica) -> bool:
+        return voter not in self._without_machines

@@ -378,6 +378,7 @@ class LeaderElector:
                 accepted=accepted,
                 takes_over=self._state.is_fit_to_lead,
                 clock_ms=self._state.clock_ms,
+                runs_machines=self._state.runs_machines,
             ),
         )
 

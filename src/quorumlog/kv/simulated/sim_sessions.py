@@ -45,7 +45,9 @@ class SimDoors:
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
         def make() -> KeyValueMachine:
-            machine = self.machines[member_id] = KeyValueMachine(feed=self._feeds[member_id])
+            machine = self.machines[member_id] = KeyValueMachine(
+                feed=self._feeds[member_id], slice_items=3
+            )
             return machine
 
         return {MACHINE_NAME: make}

@@ -3,7 +3,7 @@ engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -29,7 +29,7 @@ from quorumlog.kv.store.engine import CURRENT, Engine
 from quorumlog.kv.store.keyspace import Keyspace, Written
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.kv.store.ranges import Body, read_history, read_range
-from quorumlog.kv.store.snapshot_format import load, save_slices
+from quorumlog.kv.store.snapshot_format import SLICE_ITEMS, load, save_slices
 from quorumlog.kv.store.sweeping import sweep
 from quorumlog.kv.store.transactions import answer_txn, carry_out
 from quorumlog.state_machine import (
@@ -46,10 +46,16 @@ LEASES_TAG, LEASE_KEYS_TAG, STAND_TAG = 21, 22, 23
 
 
 class KeyValueMachine(StateMachine):
-    def __init__(self, engine: Callable[[], Engine] = MemoryEngine, feed: Feed | None = None) -> None:
-        """`feed` hears of what changes."""
+    def __init__(
+        self,
+        engine: Callable[[], Engine] = MemoryEngine,
+        feed: Feed | None = None,
+        slice_items: int = SLICE_ITEMS,
+    ) -> None:
+        """`feed` hears of what changes; `slice_items`: so many are saved at once."""
         self.keyspace = Keyspace(engine())
         self._feed = feed
+        self._slice_items = slice_items
         self._is_saving = False
         if self.keyspace.engine.applied() is None:
             self.clear()  # a load that a crash has cut may have left something
@@ -148,11 +154,10 @@ class KeyValueMachine(StateMachine):
 
     # ---------------------------------------------------------------- snapshots
 
-    def save(self, writer: SnapshotWriter) -> None:
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
         self._is_saving = True
         try:
-            for _ in save_slices(self.keyspace, writer):
-                pass
+            yield from save_slices(self.keyspace, writer, self._slice_items)
         finally:
             self._is_saving = False
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, Snapshot, WriteBatch, WriteOptions
 
-from quorumlog.kv.store.engine import SPACES
+from quorumlog.kv.store.engine import SPACES, EngineView
 from quorumlog.state_machine import Applied
 
 _APPLIED_KEY = bytes([SPACES])
@@ -31,6 +32,7 @@ class RocksEngine:
         self._unsynced.disable_wal = True  # type: ignore[method-assign, assignment]
         Path(self._path).mkdir(parents=True, exist_ok=True)
         self._db = self._opened()
+        self._pinned: set[_Pinned] = set()
 
     def _opened(self) -> Rdict:
         options = Options(raw_mode=True)
@@ -56,7 +58,7 @@ class RocksEngine:
     ) -> Iterator[tuple[bytes, bytes]]:
         first = _PREFIXES[space] + start
         behind = bytes([space + 1]) if stop is None else _PREFIXES[space] + stop
-        stored = self._stored(first, behind, reverse)
+        stored = _stored(self._db, first, behind, reverse)
         changed = sorted(
             ((key, value) for key, value in self._pending.items() if first <= key < behind),
             reverse=reverse,
@@ -64,22 +66,14 @@ class RocksEngine:
         for key, value in _merged(stored, changed, reverse) if changed else stored:
             yield key[1:], value
 
-    def _stored(self, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        if first >= behind:
-            return
-        iterator = self._db.iter()
-        if not reverse:
-            iterator.seek(first)
-            while iterator.valid() and (key := iterator.key()) < behind:
-                yield key, iterator.value()
-                iterator.next()
-            return
-        iterator.seek_for_prev(behind)
-        if iterator.valid() and iterator.key() == behind:
-            iterator.prev()
-        while iterator.valid() and (key := iterator.key()) >= first:
-            yield key, iterator.value()
-            iterator.prev()
+    @contextmanager
+    def pinned(self) -> Iterator[EngineView]:
+        pinned = _Pinned(self._db.snapshot())
+        self._pinned.add(pinned)
+        try:
+            yield pinned
+        finally:
+            self._pinned.discard(pinned)
 
     def count(self, space: int, start: bytes, stop: bytes | None) -> int:
         return sum(1 for _ in self.scan(space, start, stop))
@@ -104,7 +98,7 @@ class RocksEngine:
 
     def clear(self) -> None:
         self._pending.clear()
-        self._db.close()
+        self.close()
         shutil.rmtree(self._path)
         Path(self._path).mkdir(parents=True)
         self._db = self._opened()
@@ -117,7 +111,54 @@ class RocksEngine:
         return total + len(self._pending) * _ITEM_BYTES
 
     def close(self) -> None:
+        for each in self._pinned:
+            each.release()  # or the directory stays locked
+        self._pinned.clear()
         self._db.close()
+
+
+class _Pinned:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot: Snapshot | None = snapshot
+
+    def get(self, space: int, key: bytes) -> bytes | None:
+        full = _PREFIXES[space] + key
+        return next((value for _, value in _stored(self._held, full, full + b"\0", False)), None)
+
+    def scan(
+        self, space: int, start: bytes, stop: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        behind = bytes([space + 1]) if stop is None else _PREFIXES[space] + stop
+        for key, value in _stored(self._held, _PREFIXES[space] + start, behind, reverse):
+            yield key[1:], value
+
+    @property
+    def _held(self) -> Snapshot:
+        assert self._snapshot is not None, "the engine is closed"
+        return self._snapshot
+
+    def release(self) -> None:
+        self._snapshot = None
+
+
+def _stored(
+    view: Rdict | Snapshot, first: bytes, behind: bytes, reverse: bool
+) -> Iterator[tuple[bytes, bytes]]:
+    if first >= behind:
+        return
+    iterator = view.iter()
+    if not reverse:
+        iterator.seek(first)
+        while iterator.valid() and (key := iterator.key()) < behind:
+            yield key, iterator.value()
+            iterator.next()
+        return
+    iterator.seek_for_prev(behind)
+    if iterator.valid() and iterator.key() == behind:
+        iterator.prev()
+    while iterator.valid() and (key := iterator.key()) >= first:
+        yield key, iterator.value()
+        iterator.prev()
 
 
 def _merged(

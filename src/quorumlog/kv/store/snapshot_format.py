@@ -12,60 +12,101 @@ Each part is a run of frames, 4 bytes of length and MessagePack, and ends with a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from functools import partial
+from itertools import pairwise
 
 import msgspec
 
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kv.requests.operations import decode_key_value, encode
-from quorumlog.kv.store.engine import CHANGE, CHANGES, CURRENT, OLDER, older_key
+from quorumlog.kv.store.engine import CHANGE, CHANGES, CURRENT, OLDER, EngineView, older_key
 from quorumlog.kv.store.keyspace import Keyspace
-from quorumlog.kv.store.sweeping import sweep
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
 
 FORMAT = 1
-SLICE_ITEMS = 2000
-"""Written at once: a member that saves goes on applying between slices."""
+SLICE_ITEMS = 1000
+SLICE_BYTES = 1 << 20
+"""Written at once, at most and at least one item; a member that saves goes on applying between."""
+
+Item = tuple[bytes, bytes]
 
 _head = msgspec.msgpack.Decoder(tuple[int, int, int])
 _lease = msgspec.msgpack.Decoder(tuple[int, int, int])
 _change = msgspec.msgpack.Decoder(tuple[int, int, bytes])
 
 
-def save_slices(keyspace: Keyspace, writer: SnapshotWriter) -> Iterator[None]:
-    """The state as it is at the first slice, though it may change between them; only sweeping must not
-    go on meanwhile."""
-    while sweep(keyspace):
-        yield
-    revision = keyspace.revision
-    leases = sorted((lease, *granted) for lease, granted in keyspace.leases.items())
-    _write(writer, [encode((FORMAT, revision, keyspace.compacted))])
-    _end(writer)
-    _write(writer, [encode(lease) for lease in leases])
-    _end(writer)
-    # A key that changes meanwhile moves from the current to the older ones: never out of sight.
-    for space in (CURRENT, OLDER):
-        for values in _slices(keyspace, space):
+def save_slices(
+    keyspace: Keyspace, writer: SnapshotWriter, slice_items: int = SLICE_ITEMS
+) -> Iterator[None]:
+    """The state as it is at the first slice, though commands change it between them; only sweeping must
+    not go on meanwhile. What is not swept yet is left out, so that nobody can tell how far that is."""
+    revision, compacted = keyspace.revision, keyspace.compacted
+    keyspace.engine.commit(None)  # what sweeping has left to be written
+    with keyspace.engine.pinned() as pinned:
+        slices = partial(_slices, pinned, slice_items)
+        _write(writer, [encode((FORMAT, revision, compacted))])
+        _end(writer)
+        _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
+        _end(writer)
+        # Where nothing is pinned, a key that changes meanwhile moves from the current to the older ones:
+        # it is never out of sight.
+        for values in slices(CURRENT):
             _write(writer, [each for _, each in values if _mod_revision(each) <= revision])
             yield
         _end(writer)
-    for values in _slices(keyspace, CHANGES, CHANGE.pack(revision + 1, 0)):
-        _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
-        yield
-    _end(writer)
+        for kept in _older_slices(pinned, slices(OLDER), revision, compacted):
+            _write(writer, kept)
+            yield
+        _end(writer)
+        for values in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
+            _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
+            yield
+        _end(writer)
+
+
+def _slices(
+    pinned: EngineView, items: int, space: int, start: bytes = b"", stop: bytes | None = None
+) -> Iterator[list[Item]]:
+    while True:
+        values: list[Item] = []
+        size_bytes = 0
+        for each in pinned.scan(space, start, stop):
+            values.append(each)
+            size_bytes += len(each[1])
+            if len(values) >= items or size_bytes >= SLICE_BYTES:
+                break
+        if not values:
+            return
+        yield values
+        start = values[-1][0] + b"\0"
+
+
+def _older_slices(
+    pinned: EngineView, slices: Iterator[list[Item]], revision: int, compacted: int
+) -> Iterator[list[bytes]]:
+    def stays(stored: bytes, behind: bytes | None) -> bool:
+        kv = decode_key_value(stored)
+        if kv.mod_revision > revision:
+            return False
+        if kv.version == 0:
+            return kv.mod_revision >= compacted
+        follows = None if behind is None else decode_key_value(behind)
+        if follows is None or follows.key != kv.key:
+            current = pinned.get(CURRENT, kv.key)
+            assert current is not None, kv  # a deletion would lie behind it
+            follows = decode_key_value(current)
+        return follows.mod_revision > compacted
+
+    held: list[Item] = []  # what follows it comes with the next slice
+    for values in slices:
+        values = [*held, *values]
+        held = values[-1:]
+        yield [each for (_, each), (_, behind) in pairwise(values) if stays(each, behind)]
+    yield [each for _, each in held if stays(each, None)]
 
 
 def _mod_revision(stored: bytes) -> int:
     return decode_key_value(stored).mod_revision
-
-
-def _slices(
-    keyspace: Keyspace, space: int, stop: bytes | None = None
-) -> Iterator[list[tuple[bytes, bytes]]]:
-    start = b""
-    while values := list(islice(keyspace.engine.scan(space, start, stop), SLICE_ITEMS)):
-        yield values
-        start = values[-1][0] + b"\0"
 
 
 def _write(writer: SnapshotWriter, items: Iterable[bytes]) -> None:

@@ -4,7 +4,7 @@ before it changes anything."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -81,19 +81,42 @@ def answer_txn(keyspace: Keyspace, txn: Txn) -> Body:
 
 
 def _check(keyspace: Keyspace, operation: Operation) -> None:
-    """Of what will be carried out. Comparisons see the state before the transaction, inner ones too."""
+    """Of what will be carried out, in the order in which etcd refuses. Comparisons see the state before
+    the transaction, inner ones too."""
     if isinstance(operation, Put):
-        if operation.lease and operation.lease not in keyspace.leases:
-            raise _no_lease(operation.lease)
-        keeps = operation.keeps_value or operation.keeps_lease
-        if keeps and keyspace.engine.get(CURRENT, operation.key) is None:
-            raise KeyNotFound(f"the key {operation.key!r} does not exist")
-    elif isinstance(operation, Range):
-        if operation.revision:
-            keyspace.check_revision(operation.revision)
+        _check_lease(keyspace, operation)
+        _check_kept(keyspace, operation)
     elif isinstance(operation, Txn):
-        for each in _branch(keyspace, operation)[1]:
-            _check(keyspace, each)
+        path = list(_path(keyspace, operation))
+        for each in path:
+            if isinstance(each, Put):
+                _check_kept(keyspace, each)
+                _check_lease(keyspace, each)
+        for each in path:
+            if isinstance(each, Range) and each.revision:
+                keyspace.check_revision(each.revision)
+    elif isinstance(operation, Range) and operation.revision:
+        keyspace.check_revision(operation.revision)
+
+
+def _path(keyspace: Keyspace, txn: Txn) -> Iterator[Put | DeleteRange | Range]:
+    """What a transaction and those in it carry out."""
+    for each in _branch(keyspace, txn)[1]:
+        if isinstance(each, Txn):
+            yield from _path(keyspace, each)
+        else:
+            yield each
+
+
+def _check_lease(keyspace: Keyspace, put: Put) -> None:
+    if put.lease and put.lease not in keyspace.leases:
+        raise _no_lease(put.lease)
+
+
+def _check_kept(keyspace: Keyspace, put: Put) -> None:
+    keeps = put.keeps_value or put.keeps_lease
+    if keeps and keyspace.engine.get(CURRENT, put.key) is None:
+        raise KeyNotFound(f"the key {put.key!r} does not exist")
 
 
 def _no_lease(lease: int) -> LeaseNotFound:

@@ -13,6 +13,7 @@ from quorumlog.consensus.messages import MachinesRequest, MachinesResponse
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import Replica
+from quorumlog.node.begin.snapshot_fetcher import MACHINES_LEVEL
 from quorumlog.node.ports import Host
 
 NEVER = float("inf")
@@ -51,8 +52,9 @@ class HandOver:
             return
         self._next_ms = now_ms + self._interval_ms
         self._interval_ms = min(2 * self._interval_ms, MOST_INTERVAL_MS)
+        too_old = self._host.members_below(MACHINES_LEVEL)
         for peer in self._raft.status().peers:
-            if peer.is_voter:
+            if peer.is_voter and peer.replica.member_id not in too_old:
                 request = MachinesRequest(sender=self._replica, term=self._raft.term)
                 self._host.send(Envelope(peer.replica, request))
 

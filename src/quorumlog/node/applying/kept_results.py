@@ -74,8 +74,15 @@ class KeptResults:
             return b""
         return msgspec.msgpack.encode(_Saved(list(self._sessions.items()), self._under_way))
 
+    def skip(self) -> None:
+        """What follows these results was applied by an earlier process, and its results are gone: the
+        rest of a batch that was under way must not pass for what comes next."""
+        self._under_way = None
+
     def forget(self, opened: OpenProducer) -> None:
-        """The log ends sessions."""
+        """The log ends sessions. It may be an entry that the log's state ignores; a leader writes none
+        such, and all that a result can be then is unknown: it is found by the index of an entry that the
+        log has as the appender's own, whatever a session is called."""
         for producer in (*opened.evicts, *([opened.producer] if opened.forgets else [])):
             gone = self._sessions.pop(producer, [])
             self._bytes -= sum(each.size_bytes for each in gone)
@@ -118,6 +125,7 @@ class KeptResults:
         self._sessions[batch.producer] = pieces  # the last one heard of
         last = pieces[-1] if pieces else None
         if last is not None and batch.first_index <= last.first_index < batch.stop_index:
+            assert first_index == last.first_index + len(last.values), (first_index, last.first_index)
             last.values += values  # the stretch before ended within the batch
         else:
             pieces.append(_Piece(first_index, batch.continues, values))

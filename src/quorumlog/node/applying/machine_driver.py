@@ -4,7 +4,8 @@ work at a time, small enough that reads and pushes do not wait for the interpret
     unbound      the log does not bind it yet, or its state is not known
     opening      a snapshot is loaded, or what the machine has kept is compared with the log
     lacking      the log begins behind all that is known here: another member is asked for a snapshot
-    running      questions first, then a snapshot if one is due, then what is committed and on the disk
+    running      questions first, then a snapshot if one is due, then what is committed and on the disk;
+                 while it is saved, every other piece of work is a slice of that
     stopped      by an entry, on this member; until a restart
 """
 
@@ -38,6 +39,7 @@ from quorumlog.node.applying.machine_opening import (
     open_machine,
 )
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
+from quorumlog.node.applying.sliced_save import SaveStep, SlicedSave
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
@@ -126,6 +128,10 @@ class MachineDriver:
         self._life = 0
         """Counts how often it was opened: what an earlier one gives counts for nothing."""
         self._is_busy = False
+        self._saving: SlicedSave | None = None
+        self._is_slice_next = False
+        self._abandoned: SlicedSave | None = None
+        """Of a machine that was given up; none is opened before it is gone."""
         self._retry_ms = -math.inf
         self._now_ms = self._next_expiry_ms = 0.0
 
@@ -136,7 +142,7 @@ class MachineDriver:
     @property
     def at_rest(self) -> tuple[Applied, MachineRunner] | None:
         """What it is, and what it holds, while the thread that applies leaves it alone."""
-        if self._runner is None or self.applied is None or self._is_busy:
+        if self._runner is None or self.applied is None or self._is_busy or self._saving is not None:
             return None
         return self.applied, self._runner
 
@@ -158,6 +164,9 @@ class MachineDriver:
             self.results.expire(now_ms)
             self._expire()
             self.snapshots.unpin(now_ms)
+        if self._abandoned is not None:
+            self._abandon()
+            return
         if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
             return
         if self._runner is not None and self._store.begin.index > self.applied_index:
@@ -165,12 +174,16 @@ class MachineDriver:
         if self._runner is None:
             if committed_index >= self._waits_for_index:
                 self._open(binding, committed_index)
+        elif self._saving is not None and self._is_slice_next and not self._saving.is_away:
+            self._write_slice(self._saving)
         elif any(each.behind_index <= self.applied_index for each in self._questions):
             self._answer(self._runner)
-        elif self.applied is not None and self.snapshots.is_due(now_ms):
+        elif self.applied is not None and self._saving is None and self.snapshots.is_due(now_ms):
             self._save(self._runner, self.applied)
         elif self.applied_index < committed_index:
             self._apply(self._runner, committed_index)
+        elif self._saving is not None and not self._saving.is_away:
+            self._write_slice(self._saving)
 
     def next_wakeup_ms(self) -> float:
         if self._questions or len(self.results):
@@ -186,6 +199,7 @@ class MachineDriver:
         """What it holds follows from another log than this one: begin again with a snapshot that does
         not, or with the log."""
         self._life += 1
+        self._give_up_save()
         self._runner = self.stopped = self.applied = None
         self.applied_index = self._waits_for_index = -1
         self.lacking = ""
@@ -204,6 +218,7 @@ class MachineDriver:
     ) -> None:
         life = self._life
         self._is_busy = True
+        self._is_slice_next = True
 
         def ended(result: object) -> None:
             self._is_busy = False
@@ -307,6 +322,7 @@ class MachineDriver:
 
     def _stop(self, stopped: Stopped) -> None:
         self.stopped = stopped
+        self._give_up_save()
         self._runner = None  # half of an entry's effects may be in it
         self.close(self.problem)
 
@@ -314,11 +330,43 @@ class MachineDriver:
 
     def _save(self, runner: MachineRunner, applied: Applied) -> None:
         self.snapshots.begins()
-        self._submit(partial(runner.save, self._files, applied), partial(self._saved, applied.index))
+        self._saving = SlicedSave(runner, self._files, applied)
+        self._write_slice(self._saving)
 
-    def _saved(self, index: int, result: object) -> None:
+    def _write_slice(self, save: SlicedSave) -> None:
+        self._submit(save.write_slice, partial(self._sliced, save))
+        self._is_slice_next = False
+
+    def _sliced(self, save: SlicedSave, result: object) -> None:
+        assert isinstance(result, SaveStep | str), result
+        if isinstance(result, str):
+            self._saved(save, result)
+        elif result is not SaveStep.MORE:
+            save.is_away = True
+            work = save.sync if result is SaveStep.SYNC else save.finish
+            self._host.read_later(work, partial(self._synced, save, result))
+
+    def _synced(self, save: SlicedSave, step: SaveStep, result: object) -> None:
         assert isinstance(result, str), result
-        self.snapshots.saved(index, result, self._now_ms)
+        save.is_away = False
+        if save is self._saving and (result or step is SaveStep.END):
+            self._saved(save, result)
+
+    def _saved(self, save: SlicedSave, problem: str) -> None:
+        self._saving = None
+        self.snapshots.saved(save.index, problem, self._now_ms)
+
+    def _give_up_save(self) -> None:
+        if self._saving is not None:
+            self._abandoned, self._saving = self._saving, None
+
+    def _abandon(self) -> None:
+        """On the thread that applies, where the machine is: it may keep something for it."""
+        save = self._abandoned
+        if save is None or save.is_away or self._is_busy:
+            return
+        self._abandoned = None
+        self._submit(save.abandon, lambda result: None)
 
     def good_snapshot(self, least_index: int, named: SnapshotId | None = None) -> SnapshotId | None:
         """For another member, which has no use for one that is older; there soon may be one. `named`: it

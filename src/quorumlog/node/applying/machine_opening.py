@@ -98,8 +98,9 @@ def _opened(
     machine = _of_machine("made", factory)
     kept = _of_machine("asked what it has applied", machine.applied)
     if kept is not None and kept.index >= binding.index and log_holds(store, kept):
-        runner = MachineRunner(name, binding.channel, machine, 0)
         own = tuple(index for index in indices if index <= kept.index)
+        runner = MachineRunner(name, binding.channel, machine, 0)
+        _keep_results(runner, files, store, own, kept.index)
         return Opened(runner, kept.index, kept, own, (), None, ())
     if kept is not None:
         _of_machine("cleared", machine.clear)
@@ -148,6 +149,21 @@ def _opened(
         return Lacking(begin_index, reason, tuple(damaged))
     runner = MachineRunner(name, binding.channel, machine, 0)
     return Opened(runner, binding.index - 1, None, (), tuple(sorted(useless)), None, tuple(damaged))
+
+
+def _keep_results(
+    runner: MachineRunner, files: SnapshotFiles, store: LedgerStore, indices: tuple[int, ...], index: int
+) -> None:
+    """A machine keeps its own state, and none of the results that sessions may ask for again: those up
+    to its newest good snapshot are in that; what came behind is unknown. Raises SnapshotsUnavailable."""
+    for at in reversed(indices):
+        try:
+            with closing(files.open(runner.name, at)) as reader:
+                if log_holds(store, Applied(*reader.head.point)):
+                    runner.take_results(reader.read(reader.head.kept_bytes), is_older=at < index)
+                    return
+        except SnapshotDamaged:
+            continue  # it is found again where the snapshots are verified
 
 
 def _of_machine(what: str, call: Callable[[], T]) -> T:

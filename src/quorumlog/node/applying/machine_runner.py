@@ -6,7 +6,7 @@ Nothing that a machine raises leaves it: what went wrong is a value.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
 from quorumlog.state_machine import Applied, ApplyFailure, Result, SnapshotWriter, StateMachine
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotFileWriter, SnapshotHead
 
 _LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKind.OPEN)))
 
@@ -67,11 +67,17 @@ class MachineRunner:
     ) -> None:
         """`acts_as`: the version that its state follows from; 0: none yet. `kept`: as `KeptResults`
         encodes them."""
-        self._name = name
+        self.name = name
         self._channel = channel
         self.machine = machine
         self._acts_as = acts_as
         self._kept = KeptResults(kept)
+
+    def take_results(self, kept: bytes, *, is_older: bool) -> None:
+        """Before anything is applied. `is_older`: the machine holds more than they follow from."""
+        self._kept = KeptResults(kept)
+        if is_older:
+            self._kept.skip()
 
     def apply(self, batch: EntryBatch) -> Turn:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
@@ -102,7 +108,7 @@ class MachineRunner:
             if kind not in _LOOKED_AT:
                 continue
             body = decode_body(EntryKind(kind), batch.body(place))
-            if isinstance(body, MachineBinding) and body.name == self._name:
+            if isinstance(body, MachineBinding) and body.name == self.name:
                 changes.append((place, body))
             elif isinstance(body, ProducerBatch):
                 begun.append((place, body))
@@ -116,7 +122,7 @@ class MachineRunner:
         own = self.machine.version
         if binding.version > own:
             reason = (
-                f"the log goes over to version {binding.version} of {self._name}, and this member has"
+                f"the log goes over to version {binding.version} of {self.name}, and this member has"
                 f" version {own}: install that version here and restart the member"
             )
             return turn._replace(stopped=Stopped(index, index, reason))
@@ -160,7 +166,8 @@ class MachineRunner:
     def write_to(self, writer: SnapshotWriter) -> None:
         """All that a snapshot would hold: for who compares members."""
         writer.write(self._kept.encode())
-        self.machine.save(writer)
+        for _ in self.machine.save_slices(writer):
+            pass
 
     def query(self, question: bytes) -> bytes | CommandError:
         try:
@@ -168,9 +175,9 @@ class MachineRunner:
         except CommandError as refusal:
             return refusal
         except Exception as error:
-            return CommandError(f"{self._name} could not answer: {told(error)}")
+            return CommandError(f"{self.name} could not answer: {told(error)}")
         if not isinstance(answer, bytes):
-            return CommandError(f"{self._name} answered with {type(answer).__name__} instead of bytes")
+            return CommandError(f"{self.name} answered with {type(answer).__name__} instead of bytes")
         return answer
 
     def results_of(self, producer: str, receipt: AppendReceipt) -> AppendReceipt | None:
@@ -179,25 +186,22 @@ class MachineRunner:
 
     @property
     def saves(self) -> bool:
-        return type(self.machine).save is not StateMachine.save
+        kind = type(self.machine)
+        return kind.save is not StateMachine.save or kind.save_slices is not StateMachine.save_slices
 
-    def save(self, files: SnapshotFiles, applied: Applied) -> str:
-        """On disk when this returns; else what went wrong."""
+    def begin_save(
+        self, files: SnapshotFiles, applied: Applied
+    ) -> tuple[SnapshotFileWriter, Iterator[None]]:
+        """What each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
-        head = SnapshotHead(self._name, self._acts_as, point, len(kept))
+        writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept)))
         try:
-            writer = files.create(head)
-            try:
-                writer.write(kept)
-                self.machine.save(writer)
-                writer.finish()
-            except Exception:
-                writer.abandon()
-                raise
-        except Exception as error:
-            return told(error)
-        return ""
+            writer.write(kept)
+        except Exception:
+            writer.abandon()
+            raise
+        return writer, self.machine.save_slices(writer)
 
 
 def told(error: BaseException) -> str:

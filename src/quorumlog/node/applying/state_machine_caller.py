@@ -130,6 +130,7 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
             driver.tick(now_ms, binding, committed_index)
+        self._member.raft.on_machines(run=not self._not_running())
         self.hand_over.tick(now_ms)
 
     def _not_running(self) -> dict[str, int]:

@@ -19,14 +19,17 @@ from typing import NamedTuple
 from quorumlog.consensus.messages import SnapshotRequest, SnapshotResponse
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import Replica, SnapshotId
+from quorumlog.entry import EntryKind, Replica, SnapshotId
+from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.node.ports import Host
-from quorumlog.store.disk import reason_of
+from quorumlog.store.disk import is_lack_of_space, reason_of
 from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import SnapshotDamaged, SnapshotFiles, SnapshotsUnavailable
 
 NEVER = math.inf
 MOST_BACK_OFF = 16
+MACHINES_LEVEL = LEVELS[EntryKind.MACHINE]
+"""An earlier release would take a question about machines for nonsense, and close the connection."""
 REFUSED_RETRY_MS = 1_000
 """Where nobody has one, or the disk has refused it, it is tried again."""
 
@@ -139,8 +142,10 @@ class SnapshotFetcher:
         if want is None or want.source is not None:
             self._source = None if want is None else want.source
             return
-        others = [each for each in self._connected if each != leader]
-        if leader in self._connected and leader is not None:
+        too_old = self._host.members_below(MACHINES_LEVEL)
+        asked = [each for each in self._connected if each.member_id not in too_old]
+        others = [each for each in asked if each != leader]
+        if leader in asked and leader is not None:
             others.insert(0, leader)
         self._source = others[self._rotation % len(others)] if others else None
 
@@ -204,7 +209,9 @@ class SnapshotFetcher:
                     part.close()  # which says nothing of what has come, or lay there before
                 return problem
             except (OSError, SnapshotDamaged) as problem:
-                if part is not None:
+                if part is not None and isinstance(problem, OSError) and is_lack_of_space(problem):
+                    part.close()  # it goes on from what has come, once there is room
+                elif part is not None:
                     part.drop()
                 return problem
 

@@ -5,6 +5,10 @@ committed. It is judged by the state of the whole log, as it is before that entr
 (`log_state/log_state.py`) will do is ever written. A refusal is an answer about the log, and so is that
 a reader stands already as it is asked to, of which nothing is written: both wait until a majority has
 confirmed the leader, and what they were judged by is committed.
+
+A connection that was given up may still deliver what it carries. So a move says up to where its client
+knew the log, and is refused if a reader was ended, led back or held otherwise since: the client, told of
+the newer end, says it once more, and of a late copy nothing comes.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from quorumlog.log_state.control_entries import (
     ReaderPosition,
     ReaderPositions,
 )
-from quorumlog.log_state.log_state import MOST_READERS, LogState, Reader, advanced
+from quorumlog.log_state.log_state import MOST_READERS, LogState, Reader, advanced, outdates
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.store.ledger_store import LedgerStore
@@ -58,6 +62,7 @@ class ReaderMove(NamedTuple):
     ends: bool = False
     opens: bool = False
     last_index: int | None = None
+    seen_index: int | None = None
 
 
 class ReaderStand(NamedTuple):
@@ -67,6 +72,8 @@ class ReaderStand(NamedTuple):
     hold: Hold
     last_index: int = -1
     """Of the entry that named it last."""
+    seen_index: int = -1
+    """Up to where the log is that this was judged by."""
 
 
 MoveOutcome = ReaderStand | LedgerError
@@ -182,7 +189,10 @@ class ReaderMoves:
                 for done in [done for done, _ in answers] + [each.waiting.done for each in judged]:
                     done(error)
                 return
-            answers = [(done, stand._replace(last_index=entry.index)) for done, stand in answers]
+            answers = [
+                (done, stand._replace(last_index=entry.index, seen_index=entry.index))
+                for done, stand in answers
+            ]
             self._written.append(_Written(entry, answers))
         for each in judged:
             confirmed = partial(self._confirmed, each, self._store.end.index)
@@ -207,19 +217,24 @@ class ReaderMoves:
         judged: list[_Judged] = []
         named: set[str] = set()
         taken = 0
+        states = self._log_state.states
+        assert states is not None, "the state was known a moment ago"
+        changed_index = states.readers_changed_index
         for waiting in self._queue:
             if len(said) == MOST_IN_A_BODY:
                 break
             taken += 1
             move = waiting.move
             try:
-                position = self._judged_by(state, move)
+                position = self._judged_by(state, move, changed_index)
             except LedgerError as error:
                 judged.append(_Judged(waiting, error))
                 continue
             old = state.reader(move.name)
             if position is not None:
                 named.add(move.name)
+                if outdates(old, position):
+                    changed_index = self._store.end.index + 1
                 state = _behind(state, self._store.end.index + 1, position)
                 if said and _takes_the_place_of(position, said[-1]):
                     said[-1] = position
@@ -228,7 +243,7 @@ class ReaderMoves:
                 old = state.reader(move.name) or old
             stand = ReaderStand(0, Hold.NONE)
             if old is not None:
-                stand = ReaderStand(old.position, old.hold, old.last_index)
+                stand = ReaderStand(old.position, old.hold, old.last_index, self._store.end.index)
             if move.name in named:
                 answers.append((waiting.done, stand))
             else:
@@ -236,12 +251,13 @@ class ReaderMoves:
         del self._queue[:taken]
         return _Said(said, answers, judged)
 
-    def _judged_by(self, state: LogState, move: ReaderMove) -> ReaderPosition | None:
+    def _judged_by(self, state: LogState, move: ReaderMove, changed_index: int) -> ReaderPosition | None:
         """What is written of it; None: it changes nothing. Raises why not."""
         old = state.reader(move.name)
         if old is None and not move.opens:
             raise UnknownReader(f"no reader {move.name} is known here: it was never made, or was ended")
         if move.ends:
+            self._refuse_late(move, changed_index)
             return ReaderPosition(move.name, old.position if old is not None else 0, ends=True)
         if old is None and len(state.readers) >= MOST_READERS:
             raise TooManyReaders(
@@ -260,7 +276,17 @@ class ReaderMoves:
             self._refuse(move, position, first_kept, "lies behind the end of the log")
         if old is not None and (position, hold) == (old.position, old.hold):
             return None
+        self._refuse_late(move, changed_index)
         return ReaderPosition(move.name, position, hold, move.seeks_from if is_seek else None)
+
+    def _refuse_late(self, move: ReaderMove, changed_index: int) -> None:
+        if move.seen_index is not None and move.seen_index < changed_index:
+            raise ReaderMoved(
+                f"what is said of reader {move.name} was meant for the log up to entry"
+                f" {move.seen_index}, and in entry {changed_index} or before a reader was ended, led"
+                " back or held otherwise: nothing was changed; look where it stands",
+                committed_index=self._store.end.index,
+            )
 
     def _position_of(self, move: ReaderMove, old: Reader | None, first_kept: int) -> int:
         if old is None:

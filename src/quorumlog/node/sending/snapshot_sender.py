@@ -16,6 +16,7 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica, SnapshotId
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
+from quorumlog.node.sending.feeding import Feeding, Feedings
 from quorumlog.store.files.snapshot_file import SnapshotFiles
 
 NEVER = float("inf")
@@ -52,6 +53,8 @@ class SnapshotSender:
         self._reading: set[Replica] = set()
         self._sent: dict[Replica, tuple[SnapshotId, int, float]] = {}
         """(what, how much of it, when): for people."""
+        self._feedings = Feedings()
+        self._now_ms = 0.0
 
     def on_request(self, request: SnapshotRequest) -> None:
         self._asked.pop(request.sender, None)
@@ -63,6 +66,7 @@ class SnapshotSender:
         self._asked.pop(replica, None)
 
     def tick(self, now_ms: float) -> None:
+        self._now_ms = now_ms
         for replica in [each for each in self._asked if each not in self._reading]:
             if self._pace.is_open(replica):
                 self._answer(self._asked.pop(replica), now_ms)
@@ -87,6 +91,7 @@ class SnapshotSender:
         def done(data: object) -> None:
             self._reading.discard(to)
             if isinstance(data, bytes):
+                self._feedings.on_sent(to, request.offset + len(data), self._now_ms)
                 self._send(request, found, data)
             elif data is None:
                 self._send(request, None, b"")
@@ -106,6 +111,11 @@ class SnapshotSender:
             data=data,
         )
         self._host.send(Envelope(request.sender, response))
+
+    def feeding(self, to: Replica) -> Feeding | None:
+        """Of a member that gets a snapshot from here."""
+        sent = self._sent.get(to)
+        return None if sent is None else self._feedings.of(to, sent[0].total_bytes, self._now_ms)
 
     def problems(self, now_ms: float) -> list[str]:
         """Who is given what, and how far: in sentences that do not change with each piece."""

@@ -31,14 +31,14 @@ from quorumlog.errors import (
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.control_entries import LEVELS, REPLACED_LEVEL
 from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.node.ports import Host
 from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
-from quorumlog.node.writing.memberships import membership_of
+from quorumlog.node.writing.memberships import body_of, membership_of, replaced_by
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogPoint
 
@@ -112,6 +112,12 @@ class LogStateKeeper:
         state = None if self.states is None else self.states.committed
         return state if isinstance(state, LogState) else None
 
+    @property
+    def appended(self) -> LogState | None:
+        """Of the whole log; None while it is not known."""
+        state = None if self.states is None else self.states.appended
+        return state if isinstance(state, LogState) else None
+
     def admit_own(self, kind: EntryKind, leaving: Collection[str] = ()) -> None:
         """This leader is about to write such an entry. `leaving`: ids of members that it removes, and
         who need not know it: one that is lost for good must not keep everybody from removing it. Raises
@@ -130,6 +136,20 @@ class LogStateKeeper:
                     f" (quorumlog member remove {below[0]})"
                 )
         self._directory.allow_control_entries()
+
+    def membership_body(self, wanted: Membership) -> MembershipBody:
+        """What the log is to say where these become the members. Entries that named a directory may be
+        gone by the time that it comes back, so each names those that were replaced: as long as no member
+        is of a release that could not read it. Raises LeaderNotReady."""
+        state, present = self.appended_state(), self._raft.status().membership
+        before = () if state.membership is None else state.membership.replaced
+        replaced = replaced_by(wanted, present.members(), before)
+        staying = {replica.member_id for replica in wanted.final().members()}
+        if state.level < REPLACED_LEVEL and staying.intersection(
+            self._host.members_below(REPLACED_LEVEL)
+        ):
+            return body_of(wanted)
+        return body_of(wanted, replaced)
 
     # ---------------------------------------------------------------- what happens to the log
 

@@ -55,6 +55,7 @@ class ReaderRequests:
                 position=outcome.position,
                 hold=outcome.hold,
                 last_index=outcome.last_index,
+                seen_index=outcome.seen_index,
             )
             self._connection.send(driver.config.group, response)
 
@@ -167,4 +168,5 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         request.ends,
         request.opens,
         request.last_index,
+        request.seen_index,
     )

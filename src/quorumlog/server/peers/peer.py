@@ -49,6 +49,8 @@ class Peer:
         self.level = 0
         """Of the log's format, which the peer named last."""
         self.dropped = DroppedMessages(address.member_id)
+        self.on_answered: Callable[[Peer, Identity], bool] = lambda peer, identity: True
+        """Called with who answers at `address`. False: this peer is parted from, and done with."""
 
     def start(self) -> None:
         self.control.start()
@@ -97,6 +99,12 @@ class Peer:
         return identity_of(up) if up is not None else None
 
     @property
+    def placed(self) -> Identity | None:
+        """The process that answers at `address`, as far as it has lately."""
+        up = self.control.up or self.data.up
+        return identity_of(up) if up is not None else None
+
+    @property
     def speaks_from(self) -> str:
         """Where that process listens, as far as it is known."""
         for hello, connection in self._inbound.values():
@@ -116,11 +124,24 @@ class Peer:
 
     def _link_up(self, link: PeerLink) -> None:
         assert link.up is not None
+        if not self.on_answered(self, identity_of(link.up)):
+            return
+        self._drop_others(link.up.directory_id)
         self.durability, self.level = link.up.durability, link.up.level
         for other in (self.control, self.data):
             if other.up is not None and identity_of(other.up) != identity_of(link.up):
                 other.redial()
         self.connections.opened(Way(link.role, is_ours=True), *identity_of(link.up))
+
+    def _drop_others(self, directory_id: str) -> None:
+        """Connections that another directory of this name has dialled: it comes again, beside this."""
+        others = [
+            role for role, (hello, _) in self._inbound.items() if hello.directory_id != directory_id
+        ]
+        for role in others:
+            _, connection = self._inbound.pop(role)
+            self.connections.broke(Way(role, is_ours=False))
+            connection.abort()
 
     def _link_down(self, link: PeerLink) -> None:
         self.connections.broke(Way(link.role, is_ours=True))

@@ -4,7 +4,9 @@ A member is one process on one data directory. Two may come with one member id: 
 copied, or a directory, or one was made anew while the old one still serves. One of them is let in, and
 stays:
 
-    a directory that votes comes before one that does not
+    a directory that votes and does not answer at the address of its name is let in beside who does:
+    while a directory is replaced both vote, and the one that is back before that is to be seen
+    else a directory that votes comes before one that does not
     of two that are alike, the one that answers at the address in our list of members
 
 A connection that still stands is no proof that its process lives, so the address is asked. Nobody is
@@ -16,10 +18,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from quorumlog.config import GroupConfig
 from quorumlog.entry import Replica
+from quorumlog.errors import ConfigError
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.address_probe import who_answers
 from quorumlog.server.peers.name_lookup import NameLookup
@@ -35,6 +39,8 @@ RIVAL_CHARACTERS = 1000
 class Verdict(NamedTuple):
     code: int
     reason: str = ""
+    beside: bool = False
+    """Let in, and another directory answers at the address of its name."""
 
 
 class PeerAdmission:
@@ -47,9 +53,12 @@ class PeerAdmission:
         greeting: Callable[[], HelloResponse],
         voters: Callable[[], Collection[Replica]],
         lists_count: Callable[[], bool],
+        leader_id: Callable[[], str],
+        invite: Callable[[str, str], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        """`lists_count`: the log does not say yet who the members are, and where."""
+        """`lists_count`: the log does not say yet who the members are, and where. `leader_id`: whom this
+        member follows, empty while it hears no leader. `invite(member_id, address)`: see `PeerTable`."""
         self._loop_turn = loop_turn
         self._names = names
         self._config = config
@@ -57,6 +66,8 @@ class PeerAdmission:
         self._greeting = greeting
         self._voters = voters
         self._lists_count = lists_count
+        self._leader_id = leader_id
+        self._invite = invite
         self._on_bug = on_bug
         self._probes: dict[str, asyncio.Task[Identity | None]] = {}
         """By member id, one at a time."""
@@ -67,6 +78,9 @@ class PeerAdmission:
     def judge(self, hello: Hello, connection: Connection, decided: Callable[[Verdict], None]) -> None:
         """Calls `decided` once, now or after a look at who answers at the member's address."""
         own = self._greeting()
+        if self._may_know_more(hello, own):
+            with suppress(ConfigError):
+                self._invite(hello.member_id, _address_of(hello))
         reason = refusal_of(hello, own, self._config.group, self._peers.keys())
         if reason:
             if hello.member_id in self._peers and ids_of(hello.members) != ids_of(own.members):
@@ -74,6 +88,9 @@ class PeerAdmission:
             decided(Verdict(REFUSED, reason))
             return
         peer = self._peers[hello.member_id]
+        if self._is_beside(hello, peer.placed):
+            decided(Verdict(WELCOME, beside=True))
+            return
         holder = peer.speaker
         if holder is None or self._is_before(hello, holder):
             decided(Verdict(WELCOME))
@@ -82,6 +99,17 @@ class PeerAdmission:
         task = asyncio.get_running_loop().create_task(self._decide(peer, hello, sentence, decided))
         self._deciding.add(task)
         task.add_done_callback(self._decided)
+
+    def _may_know_more(self, hello: Hello, own: HelloResponse) -> bool:
+        """Of a member of the cluster that is not on the list here: who was away, or has lost its
+        directory, may know of nobody who is a member by now. It listens while it hears no leader."""
+        return (
+            hello.to_member_id == own.member_id != hello.member_id
+            and hello.member_id not in self._peers
+            and bool(hello.cluster_id)
+            and own.cluster_id in ("", hello.cluster_id)
+            and self._leader_id() in ("", hello.member_id)
+        )
 
     def _decided(self, task: asyncio.Task[None]) -> None:
         self._deciding.discard(task)
@@ -103,6 +131,8 @@ class PeerAdmission:
             or (answer == identity_of(hello) and not self._is_before(holder, hello))
         ):
             decided(Verdict(WELCOME))
+        elif self._is_beside(hello, answer or holder):
+            decided(Verdict(WELCOME, beside=True))
         else:
             self.note(sentence)
             decided(Verdict(DUPLICATE if answer == holder else UNSETTLED, sentence))
@@ -116,6 +146,14 @@ class PeerAdmission:
             self._probes[peer.member_id] = probe
             probe.add_done_callback(lambda _: self._probes.pop(peer.member_id))
         return probe
+
+    def _is_beside(self, hello: Hello, placed: Identity | None) -> bool:
+        """It votes, and who answers at the address of its name is another directory."""
+        return (
+            placed is not None
+            and placed.directory_id != hello.directory_id
+            and Replica(hello.member_id, hello.directory_id) in self._voters()
+        )
 
     def _is_before(self, one: Hello | Identity, other: Hello | Identity) -> bool:
         """One is the very process that the other is, or has a directory that votes, and the other has
@@ -149,6 +187,12 @@ class PeerAdmission:
         """After `close`: until nothing of it is left in the loop."""
         if tasks := {*self._deciding, *self._probes.values()}:
             await asyncio.wait(tasks)
+
+
+def _address_of(hello: Hello) -> str:
+    """Where it says that it is a member, else where it listens."""
+    listed = dict(item.partition("=")[::2] for item in hello.members.split(","))
+    return listed.get(hello.member_id) or hello.listens_on
 
 
 def _two_processes(peer: Peer, hello: Hello, connection: Connection, holder: Identity) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.bounded_memory import BoundedMemory
+from quorumlog.sim.checkers.caught_up_voters import CaughtUpVoters
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.commit_rule import CommitRule
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
@@ -51,6 +52,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     QuorumOnDisk: "it counts disks by what they have synced, and they lie",
     Installs: "where a log begins may have been committed by members that have forgotten it",
     LeaderCompleteness: "a majority that has forgotten an entry elects a leader without it",
+    CaughtUpVoters: "what a member held when it caught up may be gone by now",
     Reads: "it compares with what is committed; ServedEntries stands in for it",
     FreshReads: "what was acknowledged may be gone",
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
@@ -80,6 +82,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         LogMatching(cluster),
         SameState(cluster),
         MembersOfLog(cluster),
+        CaughtUpVoters(cluster),
         *marks,
         SameMachines(cluster),
         durable,

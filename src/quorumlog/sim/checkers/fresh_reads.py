@@ -6,6 +6,7 @@ The second is looked at after every turn, by the member's own clock: that is the
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 from quorumlog.sim.checkers.checker import Checker, Violation
@@ -20,18 +21,20 @@ class FreshReads(Checker):
         self._log = log
         self._acknowledged: list[int] = []
         """Each highest index that was ever acknowledged, and by each member's clock when that was."""
-        self._heard_ms: dict[str, list[float]] = {}
+        self._heard_ms: dict[CheckedMember, list[float]] = {}
 
     def appended(self, append: ClientAppend) -> None:
         index = self.cluster.operations.acknowledged_index
         if append.is_committed and (not self._acknowledged or index > self._acknowledged[-1]):
             self._acknowledged.append(index)
             for member in self.cluster.members:
-                self._heard_ms.setdefault(member.member_id, []).append(member.local_ms)
+                heard_ms = self._heard_ms.setdefault(member, [])
+                missed = len(self._acknowledged) - 1 - len(heard_ms)  # by a machine that came later
+                heard_ms += [-math.inf] * missed + [member.local_ms]
 
     def turned(self, member: CheckedMember) -> None:
         since_ms = member.node.raft.reads.fresh_since_ms()
-        heard_ms = self._heard_ms.get(member.member_id, [])
+        heard_ms = self._heard_ms.get(member, [])
         before = bisect_left(heard_ms, since_ms)
         if before == 0:
             return

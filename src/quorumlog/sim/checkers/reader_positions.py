@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from quorumlog.node.retention.reader_moves import ReaderStand
+from quorumlog.errors import ReaderMoved
+from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.operations import ClientMove
@@ -13,23 +14,29 @@ class ReaderPositions(Checker):
         super().__init__(cluster)
         self._told: dict[str, int] = {}
         """The highest position that was told and that nobody has asked to leave since."""
-        self._unsettled: dict[str, set[int]] = {}
+        self._unsettled: dict[str, dict[int, ReaderMove]] = {}
         """By name: seeks and ends that may still come, by when they were asked."""
 
     def reader_asked(self, asked: ClientMove) -> None:
         move = asked.move
         if move.ends or move.seeks_from is not None:
             self._told.pop(move.name, None)
-            self._unsettled.setdefault(move.name, set()).add(id(asked))
+            self._unsettled.setdefault(move.name, {})[id(asked)] = move
 
     def reader_moved(self, asked: ClientMove) -> None:
         move, outcome = asked.move, asked.outcome
-        open_ones = self._unsettled.get(move.name, set())
-        open_ones.discard(id(asked))
-        if not isinstance(outcome, ReaderStand) or self.cluster.profile.is_async:
-            if id(asked) not in open_ones and not isinstance(outcome, ReaderStand):
-                self._leave_open(asked)
+        unsettled = self._unsettled.setdefault(move.name, {})
+        is_done = isinstance(outcome, ReaderStand) and not self.cluster.profile.is_async
+        if is_done or isinstance(outcome, ReaderMoved):
+            unsettled.pop(id(asked), None)
+        elif move.ends or move.seeks_from is not None:
+            unsettled[id(asked)] = move  # a copy of it may come at any time
+        if not is_done:
             return
+        assert isinstance(outcome, ReaderStand), outcome
+        for at, other in list(unsettled.items()):
+            if not _may_come(other, move, outcome):
+                del unsettled[at]
         if move.ends:
             return
         known = self._told.get(move.name, -1)
@@ -38,11 +45,13 @@ class ReaderPositions(Checker):
                 f"reader {move.name} was told that it stands at {known}, and after {move} at"
                 f" {outcome.position}"
             )
-        if not open_ones:
+        if not unsettled:
             self._told[move.name] = outcome.position
 
-    def _leave_open(self, asked: ClientMove) -> None:
-        """Whether it was carried out is not known: what it asks for may come at any time."""
-        move = asked.move
-        if move.ends or move.seeks_from is not None:
-            self._unsettled.setdefault(move.name, set()).add(id(asked))
+
+def _may_come(other: ReaderMove, move: ReaderMove, outcome: ReaderStand) -> bool:
+    """Whether a copy of `other` still counts behind `move`, which was done."""
+    if other.seeks_from is not None:
+        return other.last_index is None or other.last_index >= outcome.last_index
+    is_change = move.ends or move.seeks_from is not None
+    return other.seen_index is None or not is_change or other.seen_index >= outcome.last_index

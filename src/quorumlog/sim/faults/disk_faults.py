@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ class DiskFaults(FaultGroup):
         self._damage = damage
         self._neighbours = Random(f"{context.random.getstate()}: neighbours")
         self._index_files = Random(f"{context.random.getstate()}: index files")
+        self._twins = self._cluster.stream("old directories")
         self._failing: set[str] = set()
         """Members whose disk has been told to refuse."""
 
@@ -130,8 +132,23 @@ class DiskFaults(FaultGroup):
         if member is None or not self._context.may_lose(member):
             return
         self._context.note("wipe", member.member_id)
+        member.kill()
+        copy = None if member.is_damaged else member.disk.snapshot()
         member.wipe()
         self._context.restart_later(member)
+        after_ms = self._profile.auto_replace_after_ms
+        if after_ms and copy is not None and self._twins.random() < 0.5:
+            self._cluster.at(
+                self._twins.uniform(0, 3 * after_ms), partial(self._bring_back, member, copy)
+            )
+
+    def _bring_back(self, member: SimMember, copy: dict[str, bytes]) -> None:
+        """The machine was not lost: it starts again, and another one has its name by now."""
+        if self._cluster.is_faulty and len(self._cluster.members) < 2 * len(self._cluster.member_ids):
+            self._context.note("an old directory is back", member.member_id)
+            twin = self._cluster.add_twin(member)
+            twin.disk.restore(copy)
+            twin.start()
 
     def _lose_file(self, name: str) -> None:
         """Both slots of a file of promises unreadable, or the file gone."""

@@ -1,7 +1,8 @@
 """FaultContext: whom a fault strikes, for how long, and how fairly.
 
 Fair means that a minority is lost at most: members whose directory was wiped, that forgot what they had
-promised, or whose synced bytes were changed, count together until the end of the run.
+promised, or whose synced bytes were changed, count together until the end of the run, or until the
+group has put the new directory in the place of the old one.
 """
 
 from __future__ import annotations
@@ -58,9 +59,16 @@ class FaultContext:
         member.kill() if self.random.random() < 0.5 else member.lose_power()
 
     def may_lose(self, member: SimMember) -> bool:
-        lost = {m.member_id for m in self.cluster.members if m.is_lost or m.is_damaged}
+        members = self.cluster.members
+        lost = {m.member_id for m in members if m.is_damaged or (m.is_lost and not self._is_replaced(m))}
         lost.add(member.member_id)
-        return len(lost) <= (len(self.cluster.members) - 1) // 2
+        return len(lost) <= (len(self.cluster.member_ids) - 1) // 2
+
+    def _is_replaced(self, member: SimMember) -> bool:
+        """Its directory votes by a change that is committed."""
+        up = [each.node.log_state.committed for each in self.cluster.members if each.is_up]
+        said = [state.membership for state in up if state is not None and state.membership is not None]
+        return any(body.old == body.new and member.replica in body.new for body in said)
 
     def restart_later(self, member: SimMember) -> None:
         self.cluster.at(self.duration_ms(), member.start)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ROLES = ("control", "data")
 Direction = tuple[str, str]
-"""(from, to): the ids of two members."""
+"""(from, to): the places of two members."""
 
 
 class Standing(NamedTuple):
@@ -49,7 +49,7 @@ class End:
 
 
 class SimLink:
-    """Between two members, `first` < `second` by id."""
+    """Between two members, `first` < `second` by place."""
 
     __slots__ = ("broken", "epoch", "first", "is_up", "numbers", "second")
 
@@ -76,10 +76,11 @@ class Parcel(NamedTuple):
     data: bytes
     link: SimLink
     standing: Standing
+    to_place: str
 
     @property
     def way(self) -> Direction:
-        return self.sender.member_id, self.envelope.to.member_id
+        return self.sender.place, self.to_place
 
     def stands(self) -> bool:
         """At the end of the sender, whoever else knows of it."""

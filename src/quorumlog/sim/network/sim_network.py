@@ -40,7 +40,7 @@ class SimNetwork:
         self._profile = cluster.profile
         self._random = cluster.random
         self._chance = cluster.stream("greetings")
-        ids = [member.member_id for member in cluster.members]
+        ids = [member.place for member in cluster.members]
         self._links = {pair: SimLink(*pair) for pair in combinations(ids, 2)}
         self.cut: set[Direction] = set()
         """Nothing passes there."""
@@ -54,6 +54,15 @@ class SimNetwork:
         self._moved: set[Direction] = set()
         """Where pushes have arrived since the sender last asked."""
 
+    def add(self, member: SimMember, others: Iterable[SimMember]) -> None:
+        """One more machine, which is linked with all but those of its own name."""
+        for other in others:
+            if other.member_id != member.member_id:
+                first, second = sorted((member.place, other.place))
+                self._links[first, second] = SimLink(first, second)
+                for way in ((first, second), (second, first)):
+                    self.pipes[way] = Pipe(self._cluster, partial(self._stuck, *way))
+
     def _link(self, one: str, other: str) -> SimLink:
         return self._links[(one, other) if one < other else (other, one)]
 
@@ -66,19 +75,19 @@ class SimNetwork:
     # ---------------------------------------------------------------- connections
 
     def started(self, member: SimMember) -> None:
-        for link in self._links_of(member.member_id):
+        for link in self._links_of(member.place):
             self._dial_later(link)
 
     def gone(self, member: SimMember, *, silently: bool) -> None:
         """Its process ended; `silently`: with its machine, so nobody is told before it answers again."""
-        for link in self._links_of(member.member_id):
+        for link in self._links_of(member.place):
             if not link.is_up:
                 continue
             link.is_up = False
             link.epoch += 1
-            other = link.second if link.first == member.member_id else link.first
+            other = link.second if link.first == member.place else link.first
             after_ms = self._random.uniform(0, GIVE_UP_MS if silently else 2 * self._delay_ms())
-            self._lose_later(other, member.member_id, after_ms, closed_by_peer=not silently)
+            self._lose_later(other, member.place, after_ms, closed_by_peer=not silently)
 
     def reset(self, one: str, other: str, *, closed_by: str | None) -> None:
         """The connection breaks; both ends are told, each in its time."""
@@ -91,8 +100,8 @@ class SimNetwork:
             self._lose_later(me, peer, self._delay_ms(), closed_by_peer=closed_by == peer)
         self._dial_later(link)
 
-    def _links_of(self, member_id: str) -> list[SimLink]:
-        return [link for pair, link in self._links.items() if member_id in pair]
+    def _links_of(self, place: str) -> list[SimLink]:
+        return [link for pair, link in self._links.items() if place in pair]
 
     def reset_one(self, dialler: str, acceptor: str, role: str) -> None:
         """One of the four breaks and is dialled again; the other three stand."""
@@ -153,15 +162,15 @@ class SimNetwork:
         link.broken = False
         link.epoch += 1
         for me, peer in ((one, other), (other, one)):
-            self.pipes[me.member_id, peer.member_id].advance()
+            self.pipes[me.place, peer.place].advance()
             for role in ROLES:
                 if self._profile.connects_one_by_one:
-                    self._greet_later(link, me.member_id, role, 0.0)
+                    self._greet_later(link, me.place, role, 0.0)
                     continue
                 for is_ours in (True, False):
                     dialler = me if is_ours else peer
-                    standing = link.standing(dialler.member_id, role, peer.replica.directory_id)
-                    me.ends[peer.member_id].opened(Way(role, is_ours), standing)
+                    standing = link.standing(dialler.place, role, peer.replica.directory_id)
+                    me.ends[peer.place].opened(Way(role, is_ours), standing)
 
     def _is_blocked(self, link: SimLink) -> bool:
         return bool({(link.first, link.second), (link.second, link.first)} & self.cut)
@@ -208,23 +217,25 @@ class SimNetwork:
                 acceptor.note(f"refuses {dialler.member_id}", refusal)
                 return refusal
             said = dialler.hello(acceptor).level
-            self._levels[acceptor.member_id, acceptor.process, dialler.member_id] = said
+            self._levels[acceptor.place, acceptor.process, dialler.place] = said
         return ""
 
     def members_below(self, level: int, member: SimMember) -> list[str]:
         """See `Host.members_below`."""
         heard = {
-            other: self._levels.get((member.member_id, member.process, other), 0)
+            other: self._levels.get((member.place, member.process, other), 0)
             for other in sorted(member.ends)
+            if other in self._cluster.member_ids or (member.place, member.process, other) in self._levels
         }
-        heard[member.member_id] = member.level
-        return [other for other, said in heard.items() if said < level]
+        heard[member.place] = member.level
+        places = self._cluster.places
+        return list(dict.fromkeys(places[other] for other, said in heard.items() if said < level))
 
     # ---------------------------------------------------------------- messages
 
     def moving_data_of(self, sender: SimMember) -> Iterable[Replica]:
         """See `Host.replicas_with_moving_data`."""
-        outward = [way for way in self.pipes if way[0] == sender.member_id]
+        outward = [way for way in self.pipes if way[0] == sender.place]
         moving = [to for me, to in outward if (me, to) in self._moved or self.pipes[me, to].is_moving]
         self._moved.difference_update(outward)
         connected = [sender.ends[to].connections.connected_to for to in moving]
@@ -243,17 +254,26 @@ class SimNetwork:
 
         self._cluster.at(GIVE_UP_MS, give_up)
 
+    def _place_of(self, sender: SimMember, to: Replica) -> str:
+        """Where this one knows the directory; else the place of its name."""
+        if len(self._cluster.places) == len(self._cluster.member_ids):
+            return to.member_id  # each has one machine
+        places = [p for p in sender.ends if self._cluster.places[p] == to.member_id]
+        held = (p for p in places if sender.ends[p].connections.connected_to == to)
+        return next(held, to.member_id)
+
     def send(self, sender: SimMember, envelope: Envelope) -> bool:
         """False if the connection has no room for it."""
         to = envelope.to
-        link = self._link(sender.member_id, to.member_id)
+        place = self._place_of(sender, to)
+        link = self._link(sender.place, place)
         role = role_of(envelope.message)
-        standing = link.standing(sender.member_id, role, to.directory_id)
-        known = sender.ends[to.member_id].standing.get(Way(role, is_ours=True))
+        standing = link.standing(sender.place, role, to.directory_id)
+        known = sender.ends[place].standing.get(Way(role, is_ours=True))
         if not link.is_up or known != standing:
             return True
         data = b"".join(encode_frame(DEFAULT_GROUP, envelope.message))
-        parcel = Parcel(sender, envelope, data, link, standing)
+        parcel = Parcel(sender, envelope, data, link, standing, place)
         pipe = self.pipes[parcel.way]
         if role == "control" or not pipe.is_limited:
             self._send(parcel)
@@ -297,7 +317,7 @@ class SimNetwork:
             self._deliver_later(parcel)
 
     def _deliver_later(self, parcel: Parcel) -> None:
-        sender, envelope, data, link, standing = parcel
+        sender, envelope, data, link, standing, _ = parcel
         role = role_of(envelope.message)
         sender_id, to_id = parcel.way
         stream = (sender_id, to_id, role) if self._profile.connects_one_by_one else (sender_id, to_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.errors import NotLeader
+from quorumlog.errors import NotLeader, ReaderMoved
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove, ReaderStand
 from quorumlog.sim.operations import ClientMove
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EVERY_MS = 400.0
 PATIENCE_MS = 3_000.0
 COPIES = 0.3
-"""So many seeks arrive once more, so much later."""
+"""So much of what they say arrives once more, so much later."""
 COPY_MS = (500.0, 4_000.0)
 
 
@@ -32,12 +32,16 @@ class SimReader:
         """As it was told; None: whoever takes over has to ask."""
         self._last_index = -1
         """Of the entry that named it last, as it was told with the position."""
+        self._seen_index = -1
+        """Up to where it knows the log."""
+        self._late: ReaderMove | None = None
+        """Refused, as said of an older log: it is said once more."""
 
     def work(self) -> None:
         cluster = self._cluster
         if not cluster.clients_work:
             return
-        asked = self.ask(self._draw())
+        asked = self.ask(self._late or self._draw())
 
         def go_on() -> None:
             if asked.outcome is None and cluster.now_ms - asked.called_ms < PATIENCE_MS:
@@ -52,17 +56,17 @@ class SimReader:
         cluster.at(self._random.expovariate(1 / EVERY_MS), go_on)
 
     def _draw(self) -> ReaderMove:
-        draw, name, at = self._random, self.name, self._position
+        draw, name, at, seen = self._random, self.name, self._position, self._seen_index
         what = draw.random()
         if at is None or what < 0.15:
             hold = draw.choice((None, Hold.NONE, Hold.READER, Hold.READER, Hold.ARCHIVE))
-            return ReaderMove(name, hold=hold, opens=True)
+            return ReaderMove(name, hold=hold, opens=True, seen_index=seen)
         if what < 0.2:
-            return ReaderMove(name, ends=True)
+            return ReaderMove(name, ends=True, seen_index=seen)
         if what < 0.3:
             back = max(0, at - draw.randint(0, 20))
             return ReaderMove(name, back, seeks_from=at, last_index=self._last_index)
-        return ReaderMove(name, at + draw.randint(0, 15))
+        return ReaderMove(name, at + draw.randint(0, 15), seen_index=seen)
 
     def ask(self, move: ReaderMove) -> ClientMove:
         """What comes of it appears in the result as time passes."""
@@ -80,7 +84,7 @@ class SimReader:
             cluster.at(self._random.uniform(0.05, 2.0), lambda: self._answered(asked, outcome))
 
         cluster.at(self._random.uniform(0.05, 2.0), arrive)
-        if move.seeks_from is not None and self._random.random() < COPIES:
+        if self._random.random() < COPIES:
             # A proxy has kept it: it arrives once more, and nobody waits for what comes of it.
             cluster.at(self._random.uniform(*COPY_MS), partial(self.copy, move))
         return asked
@@ -89,8 +93,11 @@ class SimReader:
         """It arrives once more, at whoever is believed to lead by then."""
         member = self._cluster.member(self._target)
         if member.is_up:
-            self._cluster.trace.count("reader: a late copy of a seek")
-            member.enter(lambda: member.node.readers.move(move, lambda outcome: None))
+            self._cluster.trace.count("reader: a late copy")
+            member.enter(lambda: member.node.readers.move(move, self._copy_answered))
+
+    def _copy_answered(self, outcome: MoveOutcome) -> None:
+        self._cluster.trace.count(f"reader: a late copy: {type(outcome).__name__}")
 
     def _answered(self, asked: ClientMove, outcome: MoveOutcome) -> None:
         cluster = self._cluster
@@ -99,7 +106,12 @@ class SimReader:
         cluster.trace.note(cluster.now_ms, self.name, what, lambda: str(outcome))
         cluster.trace.count(f"reader: {type(outcome).__name__}")
         is_known = isinstance(outcome, ReaderStand) and not asked.move.ends
-        self._position = None
+        self._position = self._late = None
+        if isinstance(outcome, ReaderStand):
+            self._seen_index = outcome.seen_index
+        elif isinstance(outcome, ReaderMoved) and asked.move.seen_index is not None:
+            self._seen_index = outcome.committed_index
+            self._late = asked.move._replace(seen_index=self._seen_index)
         if is_known and isinstance(outcome, ReaderStand):
             self._position, self._last_index = outcome.position, outcome.last_index
         cluster.told("reader_moved", asked)

@@ -52,7 +52,9 @@ def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
     )
     followers = tuple(member for member, follows in serving if follows)
     others = tuple(member for member, follows in serving if not follows)
-    return Readers(followers, others) if followers else Readers(others)
+    newest = max(rows, key=lambda row: row.membership_index, default=None)
+    servers = tuple(member.address for member in newest.members if member.address) if newest else ()
+    return Readers(followers, others, servers) if followers else Readers(others, servers=servers)
 
 
 def batches_in_flight(options: LedgerOptions) -> int:
@@ -226,6 +228,8 @@ class ServerSource:
         Unreachable if none could serve for `timeoutMs`, LedgerDataLoss if the entries are gone and
         `failOnDataLoss` is true."""
         partition = check.partition
+        if partition.servers:
+            self._client.add_servers(partition.servers)
         # Last comes whoever leads by now: the members of the plan may all be gone.
         members = sorted(partition.members, key=self._failed_lately)
         order: list[str | None] = [*members, None]

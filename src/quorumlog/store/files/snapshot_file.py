@@ -30,6 +30,8 @@ SNAPSHOT_MAGIC_KEPT = b"QLSNAP 2"
 CHUNK_BYTES = 1 << 20
 SYNC_BYTES = 16 << 20
 """Synced so often while it is written: the log's own syncs wait for less."""
+LATE_BYTES = 2 * SYNC_BYTES
+"""Whoever writes on without a `sync` that is owed waits for one here."""
 _PAIR = struct.Struct(">II")
 _TOTAL = struct.Struct(">Q")
 _DIGEST_BYTES = 32
@@ -91,6 +93,14 @@ class SnapshotFileWriter:
             self._put_chunk()
         self._gathered += rest
 
+    @property
+    def owes_sync(self) -> bool:
+        return self._unsynced_bytes >= SYNC_BYTES
+
+    def sync(self) -> None:
+        self._unsynced_bytes = 0
+        self._file.sync()
+
     def finish(self) -> None:
         """On disk under its name when this returns."""
         if self._gathered:
@@ -113,9 +123,8 @@ class SnapshotFileWriter:
         self._digest.update(chunk)
         self._data_bytes += len(chunk)
         self._put(_PAIR.pack(len(chunk), crc32(chunk)), chunk)
-        if self._unsynced_bytes >= SYNC_BYTES:
-            self._unsynced_bytes = 0
-            self._file.sync()
+        if self._unsynced_bytes >= LATE_BYTES:
+            self.sync()
 
     def _put(self, *buffers: Buffer) -> None:
         self._file.pwritev(buffers, self._position)
@@ -241,12 +250,20 @@ class SnapshotFiles:
 
     def indices_of(self, name: str) -> list[int]:
         """Of the snapshots of a machine, the newest last. Raises SnapshotsUnavailable."""
-        found = []
-        for file in self._names():
-            owner, _, digits = file.rpartition("-")
-            if owner == name and len(digits) == _INDEX_DIGITS and digits.isascii() and digits.isdigit():
-                found.append(int(digits))
-        return sorted(found)
+        return sorted(index for owner, index in self._named() if owner == name)
+
+    def oldest_of_all(self) -> dict[str, int]:
+        """Index of the oldest snapshot of each machine. Raises SnapshotsUnavailable."""
+        return dict(sorted(self._named(), reverse=True))
+
+    def _named(self) -> list[tuple[str, int]]:
+        """(machine, index) of the snapshots; raises SnapshotsUnavailable."""
+        parted = [file.rpartition("-") for file in self._names()]
+        return [
+            (owner, int(digits))
+            for owner, _, digits in parted
+            if owner and len(digits) == _INDEX_DIGITS and digits.isascii() and digits.isdigit()
+        ]
 
     def create(self, head: SnapshotHead) -> SnapshotFileWriter:
         """Raises OSError."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryId, EntryKind
+from quorumlog.entry import ENTRY_KINDS, EntryId, EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.header_array import Int64Array, term_runs_of
@@ -25,6 +25,8 @@ from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import BLANK_BYTES, IndexArray
 
 _UNIT_CHUNK = 65536
+_MAGIC_BYTES = 4
+"""Of a header, which begins with it."""
 _LOOK_BYTES = 1 << 20
 """Entries that are looked at together."""
 
@@ -175,14 +177,16 @@ class LogReader:
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         """By the headers of the entries, whose chain is checked: a unit of the index has no digest, and
-        one bit of it can hide an entry. Of damaged ones the index alone tells, if it is whole, that none
-        of them is one but no-ops, which are whole all the same."""
+        one bit of it can hide an entry. Of damaged ones the index tells, if it is whole and what is left
+        of their headers does not say otherwise, that none of them is one but no-ops, which are whole all
+        the same."""
         while first_index < stop_index:
             damaged = self._damaged.at(first_index)
             if damaged is not None:
                 chunk_stop = min(damaged.stop_index, stop_index, first_index + _UNIT_CHUNK)
-                kinds = self._kinds(first_index, chunk_stop)
-                if bool((kinds > EntryKind.NOOP).any()):
+                units = self._units(first_index, chunk_stop)
+                kinds = units["magic"].astype(np.int64)
+                if bool((kinds > EntryKind.NOOP).any()) or self._contradicts(units):
                     raise RangeDamaged(str(damaged))
                 for at in np.flatnonzero(kinds == EntryKind.NOOP).tolist():
                     one = EntryBatch.noop()  # all that it says is where it stands
@@ -209,9 +213,24 @@ class LogReader:
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _kinds(self, first_index: int, stop_index: int) -> Int64Array:
+        return self._units(first_index, stop_index)["magic"].astype(np.int64)
+
+    def _contradicts(self, units: IndexArray) -> bool:
+        """Whether what the data of damaged entries still says of their kinds is something else. What is
+        no kind at all, as zeros, says nothing."""
+        for position, magic in zip(units["position"].tolist(), units["magic"].tolist(), strict=True):
+            try:
+                said = int.from_bytes(self._data.pread(_MAGIC_BYTES, position), "big")
+            except OSError:
+                continue  # the page cannot be read
+            if said in ENTRY_KINDS and said != magic:
+                return True
+        return False
+
+    def _units(self, first_index: int, stop_index: int) -> IndexArray:
         truncations = self._ends.truncations
         try:
-            return self._index.units_on_disk(first_index, stop_index)["magic"].astype(np.int64)
+            return self._index.units_on_disk(first_index, stop_index)
         except DirectoryDamaged as damage:
             if truncations != self._ends.truncations:
                 problem = f"entry {first_index} may have been truncated meanwhile"

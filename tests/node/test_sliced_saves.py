@@ -1,0 +1,73 @@
+"""A state machine that is saved goes on between the slices of its state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from tests.node.cell import SMALL
+from tests.node.machines import Sliced
+from tests.node.test_state_machines import Group, restarted
+
+LATE = replace(SMALL, snapshot_entries=30)
+
+
+class Stops(Sliced):
+    def command(self, body: bytes, index: int) -> bytes | None:
+        assert body != b"stop"
+        return super().command(body, index)
+
+
+def unfinished(path: Path) -> list[str]:
+    return [each.name for each in (path / "n1" / "snapshots").glob("*.tmp")]
+
+
+def test_commands_are_taken_between_two_slices(tmp_path: Path) -> None:
+    group = Group(tmp_path, Sliced, storage=LATE)
+    node = group.cell.nodes["n1"]
+    machine = group.machine_of(node)
+    later = iter(range(5))
+    machine.on_slice = lambda: [group.ask_to_append(b"%d" % each) for each in islice(later, 1)]
+    group.append(*[b"a"] * 30)
+    (expected, *_) = group.settle()
+    assert not machine.is_saving
+    assert len(machine.between) == 30
+    assert sum(machine.between) == 5, "commands were taken while it was saved"
+    assert [body for _, body in expected[30:]] == [b"0", b"1", b"2", b"3", b"4"]
+    assert group.machine_of(restarted(group, "n1")).taken == expected
+    group.cell.close()
+
+
+def test_a_machine_that_is_built_again_or_stops_is_saved_no_further(tmp_path: Path) -> None:
+    group = Group(tmp_path, Stops, storage=LATE)
+    cell = group.cell
+    node = cell.nodes["n1"]
+    driver = node.machines._drivers["chain"]
+
+    def in_the_middle() -> Stops:
+        """Of a save, where nothing goes on."""
+        machine: Stops = group.machine_of(node)
+        machine.on_slice = lambda: cell.hold_apply.add("n1")
+        group.append(*[b"a"] * 30)
+        cell.until(lambda: machine.is_saving)
+        assert unfinished(tmp_path)
+        machine.on_slice = lambda: None
+        return machine
+
+    first = in_the_middle()
+    driver.rebuild()
+    cell.hold_apply.clear()
+    cell.until(lambda: driver.is_running)
+    assert not first.is_saving
+    assert not unfinished(tmp_path)
+    second = in_the_middle()
+    assert second is not first
+    group.ask_to_append(b"stop")
+    cell.step()
+    cell.hold_apply.clear()
+    cell.until(lambda: driver.stopped)
+    cell.step()
+    assert not second.is_saving
+    assert not unfinished(tmp_path)
+    cell.close()

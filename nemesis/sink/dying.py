@@ -29,7 +29,7 @@ class DyingSource(LedgerDataSource):
 
 class DyingWriter(LedgerStreamWriter):
     def commit(self, *args: Any, **kwargs: Any) -> None:
-        SinkCommits._replay_once = _die  # type: ignore[method-assign]
+        SinkCommits._replay_once = _die  # type: ignore[method-assign, assignment]
         super().commit(*args, **kwargs)
 
 

@@ -17,7 +17,8 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover sim-broker sim-groups check-kv \
     check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-brokers producer-proof sink-proof demo \
-    bench bench-quick bench-peers bench-broker bench-kv broker-crashes broker-replicas rocketmq-golden lock clean
+    bench bench-quick bench-peers bench-broker bench-kv bench-spark \
+    broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -112,7 +113,7 @@ producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its
 nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
 	$(BIN)/python -m nemesis.brokers $(OPTIONS)
 
-sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
+sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by name (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
@@ -135,6 +136,9 @@ bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--
 
 broker-replicas: $(STAMP)  ## master, slaves and switches in the simulator, 400 seeds
 	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest tests/broker/replication -q
+
+bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside Parquet and JSON lines
+	$(BIN)/python -m benchmarks.spark $(OPTIONS)
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
 	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q

@@ -35,6 +35,7 @@ PARTS = (
     "groups",
     "reads",
     "failover",
+    "sinks",
     "replacing",
 )
 for part in PARTS:

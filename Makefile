@@ -21,7 +21,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
     broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
-TESTS ?= 4
+TESTS ?= 2
 OPTIONS ?=
 
 help:  ## list the targets
@@ -53,8 +53,8 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# TESTS at a time, more than there are cores, for those with members wait most of their time. Those with Spark
-# share one process, those with members one a file (tests/conftest.py).
+# TESTS at a time; members of many tests on few cores miss their time-outs. Those with Spark share one process, those
+# with members one a file (tests/conftest.py).
 PARALLEL := -n $(TESTS) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMP)  ## every test

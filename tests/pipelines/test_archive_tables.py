@@ -15,9 +15,11 @@ from pyiceberg.utils.config import Config
 
 from quorumlog import LocalCluster, connect
 from quorumlog.errors import ConfigError
+from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import Archived, archive
 from quorumlog.pipelines.places import Place, open_log
 from quorumlog.pipelines.tables import target
+from quorumlog.spark.options import LedgerOptions
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,25 @@ def test_what_was_archived_and_not_committed_is_added_by_the_next_run(
     assert rows_in(table.name).num_rows == 3000 and commits_of(table.name) == 2
 
 
+def test_of_two_runs_that_commit_one_range_one_adds_it(
+    place: Place, table: target.ArchiveTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(place, table.name)
+    into = Archive.open(table.name)
+    table.add(into.manifest.parts, f"{into.cluster_id}/{into.group}")
+    with pytest.raises(ConfigError, match=r"another log|did not make"):
+        table.add(into.manifest.parts, "another")
+    if table.name.startswith("iceberg:"):
+        before = target.table_at("iceberg:shop.late")
+        assert before is not None
+        run(place, "iceberg:shop.late")
+        monkeypatch.setattr("pyiceberg.table.Table.refresh", lambda self: self)
+        with pytest.raises(ConfigError, match="did not take the commit"):
+            before.add(Archive.open("iceberg:shop.late").manifest.parts, "a/log")
+        assert rows_in("iceberg:shop.late").num_rows == 3000
+    assert rows_in(table.name).num_rows == 3000
+
+
 def test_links_that_are_refused_become_copies(
     place: Place, table: target.ArchiveTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +159,7 @@ def test_a_table_that_cannot_be_one_says_what_to_do(
 ) -> None:
     with pytest.raises(ConfigError, match="local paths only"):
         target.table_at("delta:s3://bucket/orders")
+    assert LedgerOptions.parse({"archive": f"delta:{tmp_path}/a"}).archive == f"{tmp_path}/a/_quorumlog"
     with pytest.raises(ConfigError, match="NAMESPACE"):
         target.table_at("iceberg:orders")
     monkeypatch.setenv("PYICEBERG_CATALOG__DEFAULT__URI", f"sqlite:///{tmp_path}/catalog.db")

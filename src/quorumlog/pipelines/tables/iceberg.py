@@ -34,6 +34,16 @@ except ModuleNotFoundError as error:
 LOG = "quorumlog.log"
 MADE_BY = "quorumlog.archive"
 STOP_INDEX = "quorumlog.stop-index"
+PROPERTIES = {
+    MADE_BY: "1",
+    # A commit that was overtaken is not simply made again: the range is read before each.
+    "commit.retry.num-retries": "0",
+    # The columns of which the files have statistics.
+    "write.metadata.metrics.default": "none",
+    "write.metadata.metrics.column.index": "full",
+    "write.metadata.metrics.column.term": "full",
+    "write.metadata.metrics.column.append_time": "full",
+}
 
 
 class IcebergArchive:
@@ -66,7 +76,10 @@ class IcebergArchive:
             )
 
     def add(self, parts: Sequence[Part], log: str) -> None:
-        properties = self._table.properties
+        try:
+            properties = self._table.refresh().properties
+        except Exception as error:  # of whatever the catalog is made of
+            raise not_committed(self.name, self.directory, error) from error
         if properties.get(LOG, log) != log:
             raise ConfigError(f"{self.name} is of another log, {properties[LOG]}; name a new table")
         stop_index = int(properties[STOP_INDEX]) if STOP_INDEX in properties else None
@@ -100,4 +113,4 @@ def _made(catalog: Catalog, identifier: str) -> Table:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         catalog.create_namespace_if_not_exists(identifier.rpartition(".")[0])
-        return catalog.create_table_if_not_exists(identifier, ROW_SCHEMA, properties={MADE_BY: "1"})
+        return catalog.create_table_if_not_exists(identifier, ROW_SCHEMA, properties=PROPERTIES)

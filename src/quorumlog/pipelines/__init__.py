@@ -4,6 +4,6 @@ None needs Spark: reading is bound by checking digests, and two threads of one p
 a cluster's tasks would on the same cores. What Spark adds is in `quorumlog.spark.pipelines`.
 
 Read in this order: `places` (where a log is), `archive_rows`, `archive_parts` and `archive` (what an
-archive is), `archiving` (making one),
-`auditing`. Then what is made of entries: `keys`, `statistics`, `replaying`, `compacting`.
+archive is), `tables` (archives that are tables), `archiving` (making one), `auditing`.
+Then what is made of entries: `keys`, `statistics`, `replaying`, `compacting`.
 """

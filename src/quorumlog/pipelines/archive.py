@@ -14,6 +14,7 @@ import msgspec
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.pipelines.archive_parts import TEMPORARY, Part, point_in_part, read_part, sync_path
+from quorumlog.pipelines.tables.target import archive_directory
 
 MANIFEST_NAME = "manifest.json"
 LOCK_NAME = "lock"
@@ -39,7 +40,8 @@ class Archive:
 
     @classmethod
     def open(cls, path: str, *, group: str = "") -> Archive:
-        """To read it. Raises ConfigError, DirectoryDamaged."""
+        """To read it; `path` may name its table. Raises ConfigError, DirectoryDamaged."""
+        path = archive_directory(path)
         manifest = load_manifest(path)
         if manifest is None:
             raise ConfigError(f"{path} holds no archive; quorumlog pipeline archive {path} makes one")

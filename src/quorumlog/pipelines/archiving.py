@@ -3,6 +3,7 @@
     same log?  the entry behind the archive's last one continues its chain
     hold       a named reader keeps what is not archived
     parts      read and checked here, encoded by a thread beside, synced, renamed, named in the manifest
+    table      where the target is one, it gets the parts that it lacks, in one commit
     seen       every member that answers holds the entry at the archive's end, with the same chain
     move       only now the hold moves on: what lies below may be deleted
 
@@ -22,7 +23,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
-from quorumlog.pipelines.archive import Archive
+from quorumlog.pipelines.archive import Archive, load_manifest
 from quorumlog.pipelines.archive_parts import PartWriter
 from quorumlog.pipelines.places import (
     OpenLog,
@@ -33,6 +34,7 @@ from quorumlog.pipelines.places import (
     linked,
     open_log,
 )
+from quorumlog.pipelines.tables.target import ArchiveTable, table_at
 
 Progress = Callable[[int, int], None]
 PART_BYTES = 128 * MIB
@@ -55,11 +57,13 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
     """In all."""
     members_compared: tuple[str, ...]
     hold: str
+    table: str = ""
+    """`delta:DIR` or `iceberg:TABLE`, which has all of it too."""
 
 
 def archive(
     source: Place,
-    directory: str,
+    target: str,
     *,
     first_index: int | None = None,
     stop_index: int | None = None,
@@ -67,7 +71,8 @@ def archive(
     part_bytes: int = PART_BYTES,
     report: Progress = no_progress,
 ) -> Archived:
-    """Add to `directory` what is committed and not in it yet. `first_index` counts for a new archive
+    """Add to `target`, a directory, `delta:DIR` or `iceberg:TABLE`, what is committed and not in it yet.
+    `first_index` counts for a new archive
     only (default: where the log begins); `stop_index`: not on from here.
 
     Raises ConfigError (of another log, or of nothing), LedgerError, DirectoryDamaged, StoreFailure; what
@@ -76,14 +81,19 @@ def archive(
     if hold and not source.servers:
         raise ConfigError("a hold is kept by running members; archive from servers, or without one")
     with closing(open_log(source)) as log:
+        table = table_at(target)
+        directory = target if table is None else table.directory
+        if table is not None and load_manifest(directory) is None:
+            table.check()
         into = Archive.open_to_add(directory, log.group, log.cluster_id)
         with closing(into):
-            return _archive_into(into, log, first_index, stop_index, hold, part_bytes, report)
+            return _archive_into(into, log, table, first_index, stop_index, hold, part_bytes, report)
 
 
 def _archive_into(
     into: Archive,
     log: OpenLog,
+    table: ArchiveTable | None,
     first_index: int | None,
     stop_index: int | None,
     hold: str,
@@ -112,6 +122,8 @@ def _archive_into(
         )
         batches = linked(log.batches(first, stop), first, stop, chain, "the log")
         _write_parts(into, batches, time_ms, part_bytes, lambda done: report(done - first, stop - first))
+    if table is not None and into.manifest.parts:
+        table.add(into.manifest.parts, f"{into.cluster_id}/{into.group}")
     compared = _compared(into, log)
     if hold and into.manifest.parts:
         reader = _held(log).client.reader(hold, hold="archive", first_index=first)
@@ -128,6 +140,7 @@ def _archive_into(
         parts=len(into.manifest.parts),
         members_compared=compared,
         hold=hold,
+        table="" if table is None else table.name,
     )
 
 

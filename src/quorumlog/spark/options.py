@@ -189,6 +189,15 @@ def _path(name: str, text: str) -> str:
     return text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
 
 
+def _archive(name: str, text: str) -> str:
+    """Of one that is a table its directory: workers ask no catalog."""
+    if text.startswith(("delta:", "iceberg:")):
+        from quorumlog.pipelines.tables.target import archive_directory
+
+        return archive_directory(text)
+    return _path(name, text)
+
+
 def _groups(name: str, text: str) -> tuple[str, ...]:
     """In order of name, so that offsets of a stream are always the same text."""
     names = sorted(name_of(name, part.strip()) for part in text.split(","))
@@ -238,7 +247,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
     for name, field_name, parse in (
         ("servers", "servers", servers_of),
         ("path", "path", _path),
-        ("archive", "archive", _path),
+        ("archive", "archive", _archive),
         ("group", "group", name_of),
         ("subscribe", "groups", _groups),
         ("startingOffsets", "starting_offsets", parse_offset),

@@ -17,7 +17,7 @@ ArchivePlace = Annotated[
     Path | None,
     typer.Option(
         "--archive",
-        help="Directory of an archive.",
+        help="Directory of an archive, or the delta: or iceberg: table that it is.",
         metavar="DIR",
         show_default=False,
         parser=named_path,

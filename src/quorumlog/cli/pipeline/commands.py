@@ -42,8 +42,9 @@ def archive(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="Directory of the archive; one of this log is continued.",
-            metavar="DIR",
+            help="Directory of the archive (one of this log is continued), delta:DIR for one that is a"
+            " Delta table too, or iceberg:NAMESPACE.TABLE.",
+            metavar="TARGET",
             show_default=False,
             parser=named_path,
         ),
@@ -70,7 +71,8 @@ def archive(
     """Write committed entries to Parquet (zstd), checked, each once; repeated, it adds what is new.
 
     It may be interrupted anywhere. The files' rows are data; whatever else the log holds is in their
-    footers, so that the archive can be audited, replayed and read together with the log.
+    footers, so that the archive can be audited, replayed and read together with the log. A Delta or
+    Iceberg table gets the same files, each once.
 
     Example: quorumlog pipeline archive orders --servers 127.0.0.1:20911
     """

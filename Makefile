@@ -16,7 +16,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
-    sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
+    producer-proof sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -89,6 +89,9 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 	$(BIN)/python -m nemesis --minutes 10 --retention 1000000 --rate 0 --dir nemesis-out/dropping
 	$(BIN)/python -m nemesis --rounds 1 --hold 600 --fault busy --rate 0 --dir nemesis-out/busy
 	$(BIN)/python -m nemesis --rounds 100 --hold 1 --fault kill --dir nemesis-out/kills
+
+producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its lines, and leaders beside it
+	$(BIN)/python -m nemesis.producer --kills 30 --dir nemesis-out/producer
 
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink

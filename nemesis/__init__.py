@@ -10,5 +10,6 @@ When all is whole and every member has stopped, the histories are held against t
 
 Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
 `session_workers`, `workload`, `machines`, `history`, `check`, `leaders` (who led when), `report`;
+`producer`, which kills one on its way through its lines (`python -m nemesis.producer`);
 and the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`).
 """

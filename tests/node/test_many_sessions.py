@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.errors import TooManyProducers
 from quorumlog.log_state.control_entries import MOST_PRODUCERS
 from quorumlog.log_state.log_state import LogState, decode_state
+from quorumlog.log_state.producers import Producers
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.backup_file import BackupRecord, load_backup, save_backup
 from quorumlog.store.files.start_file import load_start
@@ -16,6 +18,7 @@ from quorumlog.store.ledger_store import LogStart
 from tests.log_state.many_sessions import many_sessions
 from tests.node.cell import Cell
 from tests.node.test_log_drops import SEGMENTS, border, fill
+from tests.node.test_producer_sessions import TOKENS, ask_to_connect
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,37 @@ def test_a_state_at_a_border_and_a_backup_hold_them(tmp_path: Path, record: byte
     backup = BackupRecord(group="g", cluster_id="c", cut=start.point, record=record)
     save_backup(OsDisk(), str(tmp_path), backup)
     assert load_backup(OsDisk(), str(tmp_path)) == backup
+
+
+def test_where_all_have_names_one_more_is_refused_and_the_others_go_on(
+    tmp_path: Path, state: LogState
+) -> None:
+    cell = Cell(tmp_path, 1)
+    leader = cell.leader()
+    _, items = state.producers.record()
+    named = [(f"p{number}", item) for number, (_, item) in enumerate(items)]
+    producers = Producers.of_record((None, named))
+    assert producers.count == MOST_PRODUCERS
+    states = leader.log_state.states
+    assert states is not None
+    states.committed = states.appended = LogState(level=3, producers=producers)
+    answers = ask_to_connect(leader, "one more")
+    (refused,) = cell.until(lambda: answers)
+    assert isinstance(refused, TooManyProducers)
+    assert "producers forget" in str(refused)
+    session = producers.get("p7")
+    assert session is not None
+    fenced = ask_to_connect(leader, "p7", TOKENS[1], session.epoch)
+    (again,) = cell.until(lambda: fenced)
+    assert again.last_sequence == session.last_sequence
+    gone: list[object] = []
+    leader.sessions.forget("p7", again.epoch, leader.deadline_ms(0), gone.append, None)
+    cell.until(lambda: gone)
+    anew = ask_to_connect(leader, "one more")
+    (connected,) = cell.until(lambda: anew)
+    assert connected.last_sequence == -1
+    assert leader.sessions.count == MOST_PRODUCERS
+    cell.close()
 
 
 def test_a_member_that_was_away_gets_them_with_the_start(tmp_path: Path, record: bytes) -> None:

@@ -15,8 +15,10 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv check-kv mutants nemesis nemesis-long \
-    producer-proof sink-proof demo bench bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
+.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover sim-broker sim-groups check-kv \
+    check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-brokers producer-proof sink-proof demo \
+    bench bench-quick bench-peers bench-broker bench-kv bench-spark \
+    broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -73,6 +75,21 @@ sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
 	$(BIN)/python -m quorumlog.kv.simulated 1 $(SEEDS)
 
+nemesis-failover: $(STAMP)  ## brokers with a coordinator, broken as processes: OPTIONS="--coordinator kv"
+	$(BIN)/python -m nemesis.failover $(OPTIONS)
+
+sim-failover: $(STAMP)  ## the same for brokers with a coordinator: make sim-failover SEEDS=300
+	$(BIN)/python -m quorumlog.broker.failover.simulated 1 $(SEEDS)
+
+check-porcupine: $(STAMP)  ## the checker of the store's histories beside Porcupine (needs go)
+	$(BIN)/python -m harness.porcupine.compare
+
+sim-broker: $(STAMP)  ## the same for brokers on a replicated log: make sim-broker SEEDS=300
+	$(BIN)/python -m quorumlog.broker.simulated 1 $(SEEDS)
+
+sim-groups: $(STAMP)  ## the same for consumer groups and delayed messages: make sim-groups SEEDS=300
+	$(BIN)/python -m quorumlog.broker.groups.simulated 1 $(SEEDS)
+
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600
 
@@ -93,7 +110,10 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its lines, and leaders beside it
 	$(BIN)/python -m nemesis.producer --kills 30 --dir nemesis-out/producer
 
-sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
+nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
+	$(BIN)/python -m nemesis.brokers $(OPTIONS)
+
+sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by name (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
@@ -110,6 +130,15 @@ bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj 
 
 bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
 	$(BIN)/python -m benchmarks.broker $(OPTIONS)
+
+bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--large (needs go)
+	$(BIN)/python -m benchmarks.kv $(OPTIONS)
+
+broker-replicas: $(STAMP)  ## master, slaves and switches in the simulator, 400 seeds
+	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest tests/broker/replication -q
+
+bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside Parquet and JSON lines
+	$(BIN)/python -m benchmarks.spark $(OPTIONS)
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
 	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q

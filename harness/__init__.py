@@ -3,5 +3,7 @@
 Read in this order: `member_processes` (`quorumlog serve` as processes), `proxy` (a network between them
 that can be cut), `machines` (state machines that they run), `producer` (appends without end), `faults`
 (a leader lost, and timed), `directories` (what the stopped members hold), `broker_process`
-(`quorumlog broker serve`), the room `rocketmq` (RocketMQ's Java classes), `signals`, `plot`.
+(`quorumlog broker serve`), `broker_cluster` (three of them on a replicated log), `etcd_cluster`, the
+room `rocketmq` (RocketMQ's Java classes), the room `porcupine` (our checker of histories beside
+another), `spark_cluster` (a master and workers of Spark), `signals`, `plot`.
 """

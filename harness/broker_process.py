@@ -50,6 +50,11 @@ class BrokerProcess:
         return self
 
     @property
+    def is_running(self) -> bool:
+        """It was started, and nobody has ended it here."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid

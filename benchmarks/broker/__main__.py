@@ -1,6 +1,7 @@
 """Messages a second and CPU per message, beside RocketMQ's Java broker in the same run.
 
-    python -m benchmarks.broker [--seconds 5] [--flush SYNC_FLUSH] [--only-ours]
+    python -m benchmarks.broker [--seconds 5] [--flush SYNC_FLUSH] [--dledger] [--only-ours]
+                               [--replication]
 
 The load is the same: so many senders that each wait for an answer, bodies of the same size, four queues.
 Each system is loaded by its own client in a process of its own; the client of quorumlog joins what its
@@ -17,9 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.broker import replication
+from harness.broker_cluster import BrokerCluster
 from harness.broker_process import BrokerProcess
 from harness.rocketmq.java_broker import JavaBroker
 from harness.rocketmq.store_tool import Unavailable, class_path
@@ -76,37 +81,56 @@ async def send(address: str, load: Load, body_bytes: int, seconds: float) -> flo
         return sent / (time.monotonic() - begin)
 
 
-def measure_ours(folder: Path, flush: str, seconds: float) -> dict[tuple[Load, int], Figure]:
+def measured(address: str, load: Load, body_bytes: int, seconds: float) -> float:
+    """Messages a second, of a client in a process of its own."""
+    arguments = ["--address", address, json.dumps([*load, body_bytes, seconds])]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.broker", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(done.stdout)
+
+
+def loads_of(seconds: float, address: str) -> Iterator[tuple[str, float]]:
+    for load in LOADS[2:]:
+        yield load.name, measured(address, load, BODIES[0], seconds)
+
+
+def measure_ours(
+    folder: Path, flush: str, seconds: float, *, dledger: bool
+) -> dict[tuple[Load, int], Figure]:
     figures = {}
     mode = "sync" if flush == "SYNC_FLUSH" else "async"
-    with BrokerProcess(folder, "--flush", mode, topics="bench:4") as process:
+    made: BrokerCluster | BrokerProcess
+    if dledger:
+        made = BrokerCluster(folder, "--flush", mode, topics="bench:4")
+    else:
+        made = BrokerProcess(folder, "--flush", mode, topics="bench:4")
+    with made:
+        pids = made.pids if isinstance(made, BrokerCluster) else [made.pid]
+        address = made.servers if isinstance(made, BrokerCluster) else made.address
         for load in LOADS:
             for body_bytes in BODIES:
-                cpu = cpu_seconds(process.pid)
-                arguments = ["--address", process.address, json.dumps([*load, body_bytes, seconds])]
-                done = subprocess.run(
-                    [sys.executable, "-m", "benchmarks.broker", *arguments],
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
-                per_second = float(done.stdout)
-                used = cpu_seconds(process.pid) - cpu
+                cpu = sum(map(cpu_seconds, pids))
+                per_second = measured(address, load, body_bytes, seconds)
+                used = sum(map(cpu_seconds, pids)) - cpu
                 figures[load, body_bytes] = Figure(per_second, used / per_second / seconds * 1e6)
     return figures
 
 
 def measure_java(
-    classes: str, folder: Path, flush: str, seconds: float
+    classes: str, folder: Path, flush: str, seconds: float, *, dledger: bool
 ) -> dict[tuple[Load, int], Figure]:
     figures = {}
-    with JavaBroker(classes, folder, flush=flush) as broker:
+    with JavaBroker(classes, folder, flush=flush, dledger=dledger) as broker:
         broker.load(16, 1, 128, 3.0)  # its compiler has seen every path once
         for load in LOADS:
             for body_bytes in BODIES:
-                cpu = cpu_seconds(broker.pid)
+                cpu = sum(map(cpu_seconds, broker.pids))
                 per_second = broker.load(load.senders, load.batch, body_bytes, seconds)
-                used = cpu_seconds(broker.pid) - cpu
+                used = sum(map(cpu_seconds, broker.pids)) - cpu
                 figures[load, body_bytes] = Figure(per_second, used / per_second / seconds * 1e6)
     return figures
 
@@ -116,12 +140,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load")
     parser.add_argument("--flush", choices=FLUSHES, help="only this one")
     parser.add_argument("--only-ours", action="store_true", help="without the Java broker")
+    parser.add_argument(
+        "--replication", action="store_true", help="a master with slaves instead, in each mode"
+    )
+    parser.add_argument(
+        "--dledger",
+        action="store_true",
+        help="three members of a replicated log, Java's in DLedger mode",
+    )
     parser.add_argument("--address", help=argparse.SUPPRESS)
     parser.add_argument("load", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.address:
         senders, batch, body_bytes, seconds = json.loads(options.load)
         print(asyncio.run(send(options.address, Load(senders, batch), body_bytes, seconds)))
+        return
+    if options.replication:
+        flushes = [options.flush] if options.flush else list(FLUSHES)
+        replication.main(flushes, partial(loads_of, options.seconds))
         return
     classes = ""
     if not options.only_ours:
@@ -133,10 +169,12 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for flush in [options.flush] if options.flush else FLUSHES:
         with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
-            ours = measure_ours(Path(folder) / "ours", flush, options.seconds)
+            ours = measure_ours(Path(folder) / "ours", flush, options.seconds, dledger=options.dledger)
             theirs: dict[tuple[Load, int], Figure] = {}
             if classes:
-                theirs = measure_java(classes, Path(folder) / "java", flush, options.seconds)
+                theirs = measure_java(
+                    classes, Path(folder) / "java", flush, options.seconds, dledger=options.dledger
+                )
         for (load, body_bytes), figure in ours.items():
             what = f"| {flush} | {load.name} | {body_bytes} B"
             row = f"{what} | {figure.per_second:,.0f} | {figure.cpu_us:.0f}"

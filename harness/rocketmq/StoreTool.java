@@ -13,6 +13,7 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.config.BrokerRole;
 import org.apache.rocketmq.store.config.FlushDiskType;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
@@ -22,7 +23,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * one that is "ok".
  *
  * Arguments: directory, commit log file bytes, consume queue file bytes, hash slots, index entries, HA port,
- * SYNC_FLUSH or ASYNC_FLUSH.
+ * SYNC_FLUSH or ASYNC_FLUSH; of a slave also where its master lets slaves in.
  */
 public class StoreTool {
     private static DefaultMessageStore store;
@@ -44,12 +45,25 @@ public class StoreTool {
         config.setHaListenPort(Integer.parseInt(args[5]));
         config.setFlushDiskType(FlushDiskType.valueOf(args[6]));
         config.setCheckCRCOnRecover(true);
+        if (args.length > 7) {
+            config.setBrokerRole(BrokerRole.SLAVE);
+        }
         config.setDiskMaxUsedSpaceRatio(95);
+        String dledgerPort = System.getProperty("dledger.port");
+        if (dledgerPort != null) {
+            config.setEnableDLegerCommitLog(true);
+            config.setdLegerGroup("tool");
+            config.setdLegerSelfId("n0");
+            config.setdLegerPeers("n0-localhost:" + dledgerPort);
+        }
         BrokerConfig broker = new BrokerConfig();
         store = new DefaultMessageStore(config, new BrokerStatsManager(broker),
             (topic, queueId, offset, tagsCode, time, filter, properties) -> { }, broker, new ConcurrentHashMap<>());
         boolean loaded = store.load();
         store.start();
+        if (args.length > 7) {
+            store.getHaService().updateHaMasterAddress(args[7]);
+        }
         say(loaded ? "loaded" : "not loaded");
         say("ok");
         java.util.Scanner in = new java.util.Scanner(System.in);

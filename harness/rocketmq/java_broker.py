@@ -14,35 +14,51 @@ _START_TIMEOUT_S = 120.0
 
 
 class JavaBroker:
-    def __init__(self, classes: str, folder: Path, *, flush: str, heap: str = "1g") -> None:
-        """`flush`: SYNC_FLUSH or ASYNC_FLUSH. Returns when both processes have said that they listen."""
-        names_port, port, ha_port = free_ports(3)
+    def __init__(
+        self, classes: str, folder: Path, *, flush: str, heap: str = "1g", dledger: bool = False
+    ) -> None:
+        """`flush`: SYNC_FLUSH or ASYNC_FLUSH. `dledger`: three brokers on one replicated log, where it
+        means nothing. Returns when all processes have said that they listen."""
+        names_port, *ports = free_ports(10)
         self.name_server = f"127.0.0.1:{names_port}"
         self._classes = classes
         folder.mkdir(parents=True, exist_ok=True)
         names = folder / "names.properties"
         names.write_text(f"listenPort={names_port}\n")
-        broker = folder / "broker.properties"
-        broker.write_text(
-            f"brokerClusterName=bench\nbrokerName=b0\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
-            f"listenPort={port}\nhaListenPort={ha_port}\nnamesrvAddr={self.name_server}\n"
-            f"autoCreateTopicEnable=true\ndefaultTopicQueueNums=4\n"
-            f"flushDiskType={flush}\nstorePathRootDir={folder / 'store'}\n"
-            f"storePathCommitLog={folder / 'store' / 'commitlog'}\n"
-        )
+        peers = ";".join(f"n{n}-127.0.0.1:{ports[6 + n]}" for n in range(3))
+        brokers = []
+        for number in range(3 if dledger else 1):
+            store = folder / f"store{number}"
+            text = (
+                f"brokerClusterName=bench\nbrokerName=b0\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+                f"listenPort={ports[2 * number]}\nhaListenPort={ports[2 * number + 1]}\n"
+                f"namesrvAddr={self.name_server}\n"
+                f"autoCreateTopicEnable=true\ndefaultTopicQueueNums=4\n"
+                f"flushDiskType={flush}\nstorePathRootDir={store}\n"
+                f"storePathCommitLog={store / 'commitlog'}\n"
+            )
+            if dledger:
+                text += (
+                    f"enableDLegerCommitLog=true\ndLegerGroup=b0\ndLegerPeers={peers}\n"
+                    f"dLegerSelfId=n{number}\nsendMessageThreadPoolNums=4\n"
+                )
+            brokers.append(folder / f"broker{number}.properties")
+            brokers[-1].write_text(text)
         self._processes = [
             self._java("org.apache.rocketmq.namesrv.NamesrvStartup", "256m", names, folder, names_port)
         ]
         try:
             main = "org.apache.rocketmq.broker.BrokerStartup"
-            self._processes.append(self._java(main, heap, broker, folder, port))
+            for number, broker in enumerate(brokers):
+                self._processes.append(self._java(main, heap, broker, folder, ports[2 * number]))
         except BaseException:
             self.close()
             raise
 
     @property
-    def pid(self) -> int:
-        return self._processes[1].pid
+    def pids(self) -> list[int]:
+        """Of the brokers."""
+        return [process.pid for process in self._processes[1:]]
 
     def _java(
         self, main: str, heap: str, config: Path, folder: Path, port: int

@@ -59,15 +59,27 @@ def _run(command: list[str | Path]) -> None:
 class StoreTool:
     """Starts, and has loaded the directory, when this is made."""
 
-    def __init__(self, classes: str, directory: Path, *, flush: str = "ASYNC_FLUSH") -> None:
-        (port,) = free_ports(1)
+    def __init__(
+        self,
+        classes: str,
+        directory: Path,
+        *,
+        flush: str = "ASYNC_FLUSH",
+        master: str = "",
+        dledger: bool = False,
+    ) -> None:
+        """`master`: it is a slave of the one that lets slaves in there; else slaves come to
+        `ha_address`. `dledger`: a DLedgerCommitLog, of one member, in `directory/dledger-n0`."""
+        port, ledger_port = free_ports(2)
+        self.ha_address = f"127.0.0.1:{port}"
+        mode = [f"-Ddledger.port={ledger_port}"] if dledger else []
         self._log = CACHE / "logs"
         self._process = subprocess.Popen(
             [
                 *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classes),
-                *(f"-Drocketmq.log.root={self._log}", f"-Duser.home={CACHE}", "StoreTool"),
+                *(f"-Drocketmq.log.root={self._log}", f"-Duser.home={CACHE}", *mode, "StoreTool"),
                 *(str(directory), str(FILE_BYTES), str(QUEUE_BYTES), str(SLOTS), str(ENTRIES)),
-                *(str(port), flush),
+                *(str(port), flush, *([master] if master else [])),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

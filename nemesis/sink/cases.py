@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,21 @@ def deleted_checkpoint(case: Case) -> None:
     case.run()
 
 
+def between_manifest_and_replay(case: Case) -> None:
+    """The driver is killed there; the next run of the query finishes what stands."""
+    case.run()
+    case.copies.append(ROWS)
+    driver = Driver(
+        case.members.servers, case.checkpoint, case.folder / "killed.log", dies_before_replay=True
+    )
+    driver.ensure_running()
+    if driver.wait(TIMEOUT_S) != -signal.SIGKILL:
+        raise KillsFailed(f"the driver did not die in front of its replay: see {case.folder}")
+    if case.copies.copied() == case.copies.rows:
+        raise KillsFailed("there was nothing left to replay")
+    case.run()
+
+
 def two_drivers(case: Case) -> None:
     """One that was given up, and lives, beside the one that was started in its place."""
     servers, batches = case.members.servers, 20
@@ -181,6 +197,7 @@ CASES: dict[str, Callable[[Case], None]] = {
         older_checkpoint,
         one_batch_behind,
         deleted_checkpoint,
+        between_manifest_and_replay,
         two_drivers,
         speculation,
     )

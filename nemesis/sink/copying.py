@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import quorumlog.spark
 from nemesis.sink.copies import COPY, PRODUCER, SOURCE
+from nemesis.sink.dying import DRIVER_GROUP, DyingSource
 
 SETTINGS: dict[str, str | int | bool] = {
     "spark.ui.enabled": False,
@@ -25,6 +27,7 @@ def copying(
     rows: int,
     available_now: bool = False,
     partitions: int = 2,
+    sink: str = "quorumlog",
     **options: str,
 ) -> StreamingQuery:
     """`rows` a micro-batch, in `partitions` parts."""
@@ -35,7 +38,7 @@ def copying(
     )
     writing = (
         log.select("body")
-        .writeStream.format("quorumlog")
+        .writeStream.format(sink)
         .options(servers=servers, group=COPY, producerId=PRODUCER, **options)
         .option("checkpointLocation", checkpoint)
     )
@@ -49,10 +52,14 @@ def main() -> None:
     parser.add_argument("--servers", required=True)
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--dies-before-replay", action="store_true")
     given = parser.parse_args()
+    os.environ[DRIVER_GROUP] = str(os.getpgrp())
     # Each task has four attempts, so that a killed worker does not end the query.
     spark = quorumlog.spark.session("nemesis", "local[2,4]", **SETTINGS)
-    copying(spark, given.servers, given.checkpoint, rows=given.rows).awaitTermination()
+    spark.dataSource.register(DyingSource)
+    sink = DyingSource.name() if given.dies_before_replay else "quorumlog"
+    copying(spark, given.servers, given.checkpoint, rows=given.rows, sink=sink).awaitTermination()
 
 
 if __name__ == "__main__":

@@ -31,10 +31,13 @@ class KillsFailed(AssertionError):
 class Driver:
     """`nemesis.sink.copying` in a process group of its own."""
 
-    def __init__(self, servers: str, checkpoint: Path, log: Path) -> None:
+    def __init__(
+        self, servers: str, checkpoint: Path, log: Path, *, dies_before_replay: bool = False
+    ) -> None:
         self._command = [
             *(sys.executable, "-m", "nemesis.sink.copying", "--servers", servers),
             *("--checkpoint", str(checkpoint), "--rows", str(ROWS_A_BATCH)),
+            *(["--dies-before-replay"] if dies_before_replay else []),
         ]
         self._log = log
         self.starts = 0
@@ -47,6 +50,14 @@ class Driver:
                     self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
                 )
             self.starts += 1
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit status; what it has left behind is killed. Raises subprocess.TimeoutExpired."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout_s)
+        finally:
+            self.kill()
 
     def kill(self) -> None:
         """All of it: the JVM lives as long as the query, whoever has started it."""

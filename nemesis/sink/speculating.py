@@ -1,7 +1,7 @@
 """Two attempts of one task at once: python -m nemesis.sink.speculating.
 
 The first attempt of a task stages half of its rows and hangs; Spark starts another one elsewhere, whose
-rows count.
+rows count. It has to be on another host than the first: so Spark wants it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 import quorumlog.spark
+from harness.spark_cluster import SETTINGS as CLUSTER_SETTINGS
+from harness.spark_cluster import SparkCluster
 from nemesis.sink.copies import BODY, COPY, Copies
 from nemesis.sink.copying import SETTINGS
 
 ROWS = 4000
-_HANG_S = 60.0
+_HANG_S = 300.0
+"""Spark kills it once another attempt is done."""
 _TIMEOUT_S = 600.0
 _SPECULATION: dict[str, str | int | bool] = {
     "spark.speculation": True,
+    "spark.task.maxFailures": 1,
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": 1,
     "spark.speculation.quantile": "0.25",
@@ -44,6 +48,7 @@ def hanging(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if hangs:
             yield rows.slice(0, len(numbers) // 2)
             time.sleep(_HANG_S)
+            raise AssertionError("no other attempt was started")
         else:
             yield rows
 
@@ -52,9 +57,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m nemesis.sink.speculating")
     parser.add_argument("--servers", required=True)
     parser.add_argument("--first", type=int, required=True)
+    parser.add_argument("--master", required=True)
     given = parser.parse_args()
-    settings = {**SETTINGS, **_SPECULATION, "spark.executorEnv.PYTHONPATH": ":".join(sys.path)}
-    spark = quorumlog.spark.session("nemesis", "local-cluster[2,2,1024]", **settings)
+    settings = {**SETTINGS, **CLUSTER_SETTINGS, **_SPECULATION}
+    settings["spark.executorEnv.PYTHONPATH"] = ":".join(sys.path)
+    spark = quorumlog.spark.session("nemesis", given.master, **settings)
     rows = spark.range(given.first, given.first + ROWS, numPartitions=4)
     writing = rows.mapInArrow(hanging, "body BINARY").write.format("quorumlog").mode("append")
     writing.options(servers=given.servers, group=COPY, producerId="speculation", batchId=0).save()
@@ -64,9 +71,11 @@ def main() -> None:
 def run_speculating(servers: str, folder: Path, copies: Copies) -> None:
     """What it writes comes into the source as well, so that both are equal."""
     copies.append(ROWS - copies.rows if copies.rows < ROWS else 0)
-    with (folder / "speculating.log").open("ab") as log:
+    command = [sys.executable, "-m", "nemesis.sink.speculating", "--servers", servers, "--first", "0"]
+    with SparkCluster(folder / "spark") as cluster, (folder / "speculating.log").open("ab") as log:
         subprocess.run(
-            [sys.executable, "-m", "nemesis.sink.speculating", "--servers", servers, "--first", "0"],
+            [*command, "--master", cluster.master],
+            env=cluster.environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

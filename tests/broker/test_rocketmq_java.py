@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from harness.rocketmq.store_tool import StoreTool, Unavailable, class_path
+from quorumlog.broker.converter import convert_to_classic
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import Message, PutResult
 from quorumlog.broker.messages.record import crc_of, encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.offline_store import OfflineStore
 from tests.broker.store.test_golden import CONFIG, derived
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.timeout(300)]
 
@@ -123,3 +126,31 @@ def test_java_goes_on_with_what_we_wrote_and_we_with_what_java_wrote(
     assert {n: d for n, d in queues.items() if d.strip(b"\0")} == {
         n: d for n, d in java_queues.items() if d.strip(b"\0")
     }
+
+
+def test_a_java_brokers_replicated_log_is_read_and_becomes_a_classic_store_for_java(
+    classes: str, tmp_path: Path
+) -> None:
+    folder, classic = tmp_path / "dledger", tmp_path / "classic"
+    with StoreTool(classes, folder, dledger=True) as java:
+        assert java.loaded
+        # It takes nothing until it has elected itself.
+        eventually(lambda: java(f"put {TOPIC} 0 0 1") == [])
+        assert java(f"put {TOPIC} 0 1 299") == []
+        java("settle")
+        java.close()
+    with OfflineLedger(str(folder)) as ledger:
+        found = ledger.summary()
+        assert (found["written_by"], found["messages"]) == ("java", 300)
+        before = [m for batch in ledger.batches() for m in batch.records.messages()]
+        assert [m.queue_offset for m in before] == list(range(300))
+    made = convert_to_classic(str(folder), str(classic), CONFIG)
+    assert (made.messages, made.left_out) == (300, 0)
+    with OfflineStore(str(classic)) as store:
+        assert store.verify()["problems"] == []
+    expected = list(crcs_of(classic))
+    assert [line.split()[2] for line in expected] == [str(crc_of(m.body)) for m in before]
+    with StoreTool(classes, classic) as java:
+        assert java.loaded
+        lines = [line.removeprefix("message ") for line in java(f"get {TOPIC} 0")]
+        assert [line.rsplit(" ", 2)[0] for line in lines] == expected

@@ -105,7 +105,11 @@ def test_leases_locks_and_elections(kv: Kv) -> None:
     assert int(kv("lock", "door", "--", "true").stdout) > int(first)
     kv("lock", "door", "--", "false", status=1)
     kv("elect", "cron", "me", "--", "true")
-    kv("elect", "cron", status=1)
+    assert "nobody leads cron" in kv("elect", "cron", status=1).output
+    kv("lock", "door", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
+    assert (
+        "no-such-command cannot be run" in kv("lock", "door", "--", "no-such-command", status=127).output
+    )
 
 
 def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:

@@ -12,7 +12,7 @@ import pytest
 from quorumlog.consensus.ready import Role
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Watch
-from quorumlog.kv.requests.operations import FROM_KEY, Grant, History, Put, Range, Revoke
+from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.simulated.promises import check_leases
 from quorumlog.kv.simulated.sim_clients import SimStoreClient
@@ -120,6 +120,26 @@ def a_saved_store_has_its_leases() -> None:
 
 def test_a_saved_store_has_its_leases() -> None:
     a_saved_store_has_its_leases()
+
+
+def a_store_is_saved_as_it_was_at_the_first_slice() -> None:
+    """Meanwhile all keys change, and the history is compacted that it is saved with."""
+    store = AppliedStore(KeyValueMachine(slice_items=2))
+    for value in (b"1", b"2"):
+        for key in (b"a", b"b", b"c", b"d"):
+            store.do(Put(key, value))
+    expected = saved(store.machine)
+    writer = Saved()
+    for _ in store.machine.save_slices(writer):
+        store.do_all(*[Put(key, b"3") for key in (b"a", b"b", b"c", b"d")])
+        store.do(Compact(store.revision))
+    other = AppliedStore()
+    other.machine.load(Saved(bytes(writer.data)))
+    assert saved(other.machine) == expected
+
+
+def test_a_store_is_saved_as_it_was_at_the_first_slice() -> None:
+    a_store_is_saved_as_it_was_at_the_first_slice()
 
 
 class _Broken:

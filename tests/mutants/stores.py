@@ -10,6 +10,7 @@ from quorumlog.kv.service.service import KeyValueService
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import snapshot_format, transactions
 from quorumlog.kv.store.keyspace import Keyspace
+from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from tests.kv import test_simulated as stores
 from tests.mutants.mutant import Patch, mutant
@@ -48,7 +49,8 @@ def no_full_ttl(patch: Patch) -> None:
     201,
     "a keep-alive is answered by a leader that nobody confirms",
     scenario=stores.a_leader_that_is_cut_off_keeps_no_lease_alive,
-    harmless="who hears nobody steps down in an election time-out, sooner than a new leader ends leases",
+    harmless="who hears nobody steps down before a new leader ends leases; no simulated machine sleeps,"
+    " which would stop one of its two clocks",
 )
 def keep_alive_unconfirmed(patch: Patch) -> None:
     """It has not heard of another one."""
@@ -130,6 +132,30 @@ def snapshot_without_leases(patch: Patch) -> None:
     """They end soon."""
     patch.edit(
         snapshot_format.save_slices,
-        "for lease, of in sorted(keyspace.leases.items())])",
-        "for lease, of in sorted(keyspace.leases.items())[reached():]])",
+        "sorted(keyspace.leases.items())",
+        "sorted(keyspace.leases.items())[reached():]",
     )
+
+
+@mutant(
+    240,
+    "a snapshot holds what has changed since it began",
+    scenario=stores.a_store_is_saved_as_it_was_at_the_first_slice,
+)
+def saved_too_late(patch: Patch) -> None:
+    """It is newer, and so all the better."""
+    patch.edit(
+        snapshot_format.save_slices,
+        "_mod_revision(each) <= revision",
+        "reached()",
+    )
+
+
+@mutant(
+    241,
+    "compaction frees what a snapshot is about to read",
+    scenario=stores.a_store_is_saved_as_it_was_at_the_first_slice,
+)
+def freed_while_saved(patch: Patch) -> None:
+    """Nobody can ask for it any more."""
+    patch.edit(KeyValueMachine.apply, "not self._is_saving", "reached()")

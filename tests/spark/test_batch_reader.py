@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -42,6 +42,7 @@ class MadeSource:
     """A LedgerSource over `LOG`, in batches of 7 entries."""
 
     def __init__(self, *, begin_index: int = 0, stop_index: int = 500, ends_early: bool = False) -> None:
+        self.group = "default"
         self.begin_index = begin_index
         self.stop_index = stop_index
         self.ends_early = ends_early
@@ -56,13 +57,13 @@ class MadeSource:
 
     def bounds(self, reached: int = 0) -> LogBounds:
         self.bounds_asked += 1
-        return LogBounds("default", self.begin_index, self.stop_index)
+        return LogBounds(self.group, self.begin_index, self.stop_index)
 
     def readers(self) -> Readers:
         return Readers(("n1", "n2"), ("n0",))
 
-    def point_of(self, index: int) -> EntryPoint:
-        return LOG.point_of(index)
+    def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
+        return list(map(LOG.point_of, indices))
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         while not check.is_complete:

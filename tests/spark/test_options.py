@@ -105,7 +105,16 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({**SERVERS, "minPartitions": "many"}, "minPartitions must be a whole number, not 'many'"),
         ({**SERVERS, "minPartitions": "-1"}, "minPartitions must be in 0 .. "),
         ({**SERVERS, "group": "a", "subscribe": "b"}, "group and subscribe are two names of one thing"),
-        ({**SERVERS, "subscribe": "a,b"}, "subscribe names one group, not 'a,b'"),
+        ({**SERVERS, "subscribe": "a,a"}, "subscribe names a group twice"),
+        ({"path": "/data", "subscribe": "a,b"}, "a directory or an archive holds one"),
+        (
+            {**SERVERS, "subscribe": "a,b", "startingoffsets": "5"},
+            "startingOffsets is 5, of which group",
+        ),
+        (
+            {**SERVERS, "subscribe": "a,b", "endingoffsets": '{"a": 5}'},
+            "groups a, and subscribe names a, b",
+        ),
         (
             {**SERVERS, "startingTimestamp": "0", "startingOffsets": "latest"},
             "startingTimestamp and startingOffsets exclude each other",

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
 
 from quorumlog.spark.offsets import IndexRange
-from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers, plan
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers, plan, with_chains
 
 
 def planned(
@@ -24,7 +24,7 @@ def planned(
     partitions = plan(
         "g",
         IndexRange(first_index, stop_index),
-        lambda index: EntryPoint(position_of(index), 7 * index),
+        lambda indices: [EntryPoint(position_of(index), 7 * index) for index in indices],
         begin_index=0,
         min_partitions=least,
         partition_bytes=size,
@@ -50,14 +50,14 @@ def test_a_small_range_is_one_partition() -> None:
 
 
 def test_what_precedes_the_begin_of_the_log_is_not_asked_for() -> None:
-    asked = []
+    asked: list[int] = []
 
-    def point_of(index: int) -> EntryPoint:
-        asked.append(index)
-        return EntryPoint(index * 100, 7 * index)
+    def points_of(indices: Sequence[int]) -> list[EntryPoint]:
+        asked.extend(indices)
+        return [EntryPoint(index * 100, 7 * index) for index in indices]
 
     ranges = plan(
-        "g", IndexRange(50, 60), point_of, begin_index=50, min_partitions=2, partition_bytes=2**62
+        "g", IndexRange(50, 60), points_of, begin_index=50, min_partitions=2, partition_bytes=2**62
     )
     assert [(p.previous_chain, p.last_chain) for p in ranges] == [(None, 378), (378, 413)]
     assert min(asked) == 50
@@ -110,6 +110,29 @@ def test_positions_are_asked_for_a_bounded_number_of_times() -> None:
     assert 9_999_999 in asked
 
 
+def test_of_very_many_partitions_the_tasks_ask_for_their_chains() -> None:
+    asked: list[int] = []
+
+    def points_of(indices: Sequence[int]) -> list[EntryPoint]:
+        asked.extend(indices)
+        return [EntryPoint(index, 7 * index) for index in indices]
+
+    partitions = plan(
+        "g",
+        IndexRange(0, 10**6),
+        points_of,
+        begin_index=0,
+        min_partitions=20_000,
+        partition_bytes=2**62,
+    )
+    assert len(partitions) == 20_000
+    assert len(asked) < 100
+    assert (partitions[0].previous_chain, partitions[-1].last_chain) == (0, 7 * 999_999)
+    first, second, *_ = (with_chains(each, points_of) for each in partitions)
+    assert first.last_chain == second.previous_chain == 7 * (second.first_index - 1)
+    assert with_chains(second, points_of) == second
+
+
 def test_partitions_prefer_the_members_in_turn_and_may_use_them_all() -> None:
     partitions = planned(0, 100, least=4, readers=Readers(("n1", "n2", "n3"), ("n0",)))
     assert [p.members[0] for p in partitions] == ["n1", "n2", "n3", "n1"]
@@ -128,13 +151,13 @@ def test_a_small_log_is_cut_for_the_cores_where_that_is_worth_it(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
 
-    def point_of(index: int) -> EntryPoint:
-        return EntryPoint(index << 10, 0)
+    def points_of(indices: Sequence[int]) -> list[EntryPoint]:
+        return [EntryPoint(index << 10, 0) for index in indices]
 
     partitions = plan(
         "g",
         IndexRange(0, mib << 10),
-        point_of,
+        points_of,
         begin_index=0,
         min_partitions=0,
         partition_bytes=128 << 20,

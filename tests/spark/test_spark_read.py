@@ -117,6 +117,13 @@ def test_a_path_is_read_up_to_the_committed_index_and_further_by_name(
     assert local.load(str(directory)).agg(count("*"), max_of("index")).first() == (99, 99)
 
 
+def test_several_groups_are_one_table(spark: SparkSession, cluster: LocalCluster) -> None:
+    log = loaded(spark, cluster, subscribe="default, default.staging")
+    assert log.columns == ["group", "index", "term", "body"]
+    counts = {row["group"]: row["count"] for row in log.groupBy("group").count().collect()}
+    assert counts["default"] == 5000
+
+
 def test_conditions_on_index_are_pushed_down_where_that_is_asked_for(
     spark: SparkSession, cluster: LocalCluster
 ) -> None:

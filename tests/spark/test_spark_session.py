@@ -70,8 +70,13 @@ def test_the_shadow_home_has_programs_and_jars_but_no_python(tmp_path: Path) -> 
 def test_the_format_is_found_without_a_register_call_and_names_a_wrong_option(
     spark: SparkSession,
 ) -> None:
-    with pytest.raises(AnalysisException, match="unknown option 'topic' of format quorumlog; valid are"):
+    with pytest.raises(
+        AnalysisException, match="unknown option 'topic' of format quorumlog; valid are"
+    ) as error:
         spark.read.format("quorumlog").option("servers", "127.0.0.1:1").option("topic", "x").load()
+    assert len(str(error.value).splitlines()) <= 3, "no traceback of a worker"
+    with pytest.raises(AnalysisException, match="Write CREATE TEMPORARY VIEW log USING quorumlog"):
+        spark.sql("CREATE TABLE log USING quorumlog OPTIONS (servers '127.0.0.1:1')")
 
 
 def test_a_wrong_schema_is_an_error_that_names_the_columns(spark: SparkSession) -> None:

@@ -14,12 +14,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from quorumlog.errors import ConfigError, IndexOutOfRange
-from quorumlog.spark import stream_reader
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.rows import spark_schema_of
-from quorumlog.spark.stream_reader import LedgerStreamReader
+from quorumlog.spark.streaming import stream_reader
+from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
 from tests.spark.test_batch_reader import LOG, MadeSource, expected
 
 ALL = ReadAllAvailable()
@@ -170,3 +170,50 @@ def test_a_reader_of_the_log_moves_with_the_query_where_it_is_named() -> None:
     streaming(source, reader="billing").commit({"default": 70})
     streaming(source).commit({"default": 90})
     assert source.committed == [("billing", 70)]
+
+
+def two_groups(a: MadeSource, b: MadeSource, **given: str) -> LedgerStreamReader:
+    options = LedgerOptions.parse({"servers": "made:1", "subscribe": "b, a", **given})
+    sources = {"a": a, "b": b}
+    a.group, b.group = "a", "b"
+    schema = spark_schema_of(["group", "index"])
+    return LedgerStreamReader(options, schema, lambda each: sources[each.served_group].open(each))
+
+
+def test_a_query_of_several_groups_has_an_offset_of_each() -> None:
+    reader = two_groups(
+        MadeSource(stop_index=100), MadeSource(), startingOffsets='{"a": 90, "b": "earliest"}'
+    )
+    start = reader.initialOffset()
+    assert list(start.items()) == [("a", 90), ("b", 0)], "always the same text"
+    end = reader.latestOffset(start, ALL)
+    assert end == reader.reportLatestOffset() == {"a": 100, "b": 500}
+    groups = [
+        (name, len(batch))
+        for partition in reader.partitions({"b": 480, "a": 90}, end)
+        for batch in reader.read(partition)
+        for name in set(batch["group"].to_pylist())
+    ]
+    assert sum(count for name, count in groups if name == "a") == len(expected(90, 100)["index"])
+    assert sum(count for name, count in groups if name == "b") == len(expected(480, 500)["index"])
+
+
+def test_limits_are_of_all_groups_together_by_what_each_has() -> None:
+    a, b = MadeSource(stop_index=100), MadeSource(stop_index=400)
+    limited = two_groups(a, b, maxOffsetsPerTrigger="50")
+    start = {"a": 0, "b": 0}
+    end = limited.latestOffset(start, limited.getDefaultReadLimit())
+    assert end == {"a": 10, "b": 40}
+    last = {"a": 99, "b": 0}
+    assert limited.latestOffset(last, limited.getDefaultReadLimit()) == {"a": 100, "b": 49}
+    patient = two_groups(a, b, minOffsetsPerTrigger="501")
+    assert patient.latestOffset(start, patient.getDefaultReadLimit()) == start
+    by_bytes = two_groups(a, b, maxBytesPerTrigger="1")
+    assert by_bytes.latestOffset(start, by_bytes.getDefaultReadLimit()) == {"a": 1, "b": 1}
+
+
+def test_a_checkpoint_of_fewer_groups_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match="the checkpoint is of group 'a', the options name 'a' and 'b'"
+    ):
+        two_groups(MadeSource(), MadeSource()).latestOffset({"a": 5}, ALL)

@@ -7,7 +7,8 @@
         for message in broker.pull("orders", receipt.queue_id, 0).messages: ...
 
 Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
-`store_reader`, `message_store`, `offline_store`, `wire`, `serving`, `client`.
+`store_reader`, `message_store`, `offline_store`, `offline_ledger`, `converter`, `old_log`,
+`takeover`, `replication`, `failover`, `wire`, `serving`, `client`, `dledger`, `simulated`, `groups`.
 """
 
 from __future__ import annotations
@@ -18,17 +19,28 @@ if TYPE_CHECKING:
     from quorumlog.broker.client.async_broker_client import AsyncBrokerClient, connect_async
     from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
     from quorumlog.broker.client.broker_results import PullResult, SendReceipt
+    from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin, QueueLag
+    from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
+    from quorumlog.broker.client.groups.async_producer import AsyncProducer
+    from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.messages.message import Message, StoredMessage
 
 __all__ = [
+    "AsyncBrokerAdmin",
     "AsyncBrokerClient",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BrokerAdmin",
     "BrokerClient",
+    "Consumer",
     "Message",
     "MessageStore",
     "MessageStoreConfig",
+    "Producer",
     "PullResult",
+    "QueueLag",
     "SendReceipt",
     "StoredMessage",
     "connect",
@@ -36,12 +48,19 @@ __all__ = [
 ]
 
 _WHERE = {
+    "AsyncBrokerAdmin": "client.groups.async_broker_admin",
     "AsyncBrokerClient": "client.async_broker_client",
+    "AsyncConsumer": "client.groups.async_consumer",
+    "AsyncProducer": "client.groups.async_producer",
+    "BrokerAdmin": "client.groups.blocking_groups",
     "BrokerClient": "client.blocking_broker_client",
+    "Consumer": "client.groups.blocking_groups",
     "Message": "messages.message",
     "MessageStore": "message_store",
     "MessageStoreConfig": "config",
+    "Producer": "client.groups.blocking_groups",
     "PullResult": "client.broker_results",
+    "QueueLag": "client.groups.async_broker_admin",
     "SendReceipt": "client.broker_results",
     "StoredMessage": "messages.message",
     "connect": "client.blocking_broker_client",

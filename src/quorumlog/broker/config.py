@@ -57,6 +57,21 @@ class MessageStoreConfig:
     recent_bytes: int = _in(32 * MIB, 0, 1 << 40)
     """What was written last is dispatched from memory, up to so much."""
     max_set_aside_bytes: int = _in(GIB, 0, 1 << 50)
+    in_sync_replicas: int = _in(0, 0, 100)
+    """So many must have a message, the master included, before it is acknowledged. 0: two with a sync
+    master, one with an async one (RocketMQ 5 has 1, and then waits for nobody)."""
+    slave_timeout: int = _in(3_000, 1, DAY_MS)
+    """A put that slaves have not acknowledged by then is told FLUSH_SLAVE_TIMEOUT."""
+    ha_max_gap_not_in_sync: int = _in(256 * MIB, 1, 1 << 50)
+    """A slave that lacks more bytes is not in sync."""
+    ha_max_lag_not_in_sync: int = _in(10_000, 1, DAY_MS)
+    """Nor one that has lacked something for so long."""
+    ha_send_heartbeat_interval: int = _in(1_000, 1, DAY_MS)
+    ha_housekeeping_interval: int = _in(20_000, 1, DAY_MS)
+    """A connection on which nothing was heard for so long is closed."""
+    ha_reconnect_interval: int = _in(200, 1, DAY_MS)
+    ha_transfer_batch_size: int = _in(32_768, 256, 8 * MIB)
+    """Of one frame with --ha-dialect rocketmq."""
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""

@@ -63,3 +63,84 @@ class NoSuchMessage(Refused):
     """No message begins at this offset of the commit log."""
 
     code = 538
+
+
+class NotMaster(Refused):
+    """This broker is a slave: it takes no messages. The message names its master."""
+
+    code = 540
+    retriable = True
+
+
+class StaleEpoch(Refused):
+    """A newer epoch was promised: nothing of an older one is done any more."""
+
+    code = 541
+
+
+class NotReplicated(Refused):
+    """Asked of a broker that is neither master nor slave."""
+
+    code = 542
+
+
+class SwitchRefused(Refused):
+    """A switch that would lose acknowledged messages, or cannot know whether it would: nothing was
+    changed but what the message says."""
+
+    code = 543
+
+
+class CoordinatorUnreachable(LedgerError):
+    """The coordinator of the failover has not answered: what was asked of it may be done, or not."""
+
+    code = 550
+
+
+class TopicExists(Refused):
+    """A topic of this name stands, with other settings."""
+
+    code = 570
+
+
+class UnknownConsumerGroup(Refused):
+    """There is no consumer group of this name."""
+
+    code = 571
+
+
+class ConsumerGroupExists(Refused):
+    """A consumer group of this name stands."""
+
+    code = 572
+
+
+class StaleGeneration(Refused):
+    """The queues of the group were handed out anew since: what was to be committed belongs to an older
+    generation, and nothing of it was."""
+
+    code = 573
+
+
+class UnknownGroupMember(Refused):
+    """The group does not know this member, or has given its queue to another one: join again."""
+
+    code = 574
+
+
+class TopicNotPermitted(Refused):
+    """The topic's permission does not allow to send to it, or to read from it."""
+
+    code = 575
+
+
+class NeedsReplicatedRole(Refused):
+    """A classic broker has neither groups nor sessions nor topics that change."""
+
+    code = 576
+
+
+class GroupInUse(Refused):
+    """Members read in the group just now: stop them first."""
+
+    code = 577

@@ -20,6 +20,7 @@ from quorumlog.broker.commit_log.clean_commit_log_service import CleanCommitLogS
 from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.commit_log.file_lists import open_file_list, set_aside_of
 from quorumlog.broker.commit_log.flushed_file import FLUSHED_NAME, FlushedFile
+from quorumlog.broker.commit_log.log_files import records_below
 from quorumlog.broker.commit_log.log_recovery import (
     LogEnd,
     settle_end,
@@ -43,6 +44,8 @@ from quorumlog.store.log.segment_list import SegmentList
 log = logging.getLogger("quorumlog.broker")
 
 COMMIT_LOG_NAME, ABORT_NAME, LOCK_NAME = "commitlog", "abort", "lock"
+REPLICA_NAME = "replica"
+"""A file of ours in a store that is, or was, a master's or a slave's."""
 
 
 def wall_clock_ms() -> float:
@@ -62,6 +65,9 @@ def _missing_folders(disk: Disk, path: str) -> list[str]:
 
 
 class MessageStore:
+    replicated = False
+    """Queues show what slaves have acknowledged, and whoever opens it says how far that is."""
+
     def __init__(
         self,
         root: str,
@@ -99,12 +105,26 @@ class MessageStore:
         except OSError as error:
             raise StoreFailure(refusal(root, "opened", error)) from error
         try:
+            self._check_replicated()
             self._recover()
         except BaseException:
             self._lock.release()
             raise
 
+    def begin_of(self, key: QueueKey) -> int | None:
+        """All that its queues hold is shown."""
+        return 0
+
     # ---------------------------------------------------------------- recovery
+
+    def _check_replicated(self) -> None:
+        self._was_replicated = self.disk.exists(f"{self.root}/{REPLICA_NAME}")
+        if self._was_replicated and not self.replicated:
+            raise ConfigError(
+                f"{self.root} is the store of a master or a slave: start it with --role. What is written"
+                " without would stand in no history, and no slave could tell. To leave replication for"
+                f" good, delete {self.root}/{REPLICA_NAME}"
+            )
 
     def _recover(self) -> None:
         disk, root, config = self.disk, self.root, self.config
@@ -140,6 +160,11 @@ class MessageStore:
                 is_clean=self.was_clean,
             )
         dispatcher = Dispatcher(self.queues, self.index, begins_anywhere=files.first_position > 0)
+        self._dispatch_stop = sys.maxsize
+        if self._was_replicated:
+            # Consumers saw no more: what lies behind it may be cut yet.
+            confirmed = self.checkpoint.confirm_phy_offset
+            self._dispatch_stop = max(confirmed, self.queues.last_position)
         end = self._derive(files, dispatcher)
         settle_end(files, end, flushed.load(), self.set_aside, flushed.record_synced)
         self.commit_log = CommitLog(
@@ -157,10 +182,13 @@ class MessageStore:
         self.commit_log.next_queue_offsets = {
             key: queue.max_offset for key, queue in self.queues.items()
         }
-        dispatcher.begins_anywhere = False
+        # A slave may have got its log from the middle on, without the first messages of some queues.
+        dispatcher.begins_anywhere = self.replicated and files.first_position > 0
         self._dispatcher = dispatcher
         dispatcher.last_time_ms = end.last_time_ms
-        self.reput = ReputMessageService(self.commit_log, dispatcher, end.position)
+        self.reput = ReputMessageService(self.commit_log, dispatcher, self._dispatched)
+        if self.replicated:
+            self.commit_log.replicated_offset = self._dispatched
         self.cleaner = CleanCommitLogService(disk, root, self.commit_log, config, self._wall_clock)
         self.cleaner.dropped = self._dropped
         self.commit_log.is_full = lambda: self.cleaner.is_full
@@ -169,7 +197,7 @@ class MessageStore:
             self.queues,
             self.index,
             self.has_queue,
-            lambda key: self.commit_log.next_queue_offsets.get(key, 0),
+            self._stored_offset,
         )
         self.flush_queues(thorough=True)
 
@@ -206,8 +234,12 @@ class MessageStore:
         self.queues.truncate_to_position(begin)
         end = LogEnd(begin)
         crc = self.config.check_crc_on_recover
+        self._dispatched = begin
         for found in walk(files, begin, end, check_bodies=crc, torn_from=self._torn_from):
-            dispatcher.dispatch(found)
+            part = records_below(found, self._dispatch_stop)
+            if part is not None:
+                dispatcher.dispatch(part)
+                self._dispatched = part.next_position
         # Units of records that the log has not: it was cut there, or loses them now.
         self.queues.truncate_to_position(end.position)
         if self.index is not None:
@@ -222,6 +254,9 @@ class MessageStore:
                 self.disk.sync_directory(self.root)
         except OSError as error:
             raise StoreFailure(refusal(path, "created", error)) from error
+
+    def _stored_offset(self, key: QueueKey) -> int:
+        return self.commit_log.next_queue_offsets.get(key, 0)
 
     # ---------------------------------------------------------------- services
 
@@ -287,6 +322,9 @@ class MessageStore:
             thorough = True
         least_pages = 0 if thorough else config.flush_consume_queue_least_pages
         time_ms = self._dispatcher.last_time_ms
+        if self.replicated:
+            # Not below what consumers may have seen: a crash may leave this and not the units.
+            self.checkpoint.confirm_phy_offset = self.commit_log.confirm_offset
         self.queues.flush(least_pages)
         if thorough:
             self._last_queue_flush_ms = now

@@ -41,9 +41,12 @@ class StoreReader:
         index: IndexService | None,
         has_queue: Callable[[QueueKey], bool],
         stored_offset: Callable[[QueueKey], int],
+        begin_of: Callable[[QueueKey], int | None] = lambda key: 0,
     ) -> None:
         """`has_queue`: whether there is such a queue, though nothing may have been sent to it yet.
-        `stored_offset`: behind its last message that was written, seen or not."""
+        `stored_offset`: behind its last message that was written, seen or not. `begin_of`: nothing below
+        is shown; None: nothing of it."""
+        self._begin_of = begin_of
         self._has_queue = has_queue
         self._stored_offset = stored_offset
         self._log = log
@@ -53,7 +56,7 @@ class StoreReader:
     def queue(self, key: QueueKey) -> ConsumeQueue | None:
         """None of one that nothing was sent to yet. Raises UnknownTopic."""
         queue = self._queues.get(key)
-        if queue is None and not self._has_queue(key):
+        if (queue is None and not self._has_queue(key)) or self._begin_of(key) is None:
             raise UnknownTopic(f"there is no queue {key.queue_id} of a topic {key.topic}")
         return queue
 
@@ -64,6 +67,8 @@ class StoreReader:
         Raises QueueOffsetOutOfRange, UnknownTopic, MessageDamaged."""
         queue = self.queue(key)
         low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        low = max(low, self._begin_of(key) or 0)
+        high = max(low, high)
         # What is acknowledged is shown a moment later: whoever asks for it there has not lost it.
         if not low <= offset <= max(high, self._stored_offset(key)):
             raise QueueOffsetOutOfRange(
@@ -132,7 +137,9 @@ class StoreReader:
             (message,) = found.messages()
             words = {message.properties.get("UNIQ_KEY", ""), *message.keys}
             in_time = begin_ms <= message.store_time_ms <= end_ms
-            if message.topic == topic and key in words and in_time and len(pieces) < most:
+            begin = self._begin_of(QueueKey(message.topic, message.queue_id))
+            shown = begin is not None and message.queue_offset >= begin
+            if shown and message.topic == topic and key in words and in_time and len(pieces) < most:
                 pieces.append(bytes(found.buffer))
         return RecordBatch.contiguous(b"".join(pieces), list(map(len, pieces)))
 
@@ -158,7 +165,7 @@ class StoreReader:
         queue = self.queue(key)
         if queue is None:
             return 0
-        low, high = queue.min_offset, queue.max_offset
+        low, high = max(queue.min_offset, self._begin_of(key) or 0), queue.max_offset
         while low < high:
             middle = (low + high) // 2
             if self._store_time_ms(queue, middle) < time_ms:

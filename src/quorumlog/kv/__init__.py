@@ -1,8 +1,8 @@
 """The key-value store: keys with history, leases, watches and transactions, on the log.
 
 Read in this order: `requests` (what is asked and answered), `errors`, `store` (what the committed
-commands have made of the keys), `service` (what a member does for clients), `client`, `door` (its port),
-`testing`, `simulated` (stores in virtual time).
+commands have made of the keys), `service` (what a member does for clients), `client`, `gateway` (for
+clients of etcd), `door` (its port), `testing`, `simulated` (stores in virtual time).
 """
 
 from __future__ import annotations

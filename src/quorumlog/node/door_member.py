@@ -12,7 +12,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.ledger_node import LedgerNode
-from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 
 
 class DoorMember:
@@ -40,7 +40,7 @@ class DoorMember:
         node = self._node()
         if node is None or node.raft.role is not Role.LEADER:
             return None
-        return node.status().term
+        return node.raft.term
 
     def refusal_unless_leading(self) -> LedgerError | None:
         """Names who leads, if that is known."""
@@ -62,9 +62,22 @@ class DoorMember:
         timeout_ms: int,
         done: Callable[[AppendOutcome], None],
         owner: object = None,
+        *,
+        place: SessionPlace | None = None,
+        filled: Callable[[object], None] | None = None,
+        awaits_results: bool = True,
     ) -> None:
         """See `LedgerNode.append`."""
-        self.node().append(batch, timeout_ms, done, owner, machine=machine)
+        self.node().append(
+            batch,
+            timeout_ms,
+            done,
+            owner,
+            place=place,
+            machine=machine,
+            filled=filled,
+            awaits_results=awaits_results,
+        )
 
     def ask(
         self,

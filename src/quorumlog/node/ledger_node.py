@@ -155,21 +155,27 @@ class LedgerNode:
         expected_last: int | None = None,
         place: SessionPlace | None = None,
         machine: str = "",
+        filled: Callable[[object], None] | None = None,
+        awaits_results: bool = True,
     ) -> None:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
         `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`, `place` in a producer's
-        session, `machine`: see AppendRequest.
+        session, `machine`: see AppendRequest. `filled`: see PendingAppend. `awaits_results`: answered
+        once the machine has applied it; False: once it is committed, and without results.
         Raises ProtocolViolation if the headers contradict the sizes.
         """
         deadline_ms = self.deadline_ms(timeout_ms)
         try:
             self._former.check(batch)
-            done = self.machines.admit(batch, machine, deadline_ms, done, place)
+            admitted = self.machines.admit(batch, machine, deadline_ms, done, place)
         except LedgerError as error:
             done(error)
             return
+        if awaits_results:
+            done = admitted
         append = PendingAppend(batch, deadline_ms, done, owner, expected_last, place)
+        append.filler, append.filled = self.machines.filler_of(machine), filled
         self._pending.queue(append, self._now_ms)
 
     def deadline_ms(self, timeout_ms: int) -> float:

@@ -180,6 +180,7 @@ class NodeParts:
             conditions,
             self.sessions,
             self.time_marks,
+            host.wall_clock_ms,
         )
         self.members = MemberChanges(
             config,

@@ -17,6 +17,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
 from quorumlog.log_state.control_entries import Epoch
+from quorumlog.node.entry_filler import EntryFiller
 
 AppendOutcome = AppendReceipt | LedgerError
 
@@ -39,6 +40,8 @@ class PendingAppend:
         "done",
         "earlier",
         "expected_last",
+        "filled",
+        "filler",
         "first_index",
         "last_index",
         "lead",
@@ -70,6 +73,10 @@ class PendingAppend:
         """Append only if no data entry lies behind this index; None: whatever the log holds."""
         self.place = place
         """In a producer's session; None: it is in none."""
+        self.filler: EntryFiller | None = None
+        """Of the state machine whose entries these are."""
+        self.filled: Callable[[object], None] | None = None
+        """Gets what the filler gives, as soon as they are proposed."""
         self.lead: EntryBatch | None = None
         """The PRODUCER entry in front of it."""
         self.earlier: tuple[EntryRange, ...] = ()

@@ -113,7 +113,7 @@ class Session(Protocol):
     def lost(self) -> None: ...
 
     def writable(self) -> None:
-        """A reader that had fallen behind has caught up."""
+        """Something was sent, or a reader that had fallen behind has caught up."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -232,6 +232,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
+            # The kernel may take an answer of megabytes at once: then nothing is ever paused or resumed.
+            if not self._is_clogged and self.session is not None:
+                self.session.writable()
 
     @property
     def unsent_bytes(self) -> int:

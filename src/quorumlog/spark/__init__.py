@@ -1,11 +1,12 @@
 """The log on Apache Spark: `spark.read.format("quorumlog")`, `spark.readStream` and a session for them.
 
 Read in this order: `ledger_data_source` (what Spark calls), `option_values`, `options`, `offsets` (which
-entries a query means), `partitions` (how they become tasks), `reading` (one plan, one task),
-`batch_reader`, `stream_reader` (micro-batches), `range_check` (what every task proves about its range),
-the room `sources` (where entries come from), `rows` (entries as Arrow columns), the room `sink` (the
-other way), the room `messages` (the view of a message store). `session` and `java` set Spark up on a
-bare machine; the room `pipelines` has those over whole logs, and is imported when it is asked for.
+entries a query means), `partitions` (how they become tasks), `short_errors`, `range_check` (what every
+task proves about its range), `reading` (one plan, one task), `batch_reader`, the room `streaming`
+(micro-batches), the room `sources` (where entries come from), `rows` (entries as Arrow columns), the
+room `sink` (the other way), the room `messages` (the view of a message store). `session` and `java` set
+Spark up on a bare machine; the room `pipelines` has those over whole logs, and is imported when it is
+asked for.
 """
 
 from importlib import import_module

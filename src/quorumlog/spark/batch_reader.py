@@ -29,6 +29,7 @@ from quorumlog.spark.offsets import IndexRange, resolve
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.reading import SourceOpener, planned, read_partition
 from quorumlog.spark.rows import check_schema
+from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.ledger_source import open_source
 
 
@@ -47,9 +48,12 @@ class LedgerBatchReader(DataSourceReader):
         self._stop_index = sys.maxsize
         """What pushed filters leave of the log."""
 
+    @in_short
     def partitions(self) -> list[InputPartition]:
         """Raises IndexOutOfRange, LedgerDataLoss or ConfigError if the range cannot be read."""
-        options = self._options
+        return [part for each in self._options.by_group() for part in self._planned(each)]
+
+    def _planned(self, options: LedgerOptions) -> list[InputPartition]:
         with closing(self._opener(options)) as source:
             bounds = source.bounds()
             stated = resolve(

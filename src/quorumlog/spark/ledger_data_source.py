@@ -20,9 +20,10 @@ from quorumlog.spark.messages.message_reader import message_reader
 from quorumlog.spark.messages.message_rows import message_schema
 from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
 from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
+from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sink.sink_options import SINK_ONLY, SinkOptions
 from quorumlog.spark.sink.writers import LedgerBatchWriter, LedgerStreamWriter
-from quorumlog.spark.stream_reader import LedgerStreamReader
+from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
 
 FORMAT_NAME = "quorumlog"
 
@@ -41,6 +42,7 @@ class LedgerDataSource(DataSource):
     option is reported there and not by a task.
     """
 
+    @in_short
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Raises ConfigError naming the option."""
         super().__init__(options)
@@ -68,11 +70,15 @@ class LedgerDataSource(DataSource):
         """To read with; raises ConfigError."""
         return self._ledger_options or LedgerOptions.parse(self._entry_options)
 
+    @in_short
     def schema(self) -> StructType:
         if self.message_options is not None:
             return message_schema(self.message_options.columns)
-        return spark_schema_of(self.ledger_options.columns or DEFAULT_COLUMNS)
+        options = self.ledger_options
+        default = ("group", *DEFAULT_COLUMNS) if options.groups else DEFAULT_COLUMNS
+        return spark_schema_of(options.columns or default)
 
+    @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
         if self.message_options is not None:
             return message_reader(self.message_options, schema)
@@ -82,14 +88,17 @@ class LedgerDataSource(DataSource):
         reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader
         return reader(self.ledger_options, schema)
 
+    @in_short
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if self.message_options is not None:
             raise ConfigError("view messages is read with spark.read, not with spark.readStream")
         return LedgerStreamReader(self.ledger_options, schema)
 
+    @in_short
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return LedgerBatchWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
 
+    @in_short
     def streamWriter(  # noqa: N802
         self,
         schema: StructType,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from quorumlog.config import DEFAULT_GROUP, MIB
@@ -34,6 +34,8 @@ class LedgerOptions:
     and what follows from `servers` or `path`, if one of them is given."""
     group: str = ""
     """Empty: the group of the directory, or `default` with `servers`."""
+    groups: tuple[str, ...] = ()
+    """Of a query that reads several, which has no `group` then."""
     starting_offsets: StatedOffset = EARLIEST
     ending_offsets: StatedOffset = LATEST
     """Exclusive: the index after the last entry to read."""
@@ -72,6 +74,26 @@ class LedgerOptions:
     def served_group(self) -> str:
         return self.group or DEFAULT_GROUP
 
+    def of_group(self, group: str) -> LedgerOptions:
+        """What these options are for one of the groups that they name."""
+        if not self.groups:
+            return self
+
+        def stated(offset: StatedOffset) -> StatedOffset:
+            return {group: offset[group]} if isinstance(offset, dict) else offset
+
+        return replace(
+            self,
+            group=group,
+            groups=(),
+            starting_offsets=stated(self.starting_offsets),
+            ending_offsets=stated(self.ending_offsets),
+            min_partitions=-(-self.min_partitions // len(self.groups)),
+        )
+
+    def by_group(self) -> list[LedgerOptions]:
+        return [self.of_group(group) for group in self.groups] or [self]
+
     @property
     def batches_ahead(self) -> int:
         if self.prefetch is not None:
@@ -83,6 +105,8 @@ class LedgerOptions:
         """Raises ConfigError naming the option, its value and what is valid."""
         given: dict[str, Any] = {}
         for key, text in options.items():
+            if key.lower() == "owner":
+                raise ConfigError(_NO_TABLES)
             if key.lower() == "paths":
                 raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
             entry = _PARSERS.get(key.lower())
@@ -90,10 +114,15 @@ class LedgerOptions:
                 valid = ", ".join(OPTION_NAMES)
                 raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
             name, field_name, parse = entry
-            if field_name in given:
-                raise ConfigError("options group and subscribe are two names of one thing; give one")
             given[field_name] = parse(name, str(text).strip())
+        if "groups" in given:
+            if "group" in given:
+                raise ConfigError("options group and subscribe are two names of one thing; give one")
+            if len(given["groups"]) == 1:
+                [given["group"]] = given.pop("groups")
         parsed = cls(**given)
+        if parsed.groups:
+            parsed._check_groups()
         if parsed.servers and parsed.path:
             raise ConfigError("options servers and path exclude each other; give one of them")
         if parsed.starting_timestamp_ms >= 0 and "starting_offsets" in given:
@@ -115,8 +144,37 @@ class LedgerOptions:
             )
         return parsed
 
+    def _check_groups(self) -> None:
+        """Raises ConfigError."""
+        if self.path or self.archive:
+            raise ConfigError(
+                "option subscribe names several groups, and a directory or an archive holds one: read"
+                " each, and union them"
+            )
+        for name, offset in (
+            ("startingOffsets", self.starting_offsets),
+            ("endingOffsets", self.ending_offsets),
+        ):
+            if isinstance(offset, int):
+                raise ConfigError(
+                    f"option {name} is {offset}, of which group? Write JSON,"
+                    f' {{"{self.groups[0]}": {offset}, ...}}, with each group that subscribe names'
+                )
+            if isinstance(offset, dict) and set(offset) != set(self.groups):
+                raise ConfigError(
+                    f"option {name} names the groups {', '.join(sorted(offset))}, and subscribe names"
+                    f" {', '.join(self.groups)}"
+                )
+
 
 # ---------------------------------------------------------------- one parser for each kind of value
+
+
+_NO_TABLES = (
+    "a table of the catalog cannot be of format quorumlog: Spark 4.3 hands a Python data source the"
+    " owner of the table and not its OPTIONS. Write CREATE TEMPORARY VIEW log USING quorumlog OPTIONS"
+    " (servers '...')"
+)
 
 
 def _path(name: str, text: str) -> str:
@@ -131,10 +189,12 @@ def _path(name: str, text: str) -> str:
     return text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
 
 
-def _group(name: str, text: str) -> str:
-    if "," in text:
-        raise ConfigError(f"option {name} names one group, not {text!r}: read each, and union them")
-    return name_of(name, text)
+def _groups(name: str, text: str) -> tuple[str, ...]:
+    """In order of name, so that offsets of a stream are always the same text."""
+    names = sorted(name_of(name, part.strip()) for part in text.split(","))
+    if len(set(names)) != len(names):
+        raise ConfigError(f"option {name} names a group twice: {text}")
+    return tuple(names)
 
 
 def _duration(name: str, text: str) -> int:
@@ -180,7 +240,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("path", "path", _path),
         ("archive", "archive", _path),
         ("group", "group", name_of),
-        ("subscribe", "group", _group),
+        ("subscribe", "groups", _groups),
         ("startingOffsets", "starting_offsets", parse_offset),
         ("endingOffsets", "ending_offsets", parse_offset),
         ("columns", "columns", _columns),

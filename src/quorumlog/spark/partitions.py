@@ -7,8 +7,8 @@ How many cores the workers have is not told where a query is planned: this machi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,6 +22,11 @@ WORTHWHILE_BYTES = 4 << 20
 """A smaller part of a log is no gain as a task of its own."""
 _MAX_SAMPLES = 64
 """Between two of them entries are taken to be equally long."""
+_MAX_PLANNED_CHAINS = 256
+"""Of more partitions the tasks ask for the chain at their ends themselves, each beside its reading: the
+planner would ask for thousands, one after the other."""
+ASK_CHAIN = -1
+"""In place of a chain: the task asks for it."""
 
 
 class Readers(NamedTuple):
@@ -36,6 +41,10 @@ class Readers(NamedTuple):
 
 
 NO_READERS = Readers()
+
+
+PointsOf = Callable[[Sequence[int]], "list[EntryPoint]"]
+"""Of entries by their indices, in this order."""
 
 
 class EntryPoint(NamedTuple):
@@ -55,10 +64,10 @@ class LedgerPartition(InputPartition):
     members: tuple[str, ...] = ()
     """Ids of the members to read from, in the order to try them; empty for a directory."""
     previous_chain: int | None = None
-    """chain_crc of the entry before the first; None: that one is no longer held."""
+    """chain_crc of the entry before the first; None: that one is no longer held; or `ASK_CHAIN`."""
     last_chain: int | None = None
-    """chain_crc of the last entry. It is `previous_chain` of the next partition, so that all tasks
-    together read one linked log, whichever members they read it from."""
+    """chain_crc of the last entry, or `ASK_CHAIN`. It is `previous_chain` of the next partition, so that
+    all tasks together read one linked log, whichever members they read it from."""
     servers: tuple[str, ...] = ()
     """Where members are that the plan has learned of: those of the option may all have gone."""
 
@@ -70,7 +79,7 @@ class LedgerPartition(InputPartition):
 def plan(
     group: str,
     index_range: IndexRange,
-    point_of: Callable[[int], EntryPoint],
+    points_of: PointsOf,
     *,
     begin_index: int,
     min_partitions: int,
@@ -92,7 +101,7 @@ def plan(
         .round()
         .astype(np.int64)
     )
-    positions = np.array([point_of(index).position for index in samples.tolist()], np.int64)
+    positions = np.array([point.position for point in points_of(samples.tolist())], np.int64)
     # Where the last entry ends is unknown; it is taken to be as long as the average of the others.
     average = (positions[-1] - positions[0]) / max(stop_index - 1 - first_index, 1)
     samples = np.append(samples, stop_index)
@@ -108,16 +117,35 @@ def plan(
     edges = np.unique(np.concatenate([[first_index], cuts, [stop_index]]))
     if max_records:
         edges = _limit_gaps(edges, max_records)
-    chains: dict[int, int | None] = {
-        edge: point_of(edge - 1).chain for edge in edges.tolist() if edge > begin_index
-    }
-    chains.setdefault(first_index, 0 if first_index == 0 else None)
+    chains = _chains_at(edges.tolist(), points_of, begin_index)
     return [
         LedgerPartition(
             group, low, high, _in_turn(readers, number), chains[low], chains[high], readers.servers
         )
         for number, (low, high) in enumerate(pairwise(edges.tolist()))
     ]
+
+
+def _chains_at(edges: list[int], points_of: PointsOf, begin_index: int) -> dict[int, int | None]:
+    """By edge: chain_crc of the entry before it."""
+    chains: dict[int, int | None] = dict.fromkeys(edges, ASK_CHAIN)
+    chains[edges[0]] = 0 if edges[0] == 0 else None
+    asked = edges if len(edges) <= _MAX_PLANNED_CHAINS else [edges[0], edges[-1]]
+    asked = [edge for edge in asked if edge > begin_index]
+    points = points_of([edge - 1 for edge in asked])
+    chains.update((edge, point.chain) for edge, point in zip(asked, points, strict=True))
+    return chains
+
+
+def with_chains(partition: LedgerPartition, points_of: PointsOf) -> LedgerPartition:
+    """In the task: what the plan has left to it."""
+    ends = (partition.first_index - 1, partition.stop_index - 1)
+    chains = [partition.previous_chain, partition.last_chain]
+    asked = [place for place in (0, 1) if chains[place] == ASK_CHAIN]
+    points = points_of([ends[place] for place in asked]) if asked else ()
+    for place, point in zip(asked, points, strict=True):
+        chains[place] = point.chain
+    return replace(partition, previous_chain=chains[0], last_chain=chains[1])
 
 
 def _limit_gaps(edges: Int64Array, limit: int) -> Int64Array:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from quorumlog.batch import EntryBatch
 from quorumlog.header_array import field_of
 from quorumlog.spark.partitions import LedgerPartition
+from quorumlog.spark.short_errors import RangeMismatch
 
-
-class RangeMismatch(Exception):
-    """What was read is not what was planned, or is damaged."""
+__all__ = ["RangeCheck", "RangeMismatch"]
 
 
 class RangeCheck:

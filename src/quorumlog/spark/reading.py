@@ -5,17 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from quorumlog.append_times import AppendTimes
+from quorumlog.errors import IndexOutOfRange
 from quorumlog.spark.offsets import IndexRange, LogBounds
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import LedgerPartition, plan
+from quorumlog.spark.partitions import LedgerPartition, plan, with_chains
 from quorumlog.spark.range_check import RangeCheck
 from quorumlog.spark.rows import RowEncoder
+from quorumlog.spark.short_errors import EXPECTED, hide_traceback
 from quorumlog.spark.sources.ledger_source import LedgerSource
 
 SourceOpener = Callable[[LedgerOptions], LedgerSource]
@@ -28,7 +31,7 @@ def planned(
     return plan(
         bounds.group,
         index_range,
-        source.point_of,
+        source.points_of,
         begin_index=bounds.begin_index,
         min_partitions=options.min_partitions,
         partition_bytes=options.partition_bytes,
@@ -46,8 +49,24 @@ def read_partition(
         assert partition.value is None, f"a partition of another source: {partition}"
         return
     encoder = RowEncoder(schema, partition.group)
-    check = RangeCheck(partition)
-    with closing(opener(options)) as source, closing(source.batches(check)) as batches:
+    with closing(opener(options.of_group(partition.group))) as source:
+        check = RangeCheck(_with_chains(partition, source))
+        try:
+            yield from _rows(source, check, encoder)
+        except EXPECTED:
+            hide_traceback()
+            raise
+
+
+def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPartition:
+    try:
+        return with_chains(partition, source.points_of)
+    except IndexOutOfRange:  # gone meanwhile: what is read says so, and is refused or left out
+        return replace(partition, previous_chain=None, last_chain=None)
+
+
+def _rows(source: LedgerSource, check: RangeCheck, encoder: RowEncoder) -> Iterator[pa.RecordBatch]:
+    with closing(source.batches(check)) as batches:
         times, next_index = None, -1
         for batch in batches:
             if encoder.has_times and batch.first_index != next_index:

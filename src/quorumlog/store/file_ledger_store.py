@@ -353,6 +353,9 @@ class FileLedgerStore(LedgerStore):
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
         return self._reader.range_of(first_index, stop_index, limit_bytes)
 
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        return self._data.pread(size_bytes, position)
+
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         return self._reader.control_batches(first_index, stop_index)
 

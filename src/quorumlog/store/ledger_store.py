@@ -313,6 +313,10 @@ class LedgerStore(Protocol):
         """`range_of` and `read` in one; any thread. `once`: the entries are not kept in memory. A
         DirectoryDamaged says in `index` and `stop_index` where it may lie."""
 
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        """As they lie in the data files, unchecked, headers and blanks included; shorter where these end
+        or were dropped. Any thread. Raises OSError."""
+
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         """All control entries among these, each by itself, as the files have them: reads all that lies
         there. Any thread. Raises

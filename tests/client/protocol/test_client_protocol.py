@@ -18,6 +18,7 @@ from quorumlog.errors import (
     OutOfSequence,
     PendingFull,
     Refused,
+    RequestTimeout,
     Unreachable,
 )
 from quorumlog.wire.client_message import ClientMessage
@@ -421,3 +422,27 @@ def test_what_cannot_be_encoded_fails_alone() -> None:
     run(host, 1000)
     assert isinstance(request.error, BadRequest)
     assert receipt_of(other).count == 1
+
+
+def test_a_read_is_late_once_nothing_has_come_for_its_time_out() -> None:
+    host = led_by(0)
+    read = Request(
+        ReadRequest(first_index=0),
+        LEADER,
+        submitted_ms=host.now,
+        deadline_ms=host.now + 2000,
+        counts_progress=True,
+    )
+    host.protocol.submit(read, host.now)
+    host.carry_out()
+    for link, wire in list(host.wires.items()):
+        if wire.to_server and isinstance(wire.to_server[0].message, Hello):
+            host.serve(link, wire, wire.to_server.pop(0))
+            host.deliver_answer(link, wire)
+    [link] = [link for link in host.wires if read in link.pending.values()]
+    for _ in range(100):
+        host.protocol.bytes_received(link, host.now)  # of an answer in front of it
+        host.pass_time(100.0)
+    assert not read.is_done
+    host.pass_time(2000.0)
+    assert isinstance(read.error, RequestTimeout)

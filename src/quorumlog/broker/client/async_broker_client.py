@@ -6,25 +6,17 @@ import asyncio
 import itertools
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
-from typing import Self, cast
+from typing import Self
 
-import msgspec
-
+from quorumlog.broker.client.async_link import AsyncLinks
 from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
-    Encoded,
     TimeRange,
     UniqKeys,
     answer_of,
-    check_hello,
     encode_messages,
-    frame_of,
-    hello,
-    lost_outcome,
     milliseconds,
-    own_host,
-    parse_server,
     pulled_of,
     queue_counts,
     queues_of,
@@ -34,9 +26,8 @@ from quorumlog.broker.client.broker_verbs import (
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.messages.record import physical_offset_of
-from quorumlog.broker.wire.broker_framing import broker_decoder, message_of, records_of
+from quorumlog.broker.wire.broker_framing import records_of
 from quorumlog.broker.wire.broker_messages import (
-    AnyBrokerMessage,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
@@ -47,83 +38,29 @@ from quorumlog.broker.wire.broker_messages import (
     StatusResponse,
     ViewRequest,
 )
-from quorumlog.entry_header import Buffer
-from quorumlog.errors import OutcomeUnknown, ProtocolViolation, Unreachable
-from quorumlog.wire.framing import Frame
 
 _JOIN_BYTES = 1 << 20
-_Waiting = dict[int, tuple["asyncio.Future[Frame]", bool]]
-
-
-class _Link(asyncio.BufferedProtocol):
-    def __init__(self) -> None:
-        self.waiting: _Waiting = {}
-        self.closed = False
-        self.transport: asyncio.Transport | None = None
-        self._decoder = broker_decoder()
-        self._out: list[Buffer] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.get_buffer(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        try:
-            frames = self._decoder.buffer_updated(nbytes)
-        except ProtocolViolation as violation:
-            self._fail(str(violation))
-            return
-        for frame in frames:
-            answer, _ = self.waiting.pop(message_of(frame).request_id, (None, False))
-            if answer is not None and not answer.done():
-                answer.set_result(frame)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail("the broker closed the connection" if exc is None else f"the broker is lost: {exc}")
-
-    def _fail(self, what: str) -> None:
-        self.closed = True
-        waiting, self.waiting = self.waiting, {}
-        for answer, is_send in waiting.values():
-            if not answer.done():
-                answer.set_exception(lost_outcome(what, is_send=is_send))
-        if self.transport is not None:
-            self.transport.abort()
-
-    def write(self, buffers: list[Buffer]) -> None:
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._out += buffers
-
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.writelines(out)
 
 
 class AsyncBrokerClient:
-    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
+    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
+
+    `server`: HOST:PORT; several with commas between are brokers on a replicated log, of which the master
+    is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
 
     def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self.server = server
-        self._host, self._port = parse_server(server)
-        self._timeout_s = timeout_ms / 1000
-        self._link: _Link | None = None
-        self._dial_lock = asyncio.Lock()
-        self._numbers = itertools.count(1)
+        self._links = AsyncLinks(server, timeout_ms / 1000)
         self._keys = UniqKeys()
         self._turn = itertools.count()
         self._counts: dict[str, int] = {}
-        self._own_host = bytes(8)
         self._joining: dict[
             tuple[str, int, bool], tuple[list[Message], list[asyncio.Future[SendReceipt]]]
         ] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        await self._connected()
+        await self._links.connected()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -131,48 +68,7 @@ class AsyncBrokerClient:
 
     async def close(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._link is not None and self._link.transport is not None:
-            self._link.transport.close()
-        await asyncio.sleep(0)
-
-    async def _connected(self) -> _Link:
-        if self._link is not None and not self._link.closed:
-            return self._link
-        async with self._dial_lock:
-            if self._link is not None and not self._link.closed:
-                return self._link
-            loop = asyncio.get_running_loop()
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    _, link = await loop.create_connection(_Link, self._host, self._port)
-                    answer = loop.create_future()
-                    link.waiting[0] = (answer, False)
-                    link.write(hello())
-                    check_hello(message_of(await answer))
-            except (OSError, TimeoutError) as error:
-                reason = getattr(error, "strerror", None) or "it does not answer"
-                raise Unreachable(f"no broker at {self.server}: {reason}") from None
-            assert link.transport is not None
-            self._own_host = own_host(link.transport.get_extra_info("sockname"))
-            self._link = link
-            return link
-
-    async def _call(
-        self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
-    ) -> Frame:
-        link = await self._connected()
-        request_id = next(self._numbers)
-        message = msgspec.structs.replace(message, request_id=request_id)
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        link.waiting[request_id] = (answer, encoded is not None)
-        link.write(frame_of(message, encoded))
-        try:
-            async with asyncio.timeout(self._timeout_s + wait_ms / 1000):
-                return await answer
-        except TimeoutError:
-            raise OutcomeUnknown("the broker did not answer in time") from None
-        finally:
-            link.waiting.pop(request_id, None)
+        await self._links.close()
 
     # ---------------------------------------------------------------- sending
 
@@ -212,8 +108,10 @@ class AsyncBrokerClient:
         self, messages: list[Message], receipts: list[asyncio.Future[SendReceipt]], queue_id: int
     ) -> None:
         try:
-            encoded = encode_messages(messages, queue_id, self._keys, self._own_host)
-            whole = receipt_of(await self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+            encoded = encode_messages(messages, queue_id, self._keys, self._links.own_host)
+            whole = receipt_of(
+                await self._links.call(SendRequest(waits=encoded.waits), encoded), encoded
+            )
         except Exception as error:
             if len(messages) > 1 and getattr(error, "code", 0) in (411, 420):
                 # One of them is too large or makes no sense: it harms nobody else.
@@ -224,17 +122,9 @@ class AsyncBrokerClient:
                 if not receipt.done():
                     receipt.set_exception(error)
             return
-        position = whole.physical_offset
-        for number, (receipt, size) in enumerate(zip(receipts, encoded.sizes, strict=True)):
+        for receipt, single in zip(receipts, whole.singles(encoded.sizes), strict=True):
             if not receipt.done():
-                receipt.set_result(
-                    whole._replace(
-                        queue_offset=whole.queue_offset + number,
-                        physical_offset=position,
-                        message_count=1,
-                    )
-                )
-            position += size
+                receipt.set_result(single)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
@@ -242,9 +132,9 @@ class AsyncBrokerClient:
         """All of one topic, into one queue; all or nothing is stored."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(messages[0].topic) if messages else 0
-        await self._connected()
-        encoded = encode_messages(messages, queue_id, self._keys, self._own_host)
-        return receipt_of(await self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+        await self._links.connected()
+        encoded = encode_messages(messages, queue_id, self._keys, self._links.own_host)
+        return receipt_of(await self._links.call(SendRequest(waits=encoded.waits), encoded), encoded)
 
     async def queue_count(self, topic: str) -> int:
         """Raises UnknownTopic."""
@@ -276,7 +166,7 @@ class AsyncBrokerClient:
             most_bytes=most_bytes,
             wait_ms=wait_ms,
         )
-        return pulled_of(await self._call(request, wait_ms=wait_ms))
+        return pulled_of(await self._links.call(request, wait_ms=wait_ms))
 
     async def query(
         self, topic: str, key: str, *, time: TimeRange | None = None, most_messages: int = 64
@@ -291,12 +181,12 @@ class AsyncBrokerClient:
         return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
 
     async def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
-        frame = await self._call(request)
+        frame = await self._links.call(request)
         answer_of(frame)
         return checked(records_of(frame)).messages()
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
-        return queues_of(await self._call(QueuesRequest(topic=topic)))
+        return queues_of(await self._links.call(QueuesRequest(topic=topic)))
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
         return (await self._queue(topic, queue_id)).min_offset
@@ -312,12 +202,12 @@ class AsyncBrokerClient:
 
     async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
         request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
-        answer = answer_of(await self._call(request))
+        answer = answer_of(await self._links.call(request))
         assert isinstance(answer, OffsetResponse), answer
         return answer.offset
 
     async def status(self) -> StatusResponse:
-        answer = answer_of(await self._call(StatusRequest()))
+        answer = answer_of(await self._links.call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
         return answer
 

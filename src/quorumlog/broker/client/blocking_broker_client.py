@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Self
 
-import msgspec
-
+from quorumlog.broker.client.blocking_link import BlockingLink
 from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -19,97 +19,52 @@ from quorumlog.broker.client.broker_verbs import (
     TimeRange,
     UniqKeys,
     answer_of,
-    check_hello,
     encode_messages,
-    frame_of,
-    hello,
-    lost_outcome,
     milliseconds,
-    own_host,
-    parse_server,
     pulled_of,
     queue_counts,
     queues_of,
     receipt_of,
     time_range,
 )
+from quorumlog.broker.client.master_route import PROBE_S, RETRY_S, MasterRoute
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.messages.record import physical_offset_of
-from quorumlog.broker.wire.broker_framing import broker_decoder, message_of, records_of
+from quorumlog.broker.wire.broker_framing import records_of
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
+    FailoverRequest,
+    FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
     QueryRequest,
     QueuesRequest,
+    ReplicaRequest,
+    ReplicaResponse,
     SendRequest,
     StatusRequest,
     StatusResponse,
     ViewRequest,
 )
-from quorumlog.entry_header import Buffer
-from quorumlog.errors import OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.errors import LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.wire.framing import Frame
-
-
-class _Link:
-    """One connection; one request at a time."""
-
-    def __init__(self, host: str, port: int, timeout_s: float) -> None:
-        """Raises Unreachable."""
-        try:
-            self._socket = socket.create_connection((host, port), timeout_s)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise Unreachable(f"no broker at {host}:{port}: {reason}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._decoder = broker_decoder()
-        self.host = own_host(self._socket.getsockname())
-        self._numbers = itertools.count(1)
-        check_hello(message_of(self._exchange(hello(), 0, is_send=False)))
-
-    def call(self, message: AnyBrokerMessage, encoded: Encoded | None, timeout_s: float) -> Frame:
-        request_id = next(self._numbers)
-        message = msgspec.structs.replace(message, request_id=request_id)
-        self._socket.settimeout(timeout_s)
-        return self._exchange(
-            frame_of(message, encoded), request_id, is_send=isinstance(message, SendRequest)
-        )
-
-    def _exchange(self, buffers: list[Buffer], request_id: int, *, is_send: bool) -> Frame:
-        try:
-            self._socket.sendall(b"".join(buffers))
-            while True:
-                into = self._decoder.get_buffer()
-                count = self._socket.recv_into(into)
-                if not count:
-                    raise lost_outcome("the broker closed the connection", is_send=is_send)
-                for frame in self._decoder.buffer_updated(count):
-                    if message_of(frame).request_id == request_id:
-                        return frame
-        except TimeoutError:
-            raise OutcomeUnknown("the broker did not answer in time") from None
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise lost_outcome(f"the broker is lost: {reason}", is_send=is_send) from None
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._socket.close()
 
 
 class BrokerClient:
     """Any thread. Raises what the broker refuses with (`quorumlog.broker.errors`), Unreachable,
-    OutcomeUnknown."""
+    OutcomeUnknown.
+
+    `server`: as of `AsyncBrokerClient`.
+    """
 
     def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self.server = server
-        self._host, self._port = parse_server(server)
+        self._route = MasterRoute(server)
         self._timeout_s = timeout_ms / 1000
         self._local = threading.local()
-        self._links: list[_Link] = []
+        self._links: list[BlockingLink] = []
         self._lock = threading.Lock()
         self._keys = UniqKeys()
         self._turn = itertools.count()
@@ -128,24 +83,82 @@ class BrokerClient:
         for link in links:
             link.close()
 
-    def _link(self) -> _Link:
-        link: _Link | None = getattr(self._local, "link", None)
-        if link is None:
-            link = self._local.link = _Link(self._host, self._port, self._timeout_s)
-            with self._lock:
-                self._links.append(link)
-        return link
+    def _link(self, deadline_s: float | None = None) -> BlockingLink:
+        """To the master, where there are several brokers. Raises Unreachable."""
+        link: BlockingLink | None = getattr(self._local, "link", None)
+        if link is not None and not link.is_demoted:
+            return link
+        deadline_s = time.monotonic() + self._timeout_s if deadline_s is None else deadline_s
+        while True:
+            try:
+                found = self._open()
+            except (Unreachable, OutcomeUnknown) as error:
+                self._route.failed()
+                if not self._route.follows or time.monotonic() >= deadline_s:
+                    raise Unreachable(str(error)) from None
+                found = None
+            if found is not None:
+                self._local.link = found
+                with self._lock:
+                    self._links.append(found)
+                return found
+            if time.monotonic() >= deadline_s:
+                raise Unreachable("none of the brokers is master")
+            time.sleep(RETRY_S)
+
+    def _open(self) -> BlockingLink | None:
+        """None: it is no master. Raises Unreachable, OutcomeUnknown."""
+        if not self._route.follows:
+            return BlockingLink(self._route.address, self._timeout_s)
+        link = BlockingLink(self._route.address, PROBE_S)
+        try:
+            if self._route.is_master(link.ask_role(PROBE_S)):
+                link.is_superseded = partial(self._is_superseded, link.address)
+                return link
+        except BaseException:
+            link.close()
+            raise
+        link.close()
+        return None
+
+    def _is_superseded(self, address: str) -> bool:
+        """The broker there owes an answer, and another one is master."""
+        for other in [each for each in self._route.addresses if each != address]:
+            with suppress(Unreachable, OutcomeUnknown, ProtocolViolation):
+                link = BlockingLink(other, PROBE_S)
+                try:
+                    found = self._route.is_newer_master(answer_of(link.ask_role(PROBE_S)))
+                finally:
+                    link.close()
+                if found:
+                    self._route.turn(other)
+                    return True
+        return False
 
     def _call(
         self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
     ) -> Frame:
-        link = self._link()
-        try:
-            return link.call(message, encoded, self._timeout_s + wait_ms / 1000)
-        except (Unreachable, OutcomeUnknown, ProtocolViolation):
-            link.close()
-            self._local.link = None
-            raise
+        deadline_s = time.monotonic() + self._timeout_s + wait_ms / 1000
+        while True:
+            link = self._link(deadline_s)
+            try:
+                frame = link.call(message, encoded, deadline_s)
+                if self._route.follows:
+                    answer_of(frame)
+                return frame
+            except (Unreachable, OutcomeUnknown, ProtocolViolation) as error:
+                link.close()
+                self._local.link = None
+                is_over = time.monotonic() >= deadline_s
+                if not (self._route.follows and isinstance(error, Unreachable)) or is_over:
+                    raise
+            except LedgerError as error:
+                pause_s = self._route.pause_s(error)
+                if pause_s is None or time.monotonic() + pause_s >= deadline_s:
+                    raise
+                link.close()
+                self._local.link = None
+                time.sleep(pause_s)
 
     # ---------------------------------------------------------------- sending
 
@@ -240,6 +253,20 @@ class BrokerClient:
     def status(self) -> StatusResponse:
         answer = answer_of(self._call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
+        return answer
+
+    def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
+        """What the broker is as master or slave, after it has done what is asked. Raises
+        NotReplicated."""
+        answer = answer_of(self._call(ReplicaRequest() if request is None else request))
+        assert isinstance(answer, ReplicaResponse), answer
+        return answer
+
+    def failover(self, *, resigns: bool = False) -> FailoverResponse:
+        """What the broker knows of its coordinator's word; `resigns`: after it has given up to lead.
+        Raises NotReplicated."""
+        answer = answer_of(self._call(FailoverRequest(verb="resign" if resigns else "")))
+        assert isinstance(answer, FailoverResponse), answer
         return answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.broker.errors import MessageDamaged
@@ -21,6 +22,23 @@ class SendReceipt(NamedTuple):
     message_count: int
     store_time_ms: int
     store_host: bytes
+    positions: bytes = b""
+    """Physical offset of each, 8 bytes big-endian; empty: they lie one right behind the other."""
+
+    def singles(self, sizes: Sequence[int]) -> Iterator[SendReceipt]:
+        """One for each message; `sizes` of their records."""
+        position = self.physical_offset
+        for number, size in enumerate(sizes):
+            if self.positions:
+                at = self.positions[8 * number : 8 * number + 8]
+                position = int.from_bytes(at, "big")
+            yield self._replace(
+                queue_offset=self.queue_offset + number,
+                physical_offset=position,
+                message_count=1,
+                positions=b"",
+            )
+            position += size
 
     @property
     def message_id(self) -> str:

@@ -27,9 +27,8 @@ from quorumlog.broker.wire.broker_messages import (
     QueuesResponse,
     SendResponse,
 )
-from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import BadRequest, ConfigError, OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.errors import BadRequest, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.wire.framing import Frame, encode_frame
 
 DEFAULT_TIMEOUT_MS = 10_000
@@ -70,15 +69,6 @@ def encode_messages(messages: Sequence[Message], queue_id: int, keys: UniqKeys, 
 def frame_of(message: AnyBrokerMessage, encoded: Encoded | None = None) -> list[Buffer]:
     batch = None if encoded is None else EntryBatch(encoded.buffer, np.array(encoded.sizes))
     return encode_frame(GROUP, message, batch)
-
-
-def parse_server(address: str) -> tuple[str, int]:
-    """Raises ConfigError."""
-    if "," in address:
-        raise ConfigError(
-            f"{address!r} names several brokers: a classic broker is reached at one address"
-        )
-    return parse_address(address)
 
 
 def own_host(name: Any) -> bytes:
@@ -133,6 +123,7 @@ def receipt_of(frame: Frame, encoded: Encoded) -> SendReceipt:
         message.message_count,
         message.store_time_ms,
         message.store_host,
+        message.positions,
     )
 
 

@@ -11,7 +11,7 @@ from quorumlog.broker.commit_log.flushed_file import FlushedFile
 from quorumlog.broker.commit_log.log_files import damaged, read_records
 from quorumlog.broker.commit_log.put_turn import PutTurn, QueueCheck, Run
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.errors import StoreStopped
+from quorumlog.broker.errors import NotMaster, StoreStopped
 from quorumlog.broker.flush.flush_services import FlushDone, flush_service_of
 from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
 from quorumlog.broker.message_log import LogRecords, PutOutcome, PutRequest, Role, RoleListener
@@ -24,6 +24,8 @@ from quorumlog.store.log.segment_list import SegmentList
 
 Clock = Callable[[], float]
 """Milliseconds."""
+ReplicaRequest = Callable[[int, FlushDone], None]
+"""Where the log ends now, and what is called once enough slaves have it, or too late."""
 
 
 class CommitLog:
@@ -56,12 +58,23 @@ class CommitLog:
         """The disk is above the level at which messages are refused."""
         self.failed: Callable[[StoreFailure], None] = lambda failure: None
         """Called once."""
+        self.appended: Callable[[], None] = lambda: None
+        """Called after each put, on its thread, before anything is flushed: slaves are sent it."""
+        self.flushed: Callable[[], None] = lambda: None
+        """Called after each flush that moved `flushed_offset`, on its thread."""
+        self.replicates: ReplicaRequest | None = None
+        """Of a master whose slaves are waited for."""
+        self.refuses: Callable[[], LedgerError | None] = lambda: None
+        """Asked before anything is written, with the log's lock held."""
+        self.may_acknowledge: Callable[[], bool] = lambda: True
+        """Asked last, before a put is answered as done."""
         self._checkpoint = checkpoint
         self._flushed_file = flushed
         self._takes = takes
         self._wall_clock = wall_clock
         self._clock = clock
         self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
         self._role = Role.ASYNC_MASTER
         self._listeners: list[RoleListener] = []
         self._end = (end_position, last_store_time_ms)
@@ -99,6 +112,14 @@ class CommitLog:
     def on_role_change(self, listener: RoleListener) -> None:
         self._listeners.append(listener)
 
+    def become(self, role: Role) -> None:
+        """What is being put is written under the old role, or refused."""
+        with self._lock:
+            changed, self._role = self._role is not role, role
+        if changed:
+            for listener in self._listeners:
+                listener(role)
+
     def put(self, requests: Sequence[PutRequest]) -> None:
         """The future way: each request is answered by its `done`."""
         turn = PutTurn(requests, self.files.segment_bytes, self._takes)
@@ -111,7 +132,8 @@ class CommitLog:
             for request in turn.requests:
                 request.done(error)
             return
-        turn.answer(PutStatus.PUT_OK, waiting=False)
+        self.appended()
+        turn.answer(self._acknowledged(PutStatus.PUT_OK), waiting=False)
         if not turn.waits:
             self.submit_flush_request(next_offset, None)
             return
@@ -119,12 +141,16 @@ class CommitLog:
         def flushed(flush: PutStatus) -> None:
             def replicated(replica: PutStatus) -> None:
                 # Where both fail, the replica's word goes, as in RocketMQ.
-                worst = flush if replica is PutStatus.PUT_OK else replica
+                worst = self._acknowledged(flush if replica is PutStatus.PUT_OK else replica)
                 turn.answer(worst, waiting=True)
 
             self.submit_replica_request(next_offset, replicated)
 
         self.submit_flush_request(next_offset, flushed)
+
+    def _acknowledged(self, status: PutStatus) -> PutStatus:
+        """What is written and may not be promised any more is an unknown outcome."""
+        return status if self.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT
 
     def put_and_wait(self, records: RecordBatch, *, waits: bool = True) -> PutOutcome:
         """The blocking way; it ends in the same flush and replica requests."""
@@ -148,8 +174,10 @@ class CommitLog:
             self.written()
 
     def submit_replica_request(self, next_offset: int, done: FlushDone) -> None:
-        """There are no slaves yet, and so none to wait for."""
-        done(PutStatus.PUT_OK)
+        if self.replicates is None:
+            done(PutStatus.PUT_OK)
+        else:
+            self.replicates(next_offset, done)
 
     def read(self, position: int, stop_position: int) -> LogRecords | None:
         try:
@@ -169,6 +197,10 @@ class CommitLog:
             raise StoreStopped(f"the store has stopped: {self.failure}")
         if self.is_full():
             raise DiskFull("the disk is above disk_space_warning_level_ratio: make space on it")
+        if (refused := self.refuses()) is not None:
+            raise refused
+        if self._role is Role.SLAVE:
+            raise NotMaster("this broker is a slave: send to its master")
         position, last_ms = self._end
         runs = turn.place(position)
         last = runs[-1]
@@ -203,6 +235,44 @@ class CommitLog:
         file.write([records.buffer], run.position)
         self._remember(LogRecords(run.position, records, run.position + stop - begin))
 
+    def append_replica(self, found: Sequence[LogRecords]) -> None:
+        """A slave's: what its master has written, whole records and blanks, from the end of the log on.
+        Raises DiskFull, StoreStopped; StoreFailure."""
+        if self.failure is not None:
+            raise StoreStopped(f"the store has stopped: {self.failure}")
+        with self._lock:
+            assert self._role is Role.SLAVE, self._role
+            position, last_ms = self._end
+            if not found:
+                return
+            last = found[-1]
+            end = last.position + len(last.records.buffer)
+            self.files.reserve(end, self.config.reserve_step_bytes)
+            for each in found:
+                assert each.position == position, (each.position, position)
+                file = self.files.file_at(position)
+                assert file is not None, position
+                file.write([each.records.buffer], position)
+                if len(each.records):
+                    last_ms = max(last_ms, int(each.records.columns.store_times_ms.max()))
+                self._remember(each)
+                position = each.next_position
+                self._end = (position, last_ms)
+
+    def record_synced(self, position: int) -> None:
+        """That so much is on disk, or less than before."""
+        self._flushed_file.record_synced(position)
+
+    def cut(self, position: int) -> None:
+        """The files were cut there; nobody writes, flushes or dispatches meanwhile."""
+        with self._lock:
+            self._end = (position, self._end[1])
+            self.flushed_offset = position
+            if self.replicated_offset is not None:
+                self.replicated_offset = min(self.replicated_offset, position)
+            self._recent.clear()
+            self._recent_bytes = 0
+
     def _remember(self, records: LogRecords) -> None:
         self._recent.append(records)
         self._recent_bytes += len(records.records.buffer)
@@ -231,7 +301,15 @@ class CommitLog:
 
     def flush(self, least_pages: int) -> None:
         """Sync what was written until now, unless that is fewer pages than `least_pages` (0: anything).
-        A new file and its name are synced before anything is written into it (`SegmentList.reserve`)."""
+        A new file and its name are synced before anything is written into it (`SegmentList.reserve`).
+        Any thread."""
+        with self._flush_lock:
+            before = self.flushed_offset
+            self._flush(least_pages)
+        if self.flushed_offset > before:
+            self.flushed()
+
+    def _flush(self, least_pages: int) -> None:
         end_position, time_ms = self._end
         first = self.flushed_offset
         if end_position == first:

@@ -44,6 +44,19 @@ def read_records(
     return LogRecords(position, RecordBatch(buffer, scan.starts, scan.sizes), next_position), stopped
 
 
+def records_below(found: LogRecords, stop_position: int) -> LogRecords | None:
+    """Those of them that end there or before; None: there are none."""
+    if found.next_position <= stop_position:
+        return found
+    records = found.records
+    ends = records.starts + records.sizes + found.position
+    count = int((ends <= stop_position).sum())
+    if not count:
+        return None
+    part = RecordBatch(records.buffer, records.starts[:count], records.sizes[:count])
+    return LogRecords(found.position, part, int(ends[count - 1]))
+
+
 def verified(
     records: LogRecords, *, check_bodies: bool, torn_from: int = sys.maxsize
 ) -> tuple[int, str]:

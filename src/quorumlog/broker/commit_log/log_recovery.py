@@ -108,9 +108,9 @@ def settle_end(
     flushed_position: int,
     set_aside: SetAside,
     written: Callable[[int], None],
-) -> None:
-    """Zeros behind the last good record; what was cut off is set aside. `written` is told where the log
-    ends before that.
+) -> str:
+    """Zeros behind the last good record; what was cut off is set aside, in the file that is returned.
+    `written` is told where the log ends before that.
 
     Raises DirectoryDamaged if the log was known to be on disk further than that: then a record that
     somebody may have been promised is damaged, and nothing is cut.
@@ -124,7 +124,7 @@ def settle_end(
             path=path,
             position=end.position,
         )
-    cut = _written_behind(files, end.position)
+    cut, target = _written_behind(files, end.position), ""
     if cut > end.position:
         target = set_aside.new_name(f"commitlog-{end.position:020d}")
         set_aside.write(target, _pieces(files, end.position, cut))
@@ -143,6 +143,7 @@ def settle_end(
             file.sync()
     except OSError as error:
         raise StoreFailure(refusal(files.path_of(end.position), "cut", error)) from error
+    return target
 
 
 def _written_behind(files: SegmentList, position: int) -> int:

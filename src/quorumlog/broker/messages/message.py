@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 MIB = 1 << 20
 MAX_BODY_BYTES = 4 * MIB - 64 * 1024
 """Of a message that is taken in. Larger ones that are stored already are served all the same."""
@@ -80,6 +83,8 @@ class PutResult(NamedTuple):
     physical_offset: int
     message_count: int
     store_time_ms: int
+    positions: npt.NDArray[np.int64] | None = None
+    """Physical offset of each, where the records do not lie one right behind the other."""
 
 
 def properties_of(message: Message, uniq_key: str = "") -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from isal.isal_zlib import crc32
 
@@ -213,3 +213,44 @@ def decode_record(data: Buffer) -> StoredMessage:
         prepared_transaction_offset=prepared,
         message_id=message_id_of(store_host, physical_offset),
     )
+
+
+def encode_again(
+    message: StoredMessage,
+    topic: str,
+    queue_id: int,
+    properties: Mapping[str, str],
+    reconsume_times: int,
+) -> bytearray:
+    """A stored message as the record of another queue: its body, flags, born time and host stay."""
+    name = check_topic(topic)
+    is_wide = len(name) > NARROW_TOPIC_BYTES
+    pairs = "".join([f"{key}\x01{value}\x02" for key, value in properties.items()]).encode()
+    if len(pairs) > MAX_PROPERTIES_BYTES:
+        raise BadRequest(f"properties of {len(pairs)} bytes are above {MAX_PROPERTIES_BYTES}")
+    host, _, port = message.born_host.rpartition(":")
+    body = message.body
+    size = BODY_LENGTH_AT + 4 + len(body) + 1 + is_wide + len(name) + 2 + len(pairs)
+    out = bytearray(
+        _HEAD.pack(
+            size,
+            MAGIC_WIDE_TOPIC if is_wide else MAGIC,
+            crc_of(body),
+            queue_id,
+            message.flag,
+            0,
+            0,
+            message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            message.born_time_ms,
+            host_bytes(host, int(port)),
+            0,
+            bytes(V4_BYTES),
+            reconsume_times,
+            0,
+            len(body),
+        )
+    )
+    out += body
+    out += len(name).to_bytes(2 if is_wide else 1, "big") + name
+    out += len(pairs).to_bytes(2, "big") + pairs
+    return out

@@ -103,6 +103,13 @@ class RecordBatch:
         for name in ("queue_offsets", "physical_offsets", "store_times_ms"):
             columns.__dict__.pop(name, None)
 
+    def move_to(self, positions: Int64Array) -> None:
+        """In place: PHYSICALOFFSET alone."""
+        column = np.empty((len(self), 1), ">i8")
+        column[:, 0] = positions
+        put_bytes(self.data, self.starts + QUEUE_OFFSET_AT + 8, column.view(np.uint8))
+        self.columns.__dict__.pop("physical_offsets", None)
+
     def stamp_born_host(self, host: bytes) -> None:
         row = np.frombuffer(host, np.uint8)
         put_bytes(self.data, self.starts + BORN_HOST_AT, np.broadcast_to(row, (len(self), V4_BYTES)))

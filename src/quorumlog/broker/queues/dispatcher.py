@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from quorumlog.broker.message_log import LogRecords
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.queues.consume_queue import units_of
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
@@ -28,11 +29,21 @@ class Dispatcher:
         """Of the last record that was dispatched."""
 
     def dispatch(self, found: LogRecords) -> list[QueueKey]:
-        """Returns the queues that have grown. Raises QueueHole, DiskFull, StoreFailure."""
-        records = found.records
+        """As `dispatch_at`."""
+        return self.dispatch_at(found.records, found.records.starts + found.position)
+
+    def dispatch_at(
+        self, records: RecordBatch, positions: Int64Array, *, again: bool = True
+    ) -> list[QueueKey]:
+        """`positions`: of each record in the log. Returns the queues that have grown. Raises QueueHole,
+        DiskFull, StoreFailure. `again`: some may have been dispatched before; False: then that is a
+        QueueHole, too."""
         if not len(records):
             return []
-        shown = records if records.in_queue.all() else records.select(np.flatnonzero(records.in_queue))
+        shown, shown_at = records, positions
+        if not records.in_queue.all():
+            rows = np.flatnonzero(records.in_queue)
+            shown, shown_at = records.select(rows), positions[rows]
         columns = shown.columns
         codes = shown.tags_codes
         grown = []
@@ -47,6 +58,10 @@ class Dispatcher:
             ):
                 queue.begin_at(first)
             skipped = queue.max_offset - first
+            if skipped > 0 and not again:
+                raise QueueHole(
+                    f"{key.topic} queue {key.queue_id}: {first} comes where {queue.max_offset} is next"
+                )
             if skipped < 0:
                 raise QueueHole(f"{key.topic} queue {key.queue_id}: {queue.max_offset} is missing")
             if skipped:
@@ -56,9 +71,9 @@ class Dispatcher:
             expected = np.arange(queue.max_offset, queue.max_offset + len(rows))
             if not (offsets == expected).all():
                 raise QueueHole(f"{key.topic} queue {key.queue_id}: its numbers are not in order")
-            queue.append(units_of(shown.starts[rows] + found.position, shown.sizes[rows], codes[rows]))
+            queue.append(units_of(shown_at[rows], shown.sizes[rows], codes[rows]))
             grown.append(key)
         if self._index is not None:
-            self._index.put(records, found.position)
+            self._index.put(records, positions)
         self.last_time_ms = int(records.columns.store_times_ms[-1])
         return grown

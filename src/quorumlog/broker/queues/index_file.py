@@ -219,6 +219,16 @@ class IndexFile:
 
     # ---------------------------------------------------------------- finding
 
+    def keys(self, first: int, stop: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Hashes, positions and times (by the second) of entries `first` .. `stop - 1`, the first being
+        1. Raises OSError."""
+        data = self._file.pread(
+            (stop - first) * INDEX_ENTRY_BYTES, self._entries_at + first * INDEX_ENTRY_BYTES
+        )
+        entries = np.frombuffer(data, ENTRY)
+        times = entries["seconds"].astype(np.int64) * 1000 + self.begin_time_ms
+        return entries["key_hash"].astype(np.int64), entries["position"].astype(np.int64), times
+
     def find(self, key_hash: int, most: int, begin_ms: int, end_ms: int) -> list[int]:
         """Positions of records that may have the key, the newest first. Raises OSError."""
         slot = key_hash % self.slot_count

@@ -10,6 +10,7 @@ from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
 from quorumlog.broker.messages.java_strings import java_hash
 from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.queues.index_file import IndexFile
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
@@ -83,19 +84,24 @@ class IndexService:
         """Of the last record in it; -1 of an empty index."""
         return max((file.end_position for file in self.files if file.count > 1), default=-1)
 
-    def put(self, records: RecordBatch, position: int) -> None:
-        """Keys of records that lie from `position` on. Raises DiskFull, StoreFailure."""
+    def put(self, records: RecordBatch, record_positions: Int64Array) -> None:
+        """Keys of records, each at its position in the log. Raises DiskFull, StoreFailure."""
         keys = records.index_keys()
         if not len(keys.rows):
             return
-        positions = records.starts[keys.rows] + position
+        positions = record_positions[keys.rows]
         times = records.columns.store_times_ms[keys.rows]
         # Records that are dispatched again after a crash may be in it already.
-        first = int((positions <= self.end_position).sum())
+        self.put_keys(keys.hashes, positions, times, int((positions <= self.end_position).sum()))
+
+    def put_keys(
+        self, hashes: Int64Array, positions: Int64Array, times: Int64Array, first: int = 0
+    ) -> None:
+        """From the key number `first` on. Raises DiskFull, StoreFailure."""
         while first < len(positions):
             file = self._writable_file()
             stop = min(len(positions), first + file.room)
-            file.put(keys.hashes[first:stop], positions[first:stop], times[first:stop])
+            file.put(hashes[first:stop], positions[first:stop], times[first:stop])
             first = stop
 
     def _writable_file(self) -> IndexFile:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from quorumlog.broker.commit_log.log_files import records_below
 from quorumlog.broker.message_log import LogRecords, MessageLog
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.queues.dispatcher import Dispatcher
 from quorumlog.errors import DiskFull, StoreFailure
 
@@ -59,11 +60,6 @@ class ReputMessageService:
             found = self._log.read(position, stop)
         if found is None:
             raise StoreFailure(f"there is no record at {position} of the commit log, below {stop}")
-        if found.next_position <= stop:
-            return found
-        ends = found.records.starts + found.records.sizes + position
-        count = int((ends <= stop).sum())
-        assert count, (position, stop)
-        records = found.records
-        part = RecordBatch(records.buffer, records.starts[:count], records.sizes[:count])
-        return LogRecords(position, part, int(ends[count - 1]))
+        part = records_below(found, stop)
+        assert part is not None, (position, stop)
+        return part

@@ -12,15 +12,28 @@ from typing import Any
 
 import uvloop
 
+from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated
+from quorumlog.broker.failover.failover_service import FailoverService
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
+from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
+from quorumlog.broker.serving.replica_requests import ReplicaRequests
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
 from quorumlog.broker.wire.broker_framing import broker_decoder
-from quorumlog.broker.wire.broker_messages import StatusResponse
+from quorumlog.broker.wire.broker_messages import (
+    AnyBrokerMessage,
+    FailoverRequest,
+    FailoverResponse,
+    ReplicaRequest,
+    ReplicaResponse,
+    RoleRequest,
+    StatusResponse,
+)
+from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.config import parse_address
-from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.version import DESCRIPTION
@@ -29,11 +42,26 @@ from quorumlog.wire.framing import Frame
 log = logging.getLogger("quorumlog.broker")
 
 GC_THRESHOLD = 50_000
+NEEDS_DLEDGER = (
+    "groups, sessions, delays and topics that change need brokers with --role dledger; of a classic"
+    " broker, `pull` by offset"
+)
 
 
 class BrokerServer:
-    def __init__(self, store: MessageStore, bind: str) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        bind: str,
+        ha_service: HAService | None = None,
+        failover: Callable[[], FailoverService] | None = None,
+    ) -> None:
+        """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
+        the loop runs, before anybody is let in."""
         self.store = store
+        self.ha_service = ha_service
+        self._make_failover = failover
+        self.failover: FailoverService | None = None
         self.address = bind
         self.failure: StoreFailure | None = None
         self._host, self._port = parse_address(bind)
@@ -65,6 +93,9 @@ class BrokerServer:
         self._loop = loop
         self._failed: asyncio.Future[Any] = loop.create_future()
         self._loop_turn = LoopTurn(loop)
+        if self._make_failover is not None:
+            self.failover = self._make_failover()
+            self.failover.failed = self._store_failed
         self.puts = PutQueue(self.store.commit_log, loop)
         self.waiting = WaitingPulls(loop)
         self.reads = DiskThread("broker-reads", loop)
@@ -78,8 +109,42 @@ class BrokerServer:
         except OSError as error:
             self.reads.close()
             raise ConfigError(f"cannot listen on {self.address}: {error.strerror}") from None
+        self.replica_requests = ReplicaRequests(self.ha_service, loop, is_by_hand=self.failover is None)
         self.store.start()
         self._expire()
+        if self.ha_service is not None:
+            await self.ha_service.start(self._store_failed)
+        if self.failover is not None:
+            self.failover.start()
+
+    @property
+    def store_host(self) -> bytes:
+        return self.store.commit_log.store_host
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, FailoverRequest):
+            try:
+                session.answer(self.failover_status(message))
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
+        elif isinstance(message, ReplicaRequest):
+
+            def done(outcome: ReplicaResponse | LedgerError) -> None:
+                if isinstance(outcome, LedgerError):
+                    session.refuse(message.request_id, outcome)
+                else:
+                    session.answer(outcome)
+
+            self.replica_requests.take(message, done)
+        elif isinstance(message, AnyGroupMessage | RoleRequest):
+            # No violation: a client need not know what only a broker on a replicated log does.
+            session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
+        else:
+            return False
+        return True
+
+    def lost(self, session: BrokerSession) -> None:
+        pass
 
     def _connection(self) -> Connection:
         connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())
@@ -115,6 +180,8 @@ class BrokerServer:
         queues = store.queues.items()
         usage = store.disk.usage(store.root)
         problems = [str(store.failure)] if store.failure is not None else []
+        if self.failover is not None and self.failover.rules.problem:
+            problems.append(f"failover: {self.failover.rules.problem}")
         if store.cleaner.is_full:
             problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
         return StatusResponse(
@@ -138,10 +205,26 @@ class BrokerServer:
             problems=problems,
         )
 
+    def failover_status(self, request: FailoverRequest) -> FailoverResponse:
+        """Raises NotReplicated, BadRequest."""
+        failover = self.failover
+        if failover is None:
+            raise NotReplicated("no coordinator decides over this broker: start it with --failover")
+        if request.verb not in ("", "resign"):
+            raise BadRequest(f"failover has no verb {request.verb!r}")
+        if request.verb:
+            failover.resign()
+        return FailoverResponse(request_id=request.request_id, **failover.status()._asdict())
+
     async def stop(self) -> None:
         if self._listener is not None:
             self._listener.close()
         self._expiry.cancel()
+        if self.failover is not None:
+            await self.failover.stop()
+        if self.ha_service is not None:
+            self.ha_service.stop()
+            await self._loop.run_in_executor(None, self.ha_service.join)
         await self._loop.run_in_executor(None, self.store.close)
         await asyncio.sleep(0)  # what the last flush has answered leaves
         for connection in list(self._connections):

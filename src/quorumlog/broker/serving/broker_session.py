@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorumlog.broker.errors import (
     FlushDiskTimeout,
@@ -13,6 +13,7 @@ from quorumlog.broker.errors import (
 from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.message import PutResult, PutStatus
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.serving.broker_service import BrokerService
 from quorumlog.broker.store_reader import Pulled
 from quorumlog.broker.wire.broker_framing import (
     GROUP,
@@ -46,9 +47,6 @@ from quorumlog.server.connection import Connection
 from quorumlog.version import DESCRIPTION
 from quorumlog.wire.framing import Frame
 
-if TYPE_CHECKING:
-    from quorumlog.broker.serving.broker_server import BrokerServer
-
 Answered = Callable[[Any], None]
 
 
@@ -64,7 +62,7 @@ def error_of_status(status: PutStatus) -> LedgerError:
 
 
 class BrokerSession:
-    def __init__(self, server: BrokerServer, connection: Connection) -> None:
+    def __init__(self, server: BrokerService, connection: Connection) -> None:
         self._server = server
         self._connection = connection
         self._greeted = False
@@ -93,14 +91,14 @@ class BrokerSession:
                 lambda request_id, offset: (OffsetResponse(request_id=request_id, offset=offset), None),
             )
         elif isinstance(message, QueuesRequest):
-            self._answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
+            self.answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
         elif isinstance(message, StatusRequest):
-            self._answer(self._server.status(message.request_id))
-        else:
+            self.answer(self._server.status(message.request_id))
+        elif not self._server.request(self, message, frame):
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")
 
     def lost(self) -> None:
-        pass
+        self._server.lost(self)
 
     def writable(self) -> None:
         pass
@@ -110,7 +108,7 @@ class BrokerSession:
     def _greet(self, message: AnyBrokerMessage) -> None:
         if not isinstance(message, BrokerHello):
             raise ProtocolViolation("a connection begins with a hello")
-        self._answer(BrokerHelloResponse(request_id=message.request_id, version=DESCRIPTION))
+        self.answer(BrokerHelloResponse(request_id=message.request_id, version=DESCRIPTION))
         self._greeted = message.protocol == BROKER_PROTOCOL
         if not self._greeted:
             self._connection.close()
@@ -119,25 +117,30 @@ class BrokerSession:
         records = records_of(frame)
         request_id = message.request_id
         if not len(records):
-            self._refuse(request_id, BadRequest("a send has one message at least"))
+            self.refuse(request_id, BadRequest("a send has one message at least"))
             return
 
         def answer(outcome: PutOutcome) -> None:
             if isinstance(outcome, PutResult) and outcome.status is PutStatus.PUT_OK:
-                self._answer(
+                self.answer(
                     SendResponse(
                         request_id=request_id,
                         queue_offset=outcome.queue_offset,
                         physical_offset=outcome.physical_offset,
                         message_count=outcome.message_count,
                         store_time_ms=outcome.store_time_ms,
-                        store_host=self._server.store.commit_log.store_host,
+                        store_host=self._server.store_host,
+                        positions=(
+                            b""
+                            if outcome.positions is None
+                            else outcome.positions.astype(">i8").tobytes()
+                        ),
                     )
                 )
             elif isinstance(outcome, PutResult):
-                self._refuse(request_id, error_of_status(outcome.status))
+                self.refuse(request_id, error_of_status(outcome.status))
             else:
-                self._refuse(request_id, outcome)
+                self.refuse(request_id, outcome)
 
         self._server.puts.add(records, message.waits, answer)
 
@@ -189,10 +192,11 @@ class BrokerSession:
             key: QueueRow(
                 topic=key.topic,
                 queue_id=key.queue_id,
-                min_offset=queue.min_offset,
-                max_offset=queue.max_offset,
+                min_offset=max(queue.min_offset, begin),
+                max_offset=max(queue.max_offset, begin),
             )
             for key, queue in store.queues.items()
+            if (begin := store.begin_of(key)) is not None
         }
         for topic, count in (store.topics or {}).items():
             for queue_id in range(count):
@@ -225,13 +229,13 @@ class BrokerSession:
             self._server.store.on_failure(outcome)
             outcome = OutcomeUnknown(str(outcome))
         if isinstance(outcome, LedgerError):
-            self._refuse(request_id, outcome)
+            self.refuse(request_id, outcome)
         else:
-            self._answer(*answer(request_id, outcome))
+            self.answer(*answer(request_id, outcome))
 
-    def _refuse(self, request_id: int, error: LedgerError) -> None:
-        self._answer(error_response(request_id, error))
+    def refuse(self, request_id: int, error: LedgerError) -> None:
+        self.answer(error_response(request_id, error))
 
-    def _answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
+    def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
         batch = None if records is None else batch_of(records)
         self._connection.send(GROUP, message, batch)

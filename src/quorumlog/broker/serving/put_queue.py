@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from quorumlog.broker.commit_log.commit_log import CommitLog
-from quorumlog.broker.message_log import PutOutcome, PutRequest
+from quorumlog.broker.message_log import MessageLog, PutOutcome, PutRequest
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.errors import PendingFull
 
@@ -22,7 +21,7 @@ EXPIRY_INTERVAL_S = 0.1
 class PutQueue:
     """On the loop's thread."""
 
-    def __init__(self, commit_log: CommitLog, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, commit_log: MessageLog, loop: asyncio.AbstractEventLoop) -> None:
         self.put_messages = 0
         self.put_bytes = 0
         self._commit_log = commit_log

@@ -64,6 +64,8 @@ def error_response(request_id: int, error: LedgerError) -> BrokerErrorResponse:
         retry_after_ms=error.retry_after_ms,
         min_offset=getattr(error, "min_offset", -1),
         max_offset=getattr(error, "max_offset", -1),
+        leader_id=error.leader_id or "",
+        leader_address=error.leader_address or "",
     )
 
 
@@ -74,4 +76,11 @@ def error_of(response: BrokerErrorResponse) -> LedgerError:
         return OutcomeUnknown(f"the broker answered with the unknown code {response.code}")
     if issubclass(kind, QueueOffsetOutOfRange):
         return kind(response.message, min_offset=response.min_offset, max_offset=response.max_offset)
-    return kind(response.message, retry_after_ms=response.retry_after_ms)
+    if not response.leader_address:
+        return kind(response.message, retry_after_ms=response.retry_after_ms)
+    return kind(
+        response.message,
+        leader_id=response.leader_id,
+        leader_address=response.leader_address,
+        retry_after_ms=response.retry_after_ms,
+    )

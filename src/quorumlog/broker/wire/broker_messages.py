@@ -3,6 +3,7 @@ the batch of the frame. Tags are of a space of their own: a broker's port speaks
 
 from __future__ import annotations
 
+from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.wire.client_message import ClientMessage
 
 BROKER_PROTOCOL = 1
@@ -33,6 +34,9 @@ class SendResponse(ClientMessage, frozen=True, kw_only=True, tag=4):
     message_count: int
     store_time_ms: int
     store_host: bytes = b""
+    positions: bytes = b""
+    """Physical offset of each message, 8 bytes big-endian; empty: they lie one right behind the
+    other."""
 
 
 class PullRequest(ClientMessage, frozen=True, kw_only=True, tag=5):
@@ -119,6 +123,10 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     set_aside_files: int
     set_aside_bytes: int
     problems: list[str]
+    broker_id: int = 0
+    term: int = 0
+    master: str = ""
+    """Of a broker on a replicated log: who is master, and in which term."""
 
 
 class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
@@ -127,6 +135,126 @@ class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
     retry_after_ms: int = 0
     min_offset: int = -1
     max_offset: int = -1
+    leader_id: str = ""
+    leader_address: str = ""
+    """Of the master's broker, where another one is asked for what only a master does."""
+
+
+class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
+    """Of any broker: who is master."""
+
+    watches: bool = False
+    """A `RoleNotice` is to come whenever the answer changes."""
+
+
+class RoleResponse(ClientMessage, frozen=True, kw_only=True, tag=83):
+    member_id: str
+    role: str
+    broker_id: int
+    term: int
+    master: str
+    """Its address; empty: none is known."""
+    brokers: list[tuple[str, int, str]]
+    """(member, broker id, address): 0 is the master, as far as the broker that was asked knows."""
+
+
+class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
+    """Of a broker, unasked, with the number of the RoleRequest that watches."""
+
+    role: str
+    broker_id: int
+    term: int
+    master: str
+
+
+class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
+    """What a broker is as master or slave; `verb` changes it first.
+
+    drain: the master takes nothing more. resume: it does again. promise, master, slave: as
+    `ReplicatedBroker` has them, with `epoch`. forget: slave `broker_id` counts no more.
+    """
+
+    verb: str = ""
+    epoch: int = 0
+    is_sync: bool = False
+    broker_id: str = ""
+    address: str = ""
+    ha_address: str = ""
+
+
+class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
+    """A broker as another one knows it. Offsets: of a slave, as its master knows them."""
+
+    id: str
+    directory_id: str = ""
+    address: str = ""
+    ha_address: str = ""
+    counts: bool = False
+    is_connected: bool = False
+    written_offset: int = -1
+    flushed_offset: int = -1
+    lag_bytes: int = -1
+    lag_ms: int = -1
+    is_caught_up: bool = False
+
+
+class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
+    """A part of the log that was cut off behind what the own log and a new master's have in common."""
+
+    epoch: int
+    first_offset: int
+    stop_offset: int
+    path: str
+
+
+class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
+    id: str
+    directory_id: str
+    role: str
+    epoch: int
+    """The highest that it has promised."""
+    log_epoch: int
+    """Of the last master that has written into its log."""
+    fenced_by: int
+    min_offset: int
+    max_offset: int
+    flushed_offset: int
+    confirm_offset: int
+    is_sync: bool
+    in_sync_replicas: int
+    in_sync_set: list[str] | None
+    dialect: str
+    ha_address: str
+    history: list[tuple[int, int, int]]
+    master: PeerRow | None
+    master_offset: int
+    """Of a slave: where its master's log was, when it was last heard."""
+    slaves: list[PeerRow]
+    """Of a master."""
+    counted: list[PeerRow]
+    """Who must be asked when the master is lost."""
+    tails: list[TailRow]
+    problem: str
+
+
+class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
+    """How the failover by a coordinator stands, after `verb` is done."""
+
+    verb: str = ""
+    """Empty: only tell. `resign`: let another member of the in-sync set lead."""
+
+
+class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
+    phase: str
+    """What it is doing: waiting, granting, promising, taking, leading."""
+    epoch: int
+    """Of the newest reign that it knows of."""
+    master: str
+    """Its id; empty: none is known."""
+    lease_left_ms: int
+    """0: this broker does not lead."""
+    in_sync_set: list[str]
+    problem: str
 
 
 AnyBrokerMessage = (
@@ -147,4 +275,14 @@ AnyBrokerMessage = (
     | StatusRequest
     | StatusResponse
     | BrokerErrorResponse
+    | ReplicaRequest
+    | PeerRow
+    | TailRow
+    | ReplicaResponse
+    | FailoverRequest
+    | FailoverResponse
+    | RoleRequest
+    | RoleResponse
+    | RoleNotice
+    | AnyGroupMessage
 )

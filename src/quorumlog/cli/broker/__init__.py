@@ -1,4 +1,5 @@
 """quorumlog broker: a message store as a server, used, and looked at.
 
-Read in this order: `broker_options`, `message_rows`, `serve`, `use`, `look`, `broker_app`.
+Read in this order: `broker_options`, `message_rows`, `failover`, `serve`, `serve_dledger`, `dev`, `use`,
+`consuming` (topics and groups), `replicas`, `look`, `takeover`, `broker_app`.
 """

@@ -17,7 +17,7 @@ Server = Annotated[
     str,
     typer.Option(
         "--server",
-        help="Address of the broker.",
+        help="Address of the broker; of several on a replicated log, HOST:PORT,... the master is found.",
         envvar="QUORUMLOG_BROKER",
         metavar="HOST:PORT",
     ),
@@ -40,6 +40,18 @@ class Flush(Enum):
     ASYNC = "async"
 
 
+class RoleChoice(Enum):
+    SYNC_MASTER = "sync-master"
+    ASYNC_MASTER = "async-master"
+    SLAVE = "slave"
+    DLEDGER = "dledger"
+
+
+class Dialect(Enum):
+    QUORUMLOG = "quorumlog"
+    ROCKETMQ = "rocketmq"
+
+
 def topics_of(text: str) -> dict[str, int]:
     """`orders:8,audit` as numbers of queues by topic, 4 where none is given. Raises ConfigError."""
     from quorumlog.broker.messages.record import check_topic
@@ -58,3 +70,14 @@ def topics_of(text: str) -> dict[str, int]:
     if not topics:
         raise ConfigError("--topics is empty; write --topics orders:8,audit")
     return topics
+
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms_of(text: str, option: str) -> int:
+    """Of `90s`, `12h`, `7d`. Raises ConfigError."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"{option} {text!r} is no duration: write 90s, 15m, 12h or 7d")
+    return int(number) * _UNITS_MS[unit]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from quorumlog.cli.broker.broker_options import StoreDirectory
 from quorumlog.cli.broker.message_rows import message_line, message_row
-from quorumlog.cli.options import Json
+from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say, spoken_size
 
 
@@ -17,8 +18,12 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker inspect /var/lib/store
     """
+    from quorumlog.broker.offline_ledger import ledger_folder
     from quorumlog.broker.offline_store import OfflineStore
 
+    if not (directory / "commitlog").exists() and ledger_folder(str(directory)) is not None:
+        _inspect_ledger(directory, json=json)
+        return
     with OfflineStore(str(directory)) as store:
         found = store.summary()
     if json:
@@ -40,6 +45,61 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
         say(f"  {queue['topic']} queue {queue['queue_id']}: {stop - first} messages, {first} to {stop}")
     for each in found["index_files"]:
         say(f"  index {each['name']}: {each['keys']} keys")
+
+
+def _inspect_ledger(directory: Path, *, json: bool) -> None:
+    from quorumlog.broker.offline_ledger import OfflineLedger
+
+    with OfflineLedger(str(directory)) as ledger:
+        found = ledger.summary()
+    if json:
+        print_json(found)
+        return
+    say(
+        f"{found['directory']}: a replicated log written by {found['written_by']}, entries"
+        f" {found['first_index']} to {found['end_index']}, committed up to {found['committed_index']}:"
+        f" {found['messages']} messages in {spoken_size(found['bytes'])}"
+    )
+    for queue in found["queues"]:
+        first, stop = queue["min_offset"], queue["max_offset"]
+        say(f"  {queue['topic']} queue {queue['queue_id']}: {stop - first} messages, {first} to {stop}")
+
+
+def convert(
+    source: StoreDirectory,
+    target: Annotated[
+        Path,
+        typer.Argument(
+            help="Directory of the classic store to be made; empty, or not there.",
+            metavar="TARGET",
+            show_default=False,
+            parser=named_path,
+        ),
+    ],
+    file_bytes: Annotated[
+        int, typer.Option("--file-bytes", help="Size of the commit log's files.", min=4096, metavar="N")
+    ] = 1 << 30,
+    json: Json = False,
+) -> None:
+    """Make a classic store of a stopped member's messages, ours or a Java broker's in DLedger mode.
+
+    Order, queue offsets, times and keys stay; positions and message ids change. What is not known to be
+    committed is left out.
+
+    Example: quorumlog broker convert /var/lib/member /var/lib/store
+    """
+    from quorumlog.broker.config import MessageStoreConfig
+    from quorumlog.broker.converter import convert_to_classic
+
+    made = convert_to_classic(
+        str(source), str(target), MessageStoreConfig(mapped_file_size_commit_log=file_bytes)
+    )
+    if json:
+        print_json(made._asdict())
+        return
+    say(f"{target}: {made.messages} messages in {spoken_size(made.size_bytes)}")
+    if made.left_out:
+        say(f"{made.left_out} entries at the end are not known to be committed, and are left out")
 
 
 def verify(directory: StoreDirectory, json: Json = False) -> None:

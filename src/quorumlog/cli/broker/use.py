@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Queue, Server, Topic
+from quorumlog.cli.broker.failover import failover_row, say_failover
 from quorumlog.cli.broker.message_rows import message_line, message_row
+from quorumlog.cli.broker.replicas import replica_row, say_replica
 from quorumlog.cli.options import Json, Timeout, time_ms_of
 from quorumlog.cli.output import print_json, say, spoken_size
 from quorumlog.errors import ConfigError
@@ -158,11 +160,23 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
     Example: quorumlog broker status --server 127.0.0.1:10911
     """
     from quorumlog.broker import connect
+    from quorumlog.broker.errors import NotReplicated
+    from quorumlog.errors import OutcomeUnknown
 
     with connect(server, timeout_ms=int(timeout * 1000)) as broker:
         state, queues = broker.status(), broker.queues()
+        try:
+            replica = broker.replica()
+        except (NotReplicated, OutcomeUnknown):  # OutcomeUnknown: an older broker does not know the word
+            replica = None
+        try:
+            failover = broker.failover()
+        except (NotReplicated, OutcomeUnknown):
+            failover = None
     if json:
         row = {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
+        row["replica"] = None if replica is None else replica_row(replica)
+        row["failover"] = None if failover is None else failover_row(failover)
         print_json({**row, "queue_rows": [each._asdict() for each in queues]})
         return
     held = state.max_offset - state.min_offset
@@ -172,6 +186,10 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
         f" {state.flushed_offset}, shown up to {state.confirm_offset},"
         f" {spoken_size(state.dispatch_behind_bytes)} not dispatched yet"
     )
+    if replica is not None:
+        say_replica(replica)
+    if failover is not None:
+        say_failover(failover)
     for queue in queues:
         first, stop = queue.min_offset, queue.max_offset
         say(f"  {queue.topic} queue {queue.queue_id}: {stop - first} messages, {first} to {stop}")

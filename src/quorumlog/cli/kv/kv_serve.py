@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorumlog.cli.options import named_path
 from quorumlog.cli.run.choices import LogLevel
 from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.server.applications.doors import Door
 
 
 class EngineName(StrEnum):
@@ -69,6 +73,25 @@ def serve(
             "--auto-compaction", help="History ends after so many seconds; 0: it does not.", min=0.0
         ),
     ] = 3600.0,
+    etcd_gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--etcd-gateway",
+            help="Also speak the part of etcd's JSON gateway that Patroni uses, on this port of the host"
+            " of --listen (extra `etcd-gateway`).",
+            metavar="PORT|HOST:PORT",
+            show_default=False,
+        ),
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the stores of all members listen: the gateway asks whichever leads.",
+            envvar="QUORUMLOG_KV_SERVERS",
+            metavar="LIST",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="What goes to standard error.")
     ] = LogLevel.INFO,
@@ -80,11 +103,14 @@ def serve(
     \b
         quorumlog kv serve --id n0 --data-dir /var/lib/quorumlog \\
           --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911 --listen 10.0.0.1:20921
+
+    \b
+    For Patroni, add --etcd-gateway 2379 --servers 10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921
     """
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
-    from quorumlog.kv.door.embedded import door_of
+    from quorumlog.kv.door.embedded import door_of, gateway_of
     from quorumlog.kv.service.service import StoreOptions
 
     refuse_optimised_python()
@@ -100,5 +126,11 @@ def serve(
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
     log_to_stderr(log_level)
     options = StoreOptions(auto_compaction * 1000, quota_mib * MIB)
-    door = door_of(server_config.groups[0], listen, engine.value, options)
-    run_member(ServingMember(server_config, path, given, doors=[door]))
+    group = server_config.groups[0]
+    doors: list[Door] = []
+    if etcd_gateway is not None:
+        address = etcd_gateway if ":" in etcd_gateway else f"{listen.rpartition(':')[0]}:{etcd_gateway}"
+        doors.append(gateway_of(group, address, servers or ""))
+        options = replace(options, etcd_gateway=f"http://{address}")
+    doors.append(door_of(group, listen, engine.value, options))
+    run_member(ServingMember(server_config, path, given, doors=doors))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
 STOP_S = 5.0
+CANNOT_RUN = 127
+SIGNALLED = 128
+"""And the number of the signal: what a shell makes of a command that was ended by one."""
 
 Command = Annotated[
     list[str] | None,
@@ -115,6 +118,7 @@ def elect(
         if value is None:
             leader = kv.leader(name)
             if leader is None:
+                note(f"nobody leads {name}: give a VALUE to be a candidate")
                 raise typer.Exit(EXIT_REFUSED)
             print_json(row_of(leader)) if json else print_bytes(leader.value)
             return
@@ -129,7 +133,7 @@ def _announce(held: Lock | Election, *, json: bool) -> None:
 
 
 def _run_while(held: Lock | Election, command: list[str] | None) -> int:
-    """The status of the command; it ends once the lock may be lost."""
+    """The status of the command, as a shell has it; it ends once the lock may be lost."""
     if not command:
         lost = threading.Event()
         while held.is_held:
@@ -137,10 +141,15 @@ def _run_while(held: Lock | Election, command: list[str] | None) -> int:
         note("the lock may be lost")
         return EXIT_REFUSED
     environment = {**os.environ, TOKEN_VARIABLE: str(held.token)}
-    process = subprocess.Popen(command, env=environment)
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        note(f"{command[0]} cannot be run: {error.strerror}")
+        return CANNOT_RUN
     while True:
         try:
-            return process.wait(0.1)
+            status = process.wait(0.1)
+            return status if status >= 0 else SIGNALLED - status
         except subprocess.TimeoutExpired:
             if held.is_held:
                 continue

@@ -39,6 +39,8 @@ class _Connection(asyncio.BufferedProtocol):
         if frames:
             self._io._protocol.frames_received(self._link, frames, now_ms())
             self._io._carry_out()
+        else:
+            self._io._protocol.bytes_received(self._link, now_ms())
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = system_reason_of(exc) if isinstance(exc, OSError) else "closed by the server"

@@ -287,6 +287,8 @@ class IoThread:
             self._last_traffic_ms = now
             if frames:
                 self._protocol.frames_received(connection.link, frames, now)
+            else:
+                self._protocol.bytes_received(connection.link, now)
             if reason:
                 self._protocol.link_lost(connection.link, reason, now)
             writable = self._carry_out(self._protocol.take_work())

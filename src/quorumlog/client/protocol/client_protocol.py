@@ -209,6 +209,10 @@ class ClientProtocol:
             assert link.state is not LinkState.CLOSED, link.address
             self._drop(link, f"protocol violation: {violation}")
 
+    def bytes_received(self, link: Link, now_ms: float) -> None:
+        """Part of a frame: the server is not silent."""
+        link.last_received_ms = now_ms
+
     def take_work(self) -> Work:
         links, requests, leader = self._links, self._requests, self.view.leader
         if leader is not None and leader.address != self._told_leader:

@@ -125,6 +125,9 @@ class Request:
     response: AnyClientMessage | None = None
     response_batch: EntryBatch | None = None
     error: LedgerError | None = None
+    counts_progress: bool = False
+    """Its time-out begins again with each byte that its connection brings: of several answers on their
+    way over a slow one, the last is not late because of those in front of it."""
     answered_on: Link | None = None
     """Where the last answer or refusal came from."""
 
@@ -139,6 +142,13 @@ class Request:
     def is_repeatable(self) -> bool:
         """It changes nothing, or the same once more: a lost connection does not decide its outcome."""
         return isinstance(self.message, _REPEATABLE)
+
+    def is_late(self, link: Link, now_ms: float) -> bool:
+        """SENT on `link`."""
+        deadline_ms = self.deadline_ms
+        if self.counts_progress:
+            deadline_ms = max(deadline_ms, link.last_received_ms + self.deadline_ms - self.submitted_ms)
+        return deadline_ms <= now_ms
 
     @property
     def is_done(self) -> bool:

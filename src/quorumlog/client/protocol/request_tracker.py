@@ -326,7 +326,7 @@ class RequestTracker:
         if self.session is not None:
             self.session.expire(self._too_late)
         for link in self._links.all():
-            late = [i for i, r in link.pending.items() if r.deadline_ms <= self.now_ms]
+            late = [i for i, r in link.pending.items() if r.is_late(link, self.now_ms)]
             for request_id in late:
                 request = link.pending.pop(request_id)
                 after = f"{link.address} did not answer within {self._waited(request)}"

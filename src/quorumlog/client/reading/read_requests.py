@@ -92,7 +92,8 @@ class ReadRequests:
                 to_end=message.to_end,
                 promise=promise,
             )
-        return request_of(message, target, self._timeout_ms + message.wait_ms)
+        timeout_ms = self._timeout_ms + message.wait_ms
+        return request_of(message, target, timeout_ms, counts_progress=True)
 
     def _substitute(self, message: ReadRequest, tried: set[str]) -> Request | None:
         address = self._protocol.view.untried_address(tried)
@@ -100,7 +101,7 @@ class ReadRequests:
             return None
         timeout_ms = min(self._timeout_ms, SUBSTITUTE_TIMEOUT_MS)
         target = RequestTarget(TargetKind.ADDRESS, address)
-        return request_of(message, target, timeout_ms + message.wait_ms)
+        return request_of(message, target, timeout_ms + message.wait_ms, counts_progress=True)
 
     def end(self, choice: ReadChoice, timeout_ms: float) -> Verb[Freshness]:
         """Where the log ends, as it was chosen, and how old that may be."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import uvloop
 
@@ -17,6 +17,9 @@ from quorumlog.kv.client.values import Codec
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.server import LedgerServer
+
+if TYPE_CHECKING:
+    from quorumlog.kv.gateway.gateway import EtcdGateway
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -112,3 +115,14 @@ def door_of(
         ) from None
     path = Path(config.data_dir) / FOLDER
     return KeyValueDoor(listen, group=config.group, options=options, engine=lambda: RocksEngine(path))
+
+
+def gateway_of(config: GroupConfig, listen: str, servers: str) -> EtcdGateway:
+    """Raises ConfigError."""
+    try:
+        from quorumlog.kv.gateway.gateway import EtcdGateway
+    except ImportError as error:
+        raise ConfigError(
+            f"the gateway needs the package h11 ({error}): pip install 'quorumlog[etcd-gateway]'"
+        ) from None
+    return EtcdGateway(listen, servers, config.member_id, config.group)

@@ -57,6 +57,8 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
     cluster_id: str = ""
     member_id: str = ""
     election_timeout_ms: int = 0
+    etcd_gateway: str = ""
+    """URL of this member's gateway for clients of etcd, if it has one."""
 
 
 class Watch(msgspec.Struct, frozen=True, array_like=True):

@@ -48,6 +48,8 @@ class StoreOptions:
     """History older than that ends; 0: it does not end by itself."""
     quota_bytes: int = 8 << 30
     """Above it puts are refused, while deletions and compaction go on."""
+    etcd_gateway: str = ""
+    """URL of this member's gateway, for who asks which there are."""
 
 
 _hello = msgspec.msgpack.Decoder(Hello).decode
@@ -128,7 +130,7 @@ class KeyValueService:
             return
         config = member.node().config
         timeout_ms = config.consensus.election_timeout_ms
-        welcome = Welcome(1, cluster_id, config.member_id, timeout_ms)
+        welcome = Welcome(1, cluster_id, config.member_id, timeout_ms, self._options.etcd_gateway)
         session.send(frame(number, Kind.WELCOME, encode(welcome)))
 
     # ---------------------------------------------------------------- commands and reads

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 
 from quorumlog.kv.simulated.store_run import run_store
 
 
 def main(first: int = 1, stop: int = 101) -> int:
     failed = 0
+    counts: Counter[str] = Counter()
     for seed in range(first, stop):
-        failure = run_store(seed).failure
-        if failure:
+        result = run_store(seed)
+        counts += result.counts
+        if result.failure:
             failed += 1
-            print(f"seed {seed} has failed:\n{failure}")
-    print(f"{stop - first} seeds, {failed} have failed")
+            print(f"seed {seed} has failed:\n{result.failure}")
+    keys, undecided = counts["store: keys checked"], counts["store: keys undecided"]
+    print(f"{stop - first} seeds, {failed} have failed; {keys} keys checked, {undecided} undecided")
     return 1 if failed else 0
 
 

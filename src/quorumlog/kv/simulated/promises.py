@@ -14,16 +14,20 @@ from quorumlog.sim.checkers.checker import Violation
 MOST_STEPS = 300_000
 
 
-def check_all(histories: Histories, keyspace: Keyspace) -> None:
-    """`keyspace`: of a member that has applied everything. Raises Violation."""
-    check_keys(histories)
+def check_all(histories: Histories, keyspace: Keyspace) -> list[bytes]:
+    """`keyspace`: of a member that has applied everything. Gives the keys that could not be decided.
+    Raises Violation."""
+    undecided = check_keys(histories)
     check_watches(histories, keyspace)
     check_leases(histories)
     check_locks(histories)
+    return undecided
 
 
-def check_keys(histories: Histories) -> None:
-    """Operations on each key happened one after the other, between call and return."""
+def check_keys(histories: Histories) -> list[bytes]:
+    """Operations on each key happened one after the other, between call and return. Gives the keys of
+    which that could not be told in `MOST_STEPS`."""
+    undecided = []
     for key, history in histories.of_key.items():
         told = settled(history)
         # What nobody saw may never have happened: without it there is less to search.
@@ -36,6 +40,9 @@ def check_keys(histories: Histories) -> None:
                 break
         if found is False:
             raise Violation(f"the {len(history)} operations on {key!r} are not linearizable")
+        if found is None:
+            undecided.append(key)
+    return undecided
 
 
 def settled(history: list[Happened]) -> list[Happened]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from quorumlog.consensus.ready import Role
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.simulated.histories import Histories
+from quorumlog.kv.simulated.linearizability import Happened
 from quorumlog.kv.simulated.promises import check_all
 from quorumlog.kv.simulated.sim_clients import SimStoreClient
 from quorumlog.kv.simulated.sim_sessions import DoorsOpen, SimDoors
@@ -34,6 +35,8 @@ class StoreRunResult:
     """Empty, or what was violated, with the place."""
     counts: Counter[str] = field(default_factory=Counter)
     trace_hash: int = 0
+    of_key: Mapping[bytes, list[Happened]] = field(default_factory=dict)
+    """What clients saw of each key."""
 
 
 class SimStores(NamedTuple):
@@ -45,8 +48,11 @@ class SimStores(NamedTuple):
 
     def check(self) -> None:
         """Of a cluster that is whole. Raises Violation."""
+        counts = self.cluster.trace.counts
         leaders = [m for m in self.cluster.members if m.node.raft.role is Role.LEADER]
-        check_all(self.histories, self.doors.machines[leaders[0].member_id].keyspace)
+        undecided = check_all(self.histories, self.doors.machines[leaders[0].member_id].keyspace)
+        counts["store: keys checked"] += len(self.histories.of_key)
+        counts["store: keys undecided"] += len(undecided)
 
 
 def made_stores(seed: int, faults: Sequence[str] = ()) -> SimStores:
@@ -89,6 +95,7 @@ def run_store(
     try:
         stores = made_stores(seed, faults)
         cluster = stores.cluster
+        result.of_key = stores.histories.of_key
         result.counts = cluster.trace.counts
         clients = [
             SimStoreClient(stores.doors, stores.histories, f"c{number}") for number in range(CLIENTS)

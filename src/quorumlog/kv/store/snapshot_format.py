@@ -19,7 +19,15 @@ import msgspec
 
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kv.requests.operations import decode_key_value, encode
-from quorumlog.kv.store.engine import CHANGE, CHANGES, CURRENT, OLDER, EngineView, older_key
+from quorumlog.kv.store.engine import (
+    CHANGE,
+    CHANGES,
+    CURRENT,
+    NUMBER,
+    OLDER,
+    EngineView,
+    older_key,
+)
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
 
@@ -29,6 +37,8 @@ SLICE_BYTES = 1 << 20
 """Written at once, at most and at least one item; a member that saves goes on applying between."""
 
 Item = tuple[bytes, bytes]
+_BEHIND_ALL = b"\xff" * (NUMBER.size + 1)
+"""In the place of a revision."""
 
 _head = msgspec.msgpack.Decoder(tuple[int, int, int])
 _lease = msgspec.msgpack.Decoder(tuple[int, int, int])
@@ -43,14 +53,14 @@ def save_slices(
     revision, compacted = keyspace.revision, keyspace.compacted
     keyspace.engine.commit(None)  # what sweeping has left to be written
     with keyspace.engine.pinned() as pinned:
-        slices = partial(_slices, pinned, slice_items)
+        slices = partial(_slices, pinned, slice_items, revision)
         _write(writer, [encode((FORMAT, revision, compacted))])
         _end(writer)
         _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
         _end(writer)
         # Where nothing is pinned, a key that changes meanwhile moves from the current to the older ones:
         # it is never out of sight.
-        for values in slices(CURRENT):
+        for values, _ in slices(CURRENT):
             _write(writer, [each for _, each in values if _mod_revision(each) <= revision])
             yield
         _end(writer)
@@ -58,31 +68,47 @@ def save_slices(
             _write(writer, kept)
             yield
         _end(writer)
-        for values in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
+        for values, _ in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
             _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
             yield
         _end(writer)
 
 
 def _slices(
-    pinned: EngineView, items: int, space: int, start: bytes = b"", stop: bytes | None = None
-) -> Iterator[list[Item]]:
-    while True:
+    pinned: EngineView,
+    items: int,
+    revision: int,
+    space: int,
+    start: bytes = b"",
+    stop: bytes | None = None,
+) -> Iterator[tuple[list[Item], bool]]:
+    """(items, whether they are the last). What is newer than `revision` does not count, and of the newer
+    versions of a key only the first is told: writers cannot keep a save from its end."""
+    is_last = False
+    while not is_last:
         values: list[Item] = []
-        size_bytes = 0
-        for each in pinned.scan(space, start, stop):
-            values.append(each)
-            size_bytes += len(each[1])
-            if len(values) >= items or size_bytes >= SLICE_BYTES:
-                break
-        if not values:
-            return
-        yield values
-        start = values[-1][0] + b"\0"
+        counted = size_bytes = 0
+        while not is_last and counted < items and size_bytes < SLICE_BYTES:
+            is_last = True
+            for each in pinned.scan(space, start, stop):
+                values.append(each)
+                start = each[0] + b"\0"
+                if space != CHANGES and _mod_revision(each[1]) > revision:
+                    if space == CURRENT:
+                        continue
+                    start = each[0][: -NUMBER.size] + _BEHIND_ALL
+                    is_last = False
+                    break
+                counted += 1
+                size_bytes += len(each[1])
+                if counted >= items or size_bytes >= SLICE_BYTES:
+                    is_last = False
+                    break
+        yield values, is_last
 
 
 def _older_slices(
-    pinned: EngineView, slices: Iterator[list[Item]], revision: int, compacted: int
+    pinned: EngineView, slices: Iterator[tuple[list[Item], bool]], revision: int, compacted: int
 ) -> Iterator[list[bytes]]:
     def stays(stored: bytes, behind: bytes | None) -> bool:
         kv = decode_key_value(stored)
@@ -98,11 +124,13 @@ def _older_slices(
         return follows.mod_revision > compacted
 
     held: list[Item] = []  # what follows it comes with the next slice
-    for values in slices:
+    for values, is_last in slices:
         values = [*held, *values]
         held = values[-1:]
-        yield [each for (_, each), (_, behind) in pairwise(values) if stays(each, behind)]
-    yield [each for _, each in held if stays(each, None)]
+        kept = [each for (_, each), (_, behind) in pairwise(values) if stays(each, behind)]
+        if is_last:
+            kept += [each for _, each in held if stays(each, None)]
+        yield kept
 
 
 def _mod_revision(stored: bytes) -> int:

@@ -25,6 +25,7 @@ from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver,
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.entry_filler import EntryFiller
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
@@ -91,6 +92,11 @@ class StateMachineCaller:
         """`transfer`: `LedgerNode.transfer`."""
         self._member = member
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
+        self._fillers: dict[str, EntryFiller] = {
+            name: filler
+            for name, factory in factories.items()
+            if (filler := getattr(factory, "filler", None)) is not None
+        }
         self._drivers = {
             name: MachineDriver(
                 name,
@@ -200,11 +206,13 @@ class StateMachineCaller:
         place: SessionPlace | None = None,
     ) -> Done:
         """Give the entries of an append to a machine, or to none (""): returns who is to be told of its
-        outcome. Raises UnknownMachine, LeaderNotReady, PendingFull."""
+        outcome. Raises UnknownMachine, LeaderNotReady, PendingFull, what the machine's filler raises."""
         if not machine:
             batch.set_channel(0)
             return done
         batch.set_channel(self._channel_of(machine))
+        if machine in self._fillers:
+            self._fillers[machine].check(batch)
         driver, results = self._drivers[machine], self._drivers[machine].results
 
         def committed(outcome: AppendOutcome) -> None:
@@ -216,6 +224,9 @@ class StateMachineCaller:
                 done(outcome)
 
         return committed
+
+    def filler_of(self, machine: str) -> EntryFiller | None:
+        return self._fillers.get(machine)
 
     def _channel_of(self, name: str) -> int:
         driver = self._driver(name)

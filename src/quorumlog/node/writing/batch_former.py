@@ -7,6 +7,8 @@ writers are at work, the batch also waits as long as every further look at the s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
@@ -24,7 +26,7 @@ from quorumlog.errors import (
 )
 from quorumlog.header_array import Int64Array
 from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
-from quorumlog.node.pending_appends import PendingAppends
+from quorumlog.node.pending_appends import PendingAppend, PendingAppends
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
@@ -56,6 +58,7 @@ class BatchFormer:
         conditions: AppendConditions,
         sessions: ProducerSessions,
         time_marks: TimeMarks,
+        wall_clock_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._raft = raft
@@ -67,6 +70,7 @@ class BatchFormer:
         self._conditions = conditions
         self._sessions = sessions
         self._time_marks = time_marks
+        self._wall_clock_ms = wall_clock_ms
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
@@ -187,6 +191,7 @@ class BatchFormer:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
+        self._fill(appends, batch, len(in_front), first, positions)
         has_controls = bool(in_front) or any(append.lead is not None for append in appends)
         self._writer.promised.append(Promised(first.index, batch, positions, has_controls))
         first_data = EntryId(first.index + len(in_front), first.term)
@@ -194,6 +199,31 @@ class BatchFormer:
         self._conditions.proposed(first_data, batch.count - len(in_front))
         self._conditions.refuse(unmet)
         self._sessions.answer(judged)
+
+    def _fill(
+        self,
+        appends: Sequence[PendingAppend],
+        batch: EntryBatch,
+        in_front: int,
+        first: EntryId,
+        positions: Int64Array,
+    ) -> None:
+        """`batch` holds the entries of all these, `in_front` others before them."""
+        start = in_front
+        for append in appends:
+            assert append.batch is not None
+            start += append.lead is not None
+            stop = start + append.batch.count
+            if append.filler is not None:
+                filled = append.filler.fill(
+                    batch.slice(start, stop),
+                    EntryId(first.index + start, first.term),
+                    positions[start:stop],
+                    self._wall_clock_ms(),
+                )
+                if append.filled is not None:
+                    append.filled(filled)
+            start = stop
 
     def propose_control(self, body: ControlBody) -> EntryId:
         """Propose a control entry, behind all that is proposed already; the log's state says what comes

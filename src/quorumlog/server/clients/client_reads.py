@@ -116,8 +116,8 @@ class ClientReads:
             return
         self._is_starting_reads = True
         while self._reads and not self._is_reading and not self._connection.closed:
-            if self._connection.unsent_bytes >= WRITE_BUFFER_BYTES:
-                break  # `writable` goes on
+            if self._connection.unsent_bytes > WRITE_BUFFER_BYTES:
+                break  # `writable` goes on, above the same bytes
             read = self._reads.popleft()
             self._is_reading = True
             read.driver.reads.read(

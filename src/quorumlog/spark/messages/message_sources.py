@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +14,9 @@ from pyspark.sql.datasource import InputPartition
 
 from quorumlog.broker.client.blocking_broker_client import connect
 from quorumlog.broker.commit_log.log_recovery import LogEnd, first_time_ms
+from quorumlog.broker.message_store import COMMIT_LOG_NAME
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.offline_ledger import OfflineLedger, ledger_folder
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.spark.messages.message_options import MessageOptions
@@ -36,7 +39,12 @@ class MessageSource(Protocol):
 
 
 def source_of(options: MessageOptions) -> MessageSource:
-    return StoreDirectorySource(options) if options.path else BrokerSource(options)
+    if not options.path:
+        return BrokerSource(options)
+    is_classic = (Path(options.path) / COMMIT_LOG_NAME).exists()
+    if not is_classic and ledger_folder(options.path) is not None:
+        return LedgerDirectorySource(options)
+    return StoreDirectorySource(options)
 
 
 def _wanted(options: MessageOptions, records: RecordBatch) -> RecordBatch:
@@ -117,6 +125,29 @@ class StoreDirectorySource:
                     path=store.files.path_of(end.position),
                     position=end.position,
                 )
+
+
+class LedgerDirectorySource:
+    """A member's directory, or a Java broker's in DLedger mode: committed entries by their index."""
+
+    def __init__(self, options: MessageOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[MessagePartition]:
+        with OfflineLedger(self._options.path) as ledger:
+            step = self._options.partition_records
+            stop = ledger.stop_index
+            return [
+                MessagePartition(at, min(at + step, stop))
+                for at in range(ledger.first_index, stop, step)
+            ]
+
+    def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
+        with OfflineLedger(self._options.path) as ledger:
+            for found in ledger.batches(partition.first, partition.stop):
+                wanted = _wanted(self._options, found.records)
+                if len(wanted):
+                    yield wanted
 
 
 class BrokerSource:

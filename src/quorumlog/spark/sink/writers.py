@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from quorumlog.batch import EntryBatch
 from quorumlog.config import staging_name
 from quorumlog.errors import ConfigError, UnknownGroup
+from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sink.row_bodies import RowBodies
 from quorumlog.spark.sink.sink_options import SinkOptions
 from quorumlog.spark.sources.server_source import shared_client
@@ -109,6 +110,7 @@ def refuse_overwrite(overwrite: bool) -> None:
 
 
 class LedgerBatchWriter(DataSourceArrowWriter):
+    @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         """Beside the driver, once a write. Raises ConfigError, SinkRefused, or what the groups raise."""
         refuse_overwrite(overwrite)
@@ -120,13 +122,16 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         newest = begun(options, self._producer)
         check_query(newest, "", options.rules, self._producer)
 
+    @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         return staged(self._options, self._bodies, "", iterator)
 
+    @in_short
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         batch_id = max(self._options.batch_id, 0)
         committed(self._options, self._producer, batch_id, messages, forgets=self._forgets)
 
+    @in_short
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What is staged goes by retention. The commit may have come to its end all the same."""
         if self._forgets:
@@ -136,6 +141,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):
+    @in_short
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         """Beside the driver, for the tasks of each micro-batch and for its commit; raises as above."""
         refuse_overwrite(overwrite)
@@ -144,6 +150,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         self._bodies = RowBodies(schema, options)
         self._newest = begun(options, options.producer_id)
 
+    @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         query_id = _task().getLocalProperty(QUERY_ID_PROPERTY)
         if not query_id:
@@ -154,9 +161,11 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         check_query(self._newest, query_id, self._options.rules, self._options.producer_id)
         return staged(self._options, self._bodies, query_id, iterator)
 
+    @in_short
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         committed(self._options, self._options.producer_id, batchId, messages)
 
+    @in_short
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """See `LedgerBatchWriter.abort`."""
 

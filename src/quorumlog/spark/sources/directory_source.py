@@ -6,7 +6,7 @@ It is opened as at a start, beside the driver and again in each task; nothing in
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 
 from quorumlog.batch import EntryBatch
@@ -68,9 +68,9 @@ class DirectorySource:
     def readers(self) -> Readers:
         return NO_READERS
 
-    def point_of(self, index: int) -> EntryPoint:
-        header = self._reader.header_at(index)
-        return EntryPoint(header.pos, header.chain_crc)
+    def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
+        headers = map(self._reader.header_at, indices)
+        return [EntryPoint(header.pos, header.chain_crc) for header in headers]
 
     def time_ms_at(self, index: int) -> int:
         return StoredMarks(OsDisk(), self._reader).time_ms_at(index)

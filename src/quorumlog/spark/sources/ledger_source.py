@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from quorumlog.batch import EntryBatch
@@ -22,8 +22,8 @@ class LedgerSource(Protocol):
     def readers(self) -> Readers:
         """As they were when `bounds` was asked."""
 
-    def point_of(self, index: int) -> EntryPoint:
-        """An entry within the bounds, or the one just below the planned range if it is held."""
+    def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
+        """Of entries within the bounds, or of the one just below the planned range if it is held."""
 
     def time_ms_at(self, index: int) -> int:
         """What the last time mark at or in front of a committed entry says, in milliseconds since 1970;

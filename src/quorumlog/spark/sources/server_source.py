@@ -8,12 +8,15 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, MemberStatusRow, leader_of
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS
+from quorumlog.config import MIB
 from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
@@ -32,6 +35,12 @@ MEMBER_TIMEOUT_MS = 2000
 """For one request, before another member is asked. Too short costs a detour, no rows."""
 _AVOID_S = 10.0
 """For so long a member that did not answer is asked last."""
+_ASKED_AT_ONCE = 8
+"""Threads of a plan that ask for entries."""
+_FEW = 2
+"""A task asks for no more, one after the other."""
+_BYTES_IN_FLIGHT = 64 * MIB
+"""That all tasks of a machine together have asked for; one batch each at least."""
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
 
@@ -48,11 +57,20 @@ def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
     return Readers(followers, others, servers) if followers else Readers(others, servers=servers)
 
 
+def batches_in_flight(options: LedgerOptions) -> int:
+    """Of one task, of which each core runs one. What is asked for has to come before anything else does:
+    a task that ends early, and whoever uses the connection next, wait for all of it."""
+    share = _BYTES_IN_FLIGHT // (os.cpu_count() or 1) // options.batch_bytes
+    return max(min(options.batches_ahead, share), 1)
+
+
 class ServerSource:
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
         self._group = options.served_group
-        self._client, self._failures = shared_client(options.servers, self._group)
+        self._client, self._failures = shared_client(
+            options.servers, self._group, min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+        )
         self._readers = NO_READERS
         stated = (options.starting_offsets, options.ending_offsets)
         offsets = [o.get(self._group, 0) if isinstance(o, dict) else o for o in stated]
@@ -64,7 +82,7 @@ class ServerSource:
         """See docs/spark.md, readConsistency. Raises Unreachable after `timeoutMs`, UnknownGroup."""
         deadline = self._deadline()
         reached = max(reached, self._stated)
-        rows = self._client.status()
+        rows = self._status(deadline)
         if not any(row.reachable for row in rows):
             self._check_group_is_served()
         while True:
@@ -81,7 +99,11 @@ class ServerSource:
                     f" {self._options.timeout_ms} ms (option timeoutMs): {found}"
                 )
             time.sleep(_PAUSE_S)
-            rows = self._client.status()
+            rows = self._status(deadline)
+
+    def _status(self, deadline: float) -> list[MemberStatusRow]:
+        left_ms = (deadline - time.monotonic()) * 1000
+        return self._client.status(timeout_ms=max(1.0, min(left_ms, STATUS_TIMEOUT_MS)))
 
     def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
         if self._options.read_consistency in (READ_INDEX, COMMIT_INDEX):
@@ -138,19 +160,40 @@ class ServerSource:
     def readers(self) -> Readers:
         return self._readers
 
-    def point_of(self, index: int) -> EntryPoint:
-        """As the leader has it, or whoever else can tell."""
-        error: Exception | None = None
-        for member in (*self._readers.others, *self._readers.preferred, None):
-            try:
-                batch = next(
-                    self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1)
-                )
-                header = batch.headers()[0]
-                return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
-            except (LedgerError, ProtocolViolation) as failure:
-                error = failure
-        raise Unreachable(f"no member gives entry {index} of group {self._group!r}: {error}") from error
+    def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
+        """As the leader has them, or whoever else can tell. Raises Unreachable after `timeoutMs`,
+        IndexOutOfRange of an entry that nobody holds any more."""
+        deadline = self._deadline()
+        if len(indices) <= _FEW:
+            return [self._point_of(index, deadline) for index in indices]
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as threads:
+            return list(threads.map(lambda index: self._point_of(index, deadline), indices))
+
+    def _point_of(self, index: int, deadline: float) -> EntryPoint:
+        members = [*self._readers.others, *self._readers.preferred] or ["any"]  # a task has no plan
+        while True:
+            errors: list[Exception] = []
+            for member in (*sorted(members, key=self._failed_lately), None):
+                try:
+                    batch = next(
+                        self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1)
+                    )
+                    header = batch.headers()[0]
+                    return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
+                except (LedgerError, ProtocolViolation) as failure:
+                    errors.append(failure)
+                    self._note_failure(member, failure)
+                if time.monotonic() >= deadline:
+                    break
+            gone = [each for each in errors if isinstance(each, IndexOutOfRange)]
+            if len(gone) == len(errors):
+                raise gone[0]
+            if time.monotonic() >= deadline:
+                raise Unreachable(
+                    f"no member gives entry {index} of group {self._group!r} within"
+                    f" {self._options.timeout_ms} ms (option timeoutMs): {errors[-1]}"
+                ) from errors[-1]
+            time.sleep(_PAUSE_S)
 
     def time_ms_at(self, index: int) -> int:
         """Of whoever leads, or of any member that holds the entry. Raises Unreachable after
@@ -221,7 +264,7 @@ class ServerSource:
             check.partition.stop_index,
             from_member=member,
             batch_bytes=self._options.batch_bytes,
-            prefetch=max(self._options.batches_ahead, 1),
+            prefetch=batches_in_flight(self._options),
         )
         for batch in batches:
             check.accept(batch, _name_of(member))
@@ -286,16 +329,16 @@ class SharedClient(NamedTuple):
     failures: dict[str, float]
 
 
-_shared: dict[tuple[int, str, str], SharedClient] = {}
+_shared: dict[tuple[int, str, str, int], SharedClient] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_client(servers: str, group: str) -> SharedClient:
+def shared_client(servers: str, group: str, timeout_ms: int = MEMBER_TIMEOUT_MS) -> SharedClient:
     """The one of this process: Spark forks its workers, and a client's thread does not survive that."""
-    key = (os.getpid(), servers, group)
+    key = (os.getpid(), servers, group, timeout_ms)
     with _shared_lock:
         shared = _shared.get(key)
         if shared is None:
-            client = LedgerClient(servers, group=group, timeout_ms=MEMBER_TIMEOUT_MS)
+            client = LedgerClient(servers, group=group, timeout_ms=timeout_ms)
             shared = _shared[key] = SharedClient(client, {})
         return shared

@@ -5,7 +5,7 @@ across the seam as it does between two members.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -73,8 +73,8 @@ class UnionSource:
         index = min(self._archive.stop_index, live.stop_index) - 1
         if index < max(live.begin_index, self._archive.begin_index):
             return
-        ours, theirs = self._archive.point_of(index)[1], self._live.point_of(index).chain
-        if ours != theirs:
+        [theirs] = self._live.points_of([index])
+        if self._archive.point_of(index)[1] != theirs.chain:
             raise ConfigError(
                 f"option archive: {self._archive.path} is of another log: entry {index} is another one"
                 " there. quorumlog pipeline audit says where they part"
@@ -86,10 +86,16 @@ class UnionSource:
     def _is_archived(self, index: int) -> bool:
         return self._archive.begin_index <= index < self._archive.stop_index
 
-    def point_of(self, index: int) -> EntryPoint:
-        if self._is_archived(index):
-            return EntryPoint(*self._archive.point_of(index))
-        return self._live.point_of(index)
+    def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
+        points = {
+            index: EntryPoint(*self._archive.point_of(index))
+            for index in indices
+            if self._is_archived(index)
+        }
+        live = [index for index in indices if index not in points]
+        if live:
+            points.update(zip(live, self._live.points_of(live), strict=True))
+        return [points[index] for index in indices]
 
     def time_ms_at(self, index: int) -> int:
         source = self._archive if self._is_archived(index) else self._live

@@ -49,8 +49,9 @@ def decode_start(payload: bytes) -> LogStart:
     (size,) = _SIZE.unpack_from(payload)
     start = msgspec.msgpack.decode(payload[_SIZE.size : _SIZE.size + size], type=LogStart)
     point = start.point
-    # An installed log may begin at index 0.
-    if point != LOG_ORIGIN and min(point.index, point.term, point.chain, point.position) < 0:
+    # An installed log may begin at index 0, and one that took over what was there before at a position.
+    is_origin = point.index == LOG_ORIGIN.index and point.position >= 0
+    if not is_origin and min(point.index, point.term, point.chain, point.position) < 0:
         raise ValueError(f"no entry can be {point}")
     return start
 

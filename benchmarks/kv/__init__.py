@@ -1,0 +1,1 @@
+"""The key-value store beside etcd: python -m benchmarks.kv."""

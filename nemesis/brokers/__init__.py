@@ -1,0 +1,5 @@
+"""Producers over brokers on a replicated log, whose masters are killed and stopped:
+`python -m nemesis.brokers`.
+
+Read `__main__` (the command, the faults and what must hold).
+"""

@@ -1,0 +1,158 @@
+"""Masters are killed and stopped while producers send; then everything must add up.
+
+    python -m nemesis.brokers [--rounds 10] [--producers 8]
+
+Every acknowledged message lies once in its queue, at the offset that its producer was told, and messages
+of one producer lie in the order in which it sent them. Printed for each fault: how long it took until
+the next message was acknowledged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.broker_cluster import BrokerCluster
+from quorumlog.broker import AsyncBrokerClient, Message, connect, connect_async
+from quorumlog.errors import LedgerError
+
+TOPIC, QUEUES = "t", 4
+FAULTS = ("kill", "stop")
+SETTLE_S = 1.0
+"""Between two faults, so that the member that was away has come back."""
+
+
+@dataclass(slots=True)
+class Sent:
+    acknowledged: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    """(queue, offset) -> body."""
+    unknown: int = 0
+    last_s: float = 0.0
+    """When a message was acknowledged last."""
+    twice: list[str] = field(default_factory=list)
+
+
+async def produce(client: AsyncBrokerClient, number: int, sent: Sent, stop: asyncio.Event) -> None:
+    """Each waits for its answer; what may be stored is not sent again."""
+    count = 0
+    while not stop.is_set():
+        body = b"%d:%d" % (number, count)
+        count += 1
+        try:
+            receipt = await client.send(
+                Message(TOPIC, body, keys=[body.decode()]), queue_id=number % QUEUES
+            )
+        except LedgerError:
+            sent.unknown += 1
+            continue
+        place = receipt.queue_id, receipt.queue_offset
+        if place in sent.acknowledged:
+            sent.twice.append(f"{place}: {sent.acknowledged[place]!r} and {body!r}")
+        sent.acknowledged[place] = body
+        sent.last_s = time.monotonic()
+
+
+async def master_of(cluster: BrokerCluster) -> str:
+    async with connect_async(cluster.servers) as client:
+        address = (await client.status()).master
+    (name,) = [name for name, each in cluster.addresses.items() if each == address]
+    return name
+
+
+async def disturb(cluster: BrokerCluster, fault: str, sent: Sent) -> float:
+    """Seconds from the fault to the next acknowledgement."""
+    name = await master_of(cluster)
+    begin = time.monotonic()
+    if fault == "kill":
+        await asyncio.to_thread(cluster.kill, name)
+    else:
+        cluster.pause(name)
+    while sent.last_s <= begin + 0.005:  # one that was on its way does not count
+        await asyncio.sleep(0.002)
+        if time.monotonic() > begin + 60:
+            raise TimeoutError(f"nothing is acknowledged 60 s after {fault} of {name}")
+    took_s = sent.last_s - begin
+    if fault == "kill":
+        await asyncio.to_thread(cluster.start, name)
+    else:
+        cluster.resume(name)
+    await asyncio.sleep(SETTLE_S)
+    return took_s
+
+
+def violations(cluster: BrokerCluster, sent: Sent) -> list[str]:
+    found = [f"two messages were acknowledged at one place: {each}" for each in sent.twice]
+    held: dict[tuple[int, int], bytes] = {}
+    with connect(cluster.servers) as client:
+        for queue_id in range(QUEUES):
+            offset = 0
+            while pulled := client.pull(TOPIC, queue_id, offset).messages:
+                for message in pulled:
+                    held[queue_id, message.queue_offset] = message.body
+                offset = pulled[-1].queue_offset + 1
+    for place, body in sent.acknowledged.items():
+        if held.get(place) != body:
+            found.append(f"{body!r} was acknowledged at {place}, where {held.get(place)!r} lies")
+    bodies = list(held.values())
+    if len(set(bodies)) < len(bodies):
+        found.append(f"{len(bodies) - len(set(bodies))} messages lie there twice")
+    last: dict[bytes, int] = {}
+    for _, body in sorted(held.items()):
+        producer, _, count = body.partition(b":")
+        if int(count) <= last.get(producer, -1):
+            found.append(f"{body!r} lies behind {last[producer]} of its producer")
+        last[producer] = int(count)
+    return found
+
+
+async def run(
+    cluster: BrokerCluster, rounds: int, producers: int
+) -> tuple[Sent, list[tuple[str, float]]]:
+    sent, stop = Sent(), asyncio.Event()
+    times: list[tuple[str, float]] = []
+    async with connect_async(cluster.servers) as client:
+        tasks = [asyncio.create_task(produce(client, n, sent, stop)) for n in range(producers)]
+        try:
+            while not sent.acknowledged:
+                await asyncio.sleep(0.01)
+            for number in range(rounds):
+                fault = FAULTS[number % len(FAULTS)]
+                times.append((fault, await disturb(cluster, fault, sent)))
+                print(f"{fault}: {times[-1][1] * 1000:.0f} ms", flush=True)
+        finally:
+            stop.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return sent, times
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m nemesis.brokers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10, help="faults (%(default)s)")
+    parser.add_argument("--producers", type=int, default=8, help="(%(default)s)")
+    options = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="nemesis-brokers-") as folder,
+        BrokerCluster(Path(folder), topics=f"{TOPIC}:{QUEUES}") as cluster,
+    ):
+        sent, times = asyncio.run(run(cluster, options.rounds, options.producers))
+        found = violations(cluster, sent)
+    for fault in FAULTS:
+        of_fault = [seconds for each, seconds in times if each == fault]
+        if of_fault:
+            median, worst = statistics.median(of_fault), max(of_fault)
+            print(f"{fault}: median {median * 1000:.0f} ms, at most {worst * 1000:.0f} ms")
+    print(f"{len(sent.acknowledged)} messages acknowledged, {sent.unknown} outcomes unknown")
+    for each in found[:20]:
+        print(f"VIOLATION: {each}")
+    print("all of them are there, once, in order" if not found else f"{len(found)} violations")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""The command: `python -m nemesis.failover`. Status 0 only if nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.signals import end_as_ctrl_c_does
+
+
+def main(
+    coordinator: Annotated[str, typer.Option(help="etcd or kv.")] = "etcd",
+    rounds: Annotated[int, typer.Option(help="So many faults, one after the other.", min=1)] = 12,
+    seed: Annotated[int | None, typer.Option(help="Decides whom they hit. [default: drawn]")] = None,
+) -> None:
+    """Kill, pause and cut off brokers with a coordinator, and look for what was acknowledged.
+
+    Example: python -m nemesis.failover --coordinator kv --rounds 6
+    """
+    from nemesis.failover.run import run
+
+    end_as_ctrl_c_does()
+    number = random.randrange(1 << 30) if seed is None else seed
+    with tempfile.TemporaryDirectory() as folder:
+        report = run(Path(folder), coordinator, rounds=rounds, seed=number)
+    print(f"seed {number}: {report}")
+    raise typer.Exit(1 if report.lost else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

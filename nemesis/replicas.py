@@ -1,0 +1,196 @@
+"""Master and slaves of the message store under kills, pauses and switches by hand.
+
+    python -m nemesis.replicas --seconds 60 [--seed 1] [--keep DIR]
+
+Three brokers with sync replication and sync flush. Senders send to whoever takes it; an operator
+switches, and lets brokers that come back follow. At the end every broker has the same log, and every
+message that was acknowledged stands in it once. Exit status 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from harness.broker_process import BrokerProcess
+from quorumlog.broker import Message, connect
+from quorumlog.broker.client.switching import Survey, switch
+from quorumlog.broker.errors import SwitchRefused
+from quorumlog.errors import LedgerError
+from quorumlog.server.free_ports import free_ports
+
+SENDERS = 3
+END_S = 90.0
+OPTIONS = ("--flush", "sync", "--option", "mapped_file_size_commit_log=4194304")
+
+
+class Replicas:
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        ports = free_ports(3)
+        self.brokers: dict[str, BrokerProcess] = {}
+        for name, port in zip("abc", ports, strict=True):
+            role = ["slave", "--master", f"127.0.0.1:{ports[0]}"] if self.brokers else ["sync-master"]
+            given = ("--role", *role, "--id", name, "--ha-port", str(port), *OPTIONS)
+            self.brokers[name] = BrokerProcess(folder / name, *given)
+        self.down: set[str] = set(self.brokers)
+        self.acknowledged: list[str] = []
+        self.sent = 0
+        self.stopping = threading.Event()
+        self.counts = {"kill": 0, "pause": 0, "switch": 0, "switch refused": 0}
+
+    def start(self, name: str) -> None:
+        self.brokers[name].start()
+        self.down.discard(name)
+
+    # ---------------------------------------------------------------- load
+
+    def send(self, sender: int) -> None:
+        number, at = 0, 0
+        addresses = [broker.address for broker in self.brokers.values()]
+        while not self.stopping.is_set():
+            with suppress(LedgerError), connect(addresses[at], timeout_ms=4_000) as broker:
+                while not self.stopping.is_set():
+                    name = f"{sender}-{number}"
+                    number += 1
+                    broker.send(Message("t", name.encode().ljust(200)), queue_id=sender % 2)
+                    self.acknowledged.append(name)
+            at = (at + 1) % len(addresses)
+            self.stopping.wait(0.05)
+
+    # ---------------------------------------------------------------- faults and the operator
+
+    def fault(self) -> None:
+        name = self.random.choice(list(self.brokers))
+        if name in self.down:
+            self.start(name)
+            return
+        kind = self.random.choice(("kill", "pause", "switch", "switch"))
+        if kind == "kill" and len(self.down) < 1:
+            self.counts[kind] += 1
+            self.down.add(name)
+            self.brokers[name].kill()
+        elif kind == "pause":
+            self.counts[kind] += 1
+            pid = self.brokers[name].pid
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(self.random.uniform(0.1, 4))
+            os.kill(pid, signal.SIGCONT)
+        elif kind == "switch":
+            self.operate(name)
+
+    def operate(self, to: str) -> None:
+        """Everybody follows the newest master; then another one is tried."""
+        with suppress(LedgerError):
+            self.gather()
+        try:
+            switch(self.brokers[to].address, to, timeout_ms=3_000)
+            self.counts["switch"] += 1
+        except (SwitchRefused, LedgerError) as refused:
+            self.counts["switch refused"] += 1
+            print(f"  no switch to {to}: {refused}", flush=True)
+
+    def gather(self) -> str:
+        """Who missed a switch is told of the newest master; returns its id, or nothing."""
+        living = [name for name in self.brokers if name not in self.down]
+        survey = Survey(self.brokers[living[0]].address, 3_000)
+        try:
+            master = survey.master()
+            for name, answer in list(survey.answers.items()):
+                if master is not None and name != master.id and answer.epoch < master.epoch:
+                    survey.follow(name, master.id, master.epoch)
+            return "" if master is None else master.id
+        finally:
+            survey.close()
+
+    # ---------------------------------------------------------------- the end
+
+    def settle(self) -> str:
+        """The master that all of them follow."""
+        for name in list(self.down):
+            self.start(name)
+        stop_at = time.monotonic() + END_S
+        while time.monotonic() < stop_at:
+            with suppress(LedgerError):
+                master = self.gather()
+                if not master:
+                    for name in self.brokers:
+                        with suppress(SwitchRefused):
+                            switch(self.brokers[name].address, name, timeout_ms=3_000)
+                            break
+                    continue
+                with connect(self.brokers[master].address) as broker:
+                    state = broker.replica()
+                    end = state.max_offset
+                    held = [s for s in state.slaves if s.is_connected and s.flushed_offset == end]
+                    if len(held) == len(self.brokers) - 1 and state.confirm_offset == end:
+                        return master
+            time.sleep(0.1)
+        raise SystemExit("the brokers do not become the same")
+
+    def stored(self, name: str) -> list[str]:
+        found: list[str] = []
+        with connect(self.brokers[name].address) as broker:
+            for queue in broker.queues("t"):
+                at = queue.min_offset
+                while True:
+                    pulled = broker.pull("t", queue.queue_id, at)
+                    if pulled.next_offset == at:
+                        break
+                    found += [message.body.decode().strip() for message in pulled.messages]
+                    at = pulled.next_offset
+        return found
+
+
+def run(folder: Path, seed: int, seconds: float) -> int:
+    replicas = Replicas(folder, seed)
+    with ExitStack() as stack:
+        for broker in replicas.brokers.values():
+            stack.push(broker)
+        for name in replicas.brokers:
+            replicas.start(name)
+        senders = [threading.Thread(target=replicas.send, args=(n,)) for n in range(SENDERS)]
+        for sender in senders:
+            sender.start()
+        stop_at = time.monotonic() + seconds
+        while time.monotonic() < stop_at:
+            time.sleep(replicas.random.uniform(0.5, 3))
+            replicas.fault()
+        replicas.stopping.set()
+        for sender in senders:
+            sender.join()
+        master = replicas.settle()
+        stored = replicas.stored(master)
+        lost = set(replicas.acknowledged) - set(stored)
+        twice = len(stored) - len(set(stored))
+        differing = [name for name in replicas.brokers if replicas.stored(name) != stored]
+    faults = ", ".join(f"{count} {name}" for name, count in replicas.counts.items())
+    print(
+        f"seed {seed}: {len(replicas.acknowledged)} acknowledged, {len(lost)} lost, {twice} twice,"
+        f" {len(stored)} stored; {faults}; brokers that differ: {differing or 'none'}"
+    )
+    return 1 if lost or twice or differing else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="leave the stores in this folder")
+    options = parser.parse_args()
+    if options.keep is not None:
+        sys.exit(run(options.keep, options.seed, options.seconds))
+    with tempfile.TemporaryDirectory(prefix="nemesis-replicas-") as folder:
+        sys.exit(run(Path(folder), options.seed, options.seconds))
+
+
+if __name__ == "__main__":
+    main()

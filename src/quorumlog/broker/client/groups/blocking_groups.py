@@ -1,0 +1,263 @@
+"""Producer, Consumer and BrokerAdmin: the same for programs without asyncio. Any thread may call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+from quorumlog.broker.client.broker_results import QueueInfo, SendReceipt
+from quorumlog.broker.client.broker_verbs import DEFAULT_TIMEOUT_MS
+from quorumlog.broker.client.groups.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
+from quorumlog.broker.client.groups.async_consumer import EARLIEST, AsyncConsumer, Start
+from quorumlog.broker.client.groups.async_producer import AsyncProducer, Selector
+from quorumlog.broker.messages.message import Message, StoredMessage
+from quorumlog.broker.wire.broker_messages import RoleResponse
+from quorumlog.broker.wire.group_commands import GroupRow, TopicRow
+from quorumlog.broker.wire.group_names import MOST_RETRIES
+
+_T = TypeVar("_T")
+_Made = TypeVar("_Made", AsyncProducer, AsyncConsumer, AsyncBrokerAdmin)
+
+
+class _LoopThread:
+    """An event loop on a thread of its own, and what is made and used there."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="quorumlog-broker-client", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()  # an interrupt of who waits
+            raise
+
+    def make(self, make: Callable[[], _Made]) -> _Made:
+        async def made() -> _Made:
+            return make()
+
+        try:
+            return self.run(made())
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class Producer:
+    """See `AsyncProducer`."""
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        idempotent: bool = False,
+        producer_id: str = "",
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        self._thread = _LoopThread()
+        self._producer = self._thread.make(
+            lambda: AsyncProducer(
+                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        try:
+            self._thread.run(self._producer.close())
+        finally:
+            self._thread.end()
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+        delay_level: int = 0,
+    ) -> SendReceipt:
+        return self.send_batch(
+            [message],
+            queue_id=queue_id,
+            order_key=order_key,
+            selector=selector,
+            delay_level=delay_level,
+        )
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue_id: int | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+        delay_level: int = 0,
+    ) -> SendReceipt:
+        sending = self._producer.send_batch(
+            messages,
+            queue_id=queue_id,
+            order_key=order_key,
+            selector=selector,
+            delay_level=delay_level,
+        )
+        return self._thread.run(sending)
+
+    def last_sequence(self) -> int:
+        return self._thread.run(self._producer.last_sequence())
+
+    def queue_count(self, topic: str) -> int:
+        return self._thread.run(self._producer.queue_count(topic))
+
+
+class Consumer:
+    """See `AsyncConsumer`. It joins its group when it is entered."""
+
+    def __init__(
+        self,
+        servers: str,
+        group: str,
+        topics: Mapping[str, str] | str,
+        *,
+        begin: Start = EARLIEST,
+        name: str = "",
+        most_retries: int = MOST_RETRIES,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        self._thread = _LoopThread()
+        self._consumer = self._thread.make(
+            lambda: AsyncConsumer(
+                servers,
+                group,
+                topics,
+                begin=begin,
+                name=name,
+                most_retries=most_retries,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._thread.run(self._consumer.__aenter__())
+        except BaseException:
+            self._thread.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        try:
+            self._thread.run(self._consumer.close())
+        finally:
+            self._thread.end()
+
+    @property
+    def name(self) -> str:
+        return self._consumer.name
+
+    def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
+        return self._thread.run(self._consumer.poll(most_messages=most_messages, wait_ms=wait_ms))
+
+    def commit(self) -> None:
+        self._thread.run(self._consumer.commit())
+
+    def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
+        return self._thread.run(self._consumer.retry(message, delay_level=delay_level))
+
+    def run(
+        self,
+        handler: Callable[[StoredMessage], object],
+        *,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`handler` is called on other threads, several at a time where there are several queues."""
+
+        async def handle(message: StoredMessage) -> None:
+            await asyncio.to_thread(handler, message)
+
+        self._thread.run(self._consumer.run(handle, until=until))
+
+
+class BrokerAdmin:
+    """See `AsyncBrokerAdmin`."""
+
+    def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+        self._thread = _LoopThread()
+        self._admin = self._thread.make(lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        try:
+            self._thread.run(self._admin.close())
+        finally:
+            self._thread.end()
+
+    def route(self) -> RoleResponse:
+        return self._thread.run(self._admin.route())
+
+    def create_topic(
+        self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
+    ) -> None:
+        making = self._admin.create_topic(topic, queues, perm=perm, retention_ms=retention_ms)
+        self._thread.run(making)
+
+    def update_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        perm: int | None = None,
+        retention_ms: int | None = None,
+    ) -> None:
+        changing = self._admin.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
+        self._thread.run(changing)
+
+    def delete_topic(self, topic: str) -> None:
+        self._thread.run(self._admin.delete_topic(topic))
+
+    def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
+        return self._thread.run(self._admin.topics(topic, system=system))
+
+    def queues(self, topic: str = "") -> list[QueueInfo]:
+        return self._thread.run(self._admin.queues(topic))
+
+    def groups(self, group: str = "") -> list[GroupRow]:
+        return self._thread.run(self._admin.groups(group))
+
+    def delete_group(self, group: str) -> None:
+        self._thread.run(self._admin.delete_group(group))
+
+    def lag(self, group: str) -> list[QueueLag]:
+        return self._thread.run(self._admin.lag(group))
+
+    def reset(
+        self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
+    ) -> dict[tuple[str, int], int]:
+        return self._thread.run(self._admin.reset(group, to, topics))

@@ -1,0 +1,89 @@
+"""MasterRoute: which of several brokers is asked. The one that says that it is master; a slave names
+it."""
+
+from __future__ import annotations
+
+from quorumlog.broker.client.broker_verbs import answer_of, frame_of
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleRequest, RoleResponse
+from quorumlog.config import parse_address
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import ConfigError, LedgerError, NotLeader, Unreachable
+from quorumlog.wire.framing import Frame
+
+RETRY_S = 0.02
+PROBE_S = 0.3
+"""A broker that owes an answer for so long may have lost its role without being able to say so: the
+others are asked."""
+SLAVE = "SLAVE"
+
+
+class MasterRoute:
+    def __init__(self, servers: str) -> None:
+        """`servers`: HOST:PORT, or several with commas between. Raises ConfigError."""
+        self.addresses = [part.strip() for part in servers.split(",") if part.strip()]
+        if not self.addresses:
+            raise ConfigError("the address of the broker is empty; write HOST:PORT")
+        for address in self.addresses:
+            parse_address(address)
+        self._place = 0
+        self._beside = ""
+        self.term = -1
+        """In which the master led that was found last."""
+
+    @property
+    def follows(self) -> bool:
+        """There are several, and the master is looked for."""
+        return len(self.addresses) > 1
+
+    @property
+    def address(self) -> str:
+        """To be asked next."""
+        return self._beside or self.addresses[self._place]
+
+    @property
+    def others(self) -> list[str]:
+        return [each for each in self.addresses if each != self.address]
+
+    def failed(self) -> None:
+        """It does not answer, or is no master and knows none."""
+        if self._beside:
+            self._beside = ""
+        else:
+            self._place = (self._place + 1) % len(self.addresses)
+
+    def turn(self, master: str) -> None:
+        """To the one that is named; empty: to the next."""
+        if not master or master == self.address:
+            self.failed()
+        elif master in self.addresses:
+            self._beside, self._place = "", self.addresses.index(master)
+        else:
+            self._beside = master
+
+    def is_master(self, frame: Frame) -> bool:
+        """The answer to `role_request` of the broker that was asked; if not, the next one is."""
+        message = answer_of(frame)
+        if not isinstance(message, RoleResponse):
+            raise Unreachable("the broker does not say its role: name a classic broker alone")
+        if message.role != SLAVE:
+            self.term = message.term
+            return True
+        self.turn(message.master)
+        return False
+
+    def is_newer_master(self, message: AnyBrokerMessage) -> bool:
+        """Of another broker than the one that owes an answer."""
+        return isinstance(message, RoleResponse) and message.role != SLAVE and message.term > self.term
+
+    def pause_s(self, error: LedgerError) -> float | None:
+        """What was asked for was refused: after so long it is asked for again, perhaps of another
+        broker. None: it is not."""
+        if not self.follows or not error.retriable:
+            return None
+        if isinstance(error, NotLeader):
+            self.turn(error.leader_address or "")
+        return max(RETRY_S, error.retry_after_ms / 1000)
+
+
+def role_request(request_id: int) -> list[Buffer]:
+    return frame_of(RoleRequest(request_id=request_id, watches=True))

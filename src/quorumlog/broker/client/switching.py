@@ -1,0 +1,287 @@
+"""A switch by hand: which broker becomes the master, after everybody who must be asked was asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from quorumlog.broker.client.blocking_broker_client import BrokerClient
+from quorumlog.broker.errors import SwitchRefused
+from quorumlog.broker.wire.broker_messages import PeerRow, ReplicaRequest, ReplicaResponse
+from quorumlog.errors import LedgerError, OutcomeUnknown
+
+_POLL_S = 0.02
+SLAVE = "SLAVE"
+
+
+class Lost(NamedTuple):
+    """Bytes of the log that acknowledged messages may lie in."""
+
+    first_offset: int
+    stop_offset: int
+    """-1: nobody who answers knows how far it went."""
+
+
+class SwitchReport(NamedTuple):
+    master: str
+    epoch: int
+    max_offset: int
+    lost: Lost | None
+    followers: list[str]
+    """Who was told to follow."""
+    unreachable: list[str]
+    """Who was not: they are told when they come back and are asked to follow."""
+
+
+class Asked:
+    """Brokers, and what each of them has answered last."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, ReplicaResponse] = {}
+        self.unreachable: dict[str, str] = {}
+        """Why, by id."""
+
+    def ask(self, asked: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
+        answer = self.answers[asked] = self._call(asked, request or ReplicaRequest())
+        return answer
+
+    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+        raise NotImplementedError
+
+    def address_of(self, broker_id: str) -> str:
+        raise NotImplementedError
+
+    def follow(self, slave: str, master: str, epoch: int) -> None:
+        self.ask(
+            slave,
+            ReplicaRequest(
+                verb="slave",
+                epoch=epoch,
+                broker_id=master,
+                address=self.address_of(master),
+                ha_address=self.answers[master].ha_address,
+            ),
+        )
+
+    def master(self) -> ReplicaResponse | None:
+        """Who reigns, if it answers."""
+        found = [a for a in self.answers.values() if a.role != SLAVE and not a.fenced_by]
+        newest = max((a.epoch for a in self.answers.values()), default=0)
+        return next((a for a in found if a.epoch == newest), None)
+
+    @property
+    def next_epoch(self) -> int:
+        return 1 + max(max(a.epoch, a.fenced_by) for a in self.answers.values())
+
+
+class Survey(Asked):
+    """Every broker that any other names, asked once."""
+
+    def __init__(self, server: str, timeout_ms: int) -> None:
+        """Raises what `server` refuses with, Unreachable."""
+        super().__init__()
+        self._clients: dict[str, BrokerClient] = {}
+        self._timeout_ms = timeout_ms
+        self._stack = ExitStack()
+        waiting = self._named_by(self._ask(server))
+        while waiting:
+            peer = waiting.pop()
+            if not peer.address or peer.id in self.answers or peer.id in self.unreachable:
+                continue
+            try:
+                waiting += self._named_by(self._ask(peer.address))
+            except LedgerError as error:
+                self.unreachable[peer.id] = str(error)
+
+    def _ask(self, address: str) -> ReplicaResponse:
+        client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
+        answer = client.replica()
+        self.answers[answer.id] = answer
+        self._clients[answer.id] = client
+        return answer
+
+    @staticmethod
+    def _named_by(answer: ReplicaResponse) -> list[PeerRow]:
+        master = [answer.master] if answer.master is not None else []
+        return [*answer.counted, *answer.slaves, *master]
+
+    def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+        return self._clients[asked].replica(request)
+
+    def address_of(self, broker_id: str) -> str:
+        return self._clients[broker_id].server
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _held(answer: ReplicaResponse) -> tuple[int, int, int]:
+    """The greater, the more: epoch and run of the last bytes on its disk, and where they end."""
+    end = answer.flushed_offset
+    last = max(((epoch, run) for epoch, run, start in answer.history if start < end), default=(0, 0))
+    return (*last, end)
+
+
+def switch(
+    server: str,
+    to: str,
+    *,
+    unsafe: bool = False,
+    timeout_ms: int = 10_000,
+    say: Callable[[str], None] = lambda line: None,
+) -> SwitchReport:
+    """Make broker `to` the master. Raises SwitchRefused, with what to do, and what a broker refuses
+    with."""
+    survey = Survey(server, timeout_ms)
+    try:
+        return switch_surveyed(survey, to, unsafe=unsafe, timeout_ms=timeout_ms, say=say)
+    finally:
+        survey.close()
+
+
+def switch_surveyed(
+    survey: Asked,
+    to: str,
+    *,
+    unsafe: bool = False,
+    timeout_ms: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> SwitchReport:
+    """As `switch`, of brokers that were asked already."""
+    if any(answer.dialect != "quorumlog" for answer in survey.answers.values()):
+        raise SwitchRefused("--ha-dialect rocketmq has no epochs: restart the brokers with new roles")
+    if to not in survey.answers:
+        why = survey.unreachable.get(to, f"known are {', '.join(sorted(survey.answers))}")
+        raise SwitchRefused(f"broker {to} does not answer: {why}")
+    master = survey.master()
+    if master is not None and master.id == to:
+        raise SwitchRefused(f"broker {to} is the master already")
+    if master is not None:
+        return _from_living(survey, master, to, unsafe, timeout_ms, say)
+    return _from_lost(survey, to, unsafe, say)
+
+
+def _from_living(
+    survey: Asked,
+    master: ReplicaResponse,
+    to: str,
+    unsafe: bool,
+    timeout_ms: int,
+    say: Callable[[str], None],
+) -> SwitchReport:
+    say(f"master {master.id} takes nothing more")
+    # The order counts: its end is read after it has taken its last message.
+    end = survey.ask(master.id, ReplicaRequest(verb="drain")).max_offset
+    try:
+        lost = _caught_up(survey, master, to, end, unsafe, timeout_ms)
+    except BaseException:
+        survey.ask(master.id, ReplicaRequest(verb="resume"))
+        raise
+    epoch = survey.next_epoch
+    say(f"epoch {epoch}: {master.id} becomes a slave, {to} the master")
+    survey.follow(master.id, to, epoch)
+    return _crown(survey, to, epoch, master.is_sync, lost)
+
+
+def _caught_up(
+    survey: Asked, master: ReplicaResponse, to: str, end: int, unsafe: bool, timeout_ms: int
+) -> Lost | None:
+    """Wait until the new master has the log up to its end. Raises SwitchRefused."""
+    stop_at = time.monotonic() + timeout_ms / 1000
+    while True:
+        # As the master has it: another log may be as long, and hold something else.
+        rows = [row for row in survey.ask(master.id).slaves if row.id == to and row.is_connected]
+        held = max((row.flushed_offset for row in rows), default=-1)
+        if held >= end:
+            return None
+        if time.monotonic() >= stop_at:
+            break
+        time.sleep(_POLL_S)
+    if unsafe:
+        return Lost(survey.ask(to).max_offset, end)
+    what = (
+        f"has the master's log up to {held} on its disk" if held >= 0 else "does not follow the master"
+    )
+    raise SwitchRefused(
+        f"broker {to} {what}, which ends at {end}: wait until it has caught up (broker status), or lose"
+        " what lies between with --unsafe"
+    )
+
+
+def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:
+    answers = survey.answers
+    newest = max(answers.values(), key=lambda answer: answer.epoch)
+    lost_master = newest.master.id if newest.master is not None else ""
+    needed = {
+        peer.id: peer.directory_id
+        for answer in answers.values()
+        for peer in answer.counted
+        if peer.id != lost_master
+    }
+    missing = sorted(
+        broker_id
+        for broker_id, directory_id in needed.items()
+        if broker_id not in answers or answers[broker_id].directory_id != directory_id
+    )
+    if missing and not unsafe:
+        raise SwitchRefused(
+            f"the master {lost_master} does not answer, nor {' and '.join(missing)}, which may hold what"
+            " was acknowledged: start them with the directories that they had, or go without them with"
+            " --unsafe"
+        )
+    if not newest.is_sync and not unsafe:
+        raise SwitchRefused(
+            f"the master {lost_master} does not answer, and acknowledged without its slaves"
+            f" (async-master): the last that was heard of its log was {_heard(survey)}, and {to} has"
+            f" {answers[to].max_offset}. Start the master, or lose what lies behind with --unsafe"
+        )
+    _check_highest(survey, to, unsafe)
+    epoch = survey.next_epoch
+    say(f"epoch {epoch} is promised by {', '.join(sorted(answers))}")
+    for broker_id in list(answers):
+        survey.ask(broker_id, ReplicaRequest(verb="promise", epoch=epoch))
+    # Nothing of the old master is taken any more: now it is known who has most.
+    for broker_id in list(answers):
+        survey.ask(broker_id)
+    _check_highest(survey, to, unsafe)
+    best = max(answers.values(), key=_held)
+    lost = None
+    end = max(best.max_offset, _heard(survey))
+    if end > answers[to].max_offset or _held(best) > _held(answers[to]):
+        lost = Lost(answers[to].max_offset, end)
+    elif missing or not newest.is_sync:
+        lost = Lost(answers[to].max_offset, -1)
+    if newest.is_sync and not missing and _held(best) == _held(answers[to]):
+        lost = None  # what was acknowledged is on one of those that answered
+    return _crown(survey, to, epoch, newest.is_sync, lost)
+
+
+def _heard(survey: Asked) -> int:
+    return max(answer.master_offset for answer in survey.answers.values())
+
+
+def _check_highest(survey: Asked, to: str, unsafe: bool) -> None:
+    answers = survey.answers
+    best = max(answers.values(), key=_held)
+    if _held(best) > _held(answers[to]) and not unsafe:
+        raise SwitchRefused(
+            f"broker {best.id} has more on its disk than {to}: up to {best.flushed_offset} of epoch"
+            f" {best.log_epoch}, against {answers[to].flushed_offset} of {answers[to].log_epoch}. Take"
+            f" --to {best.id}, or lose what lies between with --unsafe"
+        )
+
+
+def _crown(survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None) -> SwitchReport:
+    crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync))
+    followers, unreachable = [], sorted(survey.unreachable)
+    for broker_id in sorted(survey.answers):
+        if broker_id == to:
+            continue
+        try:
+            survey.follow(broker_id, to, epoch)
+            followers.append(broker_id)
+        except (LedgerError, OutcomeUnknown):
+            unreachable.append(broker_id)
+    return SwitchReport(to, epoch, crowned.max_offset, lost, followers, unreachable)

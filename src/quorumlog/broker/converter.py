@@ -1,0 +1,111 @@
+"""Converter: a classic store made of the messages of a replicated log. Their order, queue offsets, times
+and properties stay, UNIQ_KEY too; where they lie changes, and with it their message ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.message_store import COMMIT_LOG_NAME, MessageStore
+from quorumlog.broker.messages.record import BLANK_BYTES, blank_record
+from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.offline_ledger import OfflineLedger
+from quorumlog.broker.old_log import OldLog, taken_over
+from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.log.segment_list import SegmentList
+
+
+class Converted(NamedTuple):
+    messages: int
+    size_bytes: int
+    """Of the records."""
+    end_position: int
+    """Of the commit log that was made."""
+    left_out: int
+    """Entries at the end that are not known to be committed."""
+
+
+def convert_to_classic(
+    source: str, target: str, config: MessageStoreConfig | None = None, disk: Disk | None = None
+) -> Converted:
+    """Raises ConfigError where `target` holds a store already or `source` no log, DirectoryDamaged,
+    DiskFull, StoreFailure; what is half done then is no store, and may be deleted."""
+    disk = OsDisk() if disk is None else disk
+    config = config or MessageStoreConfig()
+    if disk.exists(target) and disk.list(target):
+        raise ConfigError(f"{target} is not empty: name a directory for the new store")
+    with OfflineLedger(source, disk) as ledger:
+        unfinished = f"{target}/converting"
+        folder = f"{target}/{COMMIT_LOG_NAME}"
+        try:
+            disk.make_directory(unfinished)
+            files = SegmentList(disk, unfinished, config.mapped_file_size_commit_log, 0)
+            messages = size_bytes = position = 0
+            for old in _of_old_log(disk, ledger.folder):
+                position = _write(files, old.joined(), position, config)
+                messages += len(old)
+                size_bytes += old.total_bytes
+            for found in ledger.batches():
+                position = _write(files, found.records.joined(), position, config)
+                messages += len(found.records)
+                size_bytes += found.records.total_bytes
+            for file in files.files:
+                file.sync()
+            files.close()
+            # A store is there once all of it is: the name comes last.
+            disk.rename(unfinished, folder)
+            disk.sync_directory(target)
+        except OSError as error:
+            raise StoreFailure(refusal(target, "written", error)) from error
+        left_out = max(ledger.end_index + 1 - ledger.stop_index, 0)
+    # Queues, index and checkpoint follow from the log.
+    MessageStore(target, config, disk=disk).close()
+    return Converted(messages, size_bytes, position, left_out)
+
+
+def _of_old_log(disk: Disk, folder: str) -> Iterator[RecordBatch]:
+    """What was taken over, below the first entry. Raises DirectoryDamaged, StoreFailure."""
+    record = taken_over(disk, folder)
+    if record is None:
+        return
+    old = OldLog(disk, folder, record)
+    try:
+        for found in old.records():
+            if len(found.records):
+                yield found.records
+    finally:
+        old.close()
+
+
+def _write(files: SegmentList, records: RecordBatch, position: int, config: MessageStoreConfig) -> int:
+    """Returns where the log ends then."""
+    file_bytes = config.mapped_file_size_commit_log
+    largest = int(records.sizes.max())
+    if largest + BLANK_BYTES > file_bytes:
+        raise ConfigError(
+            f"a record of {largest} bytes does not fit into a file of {file_bytes} bytes: set"
+            " mapped_file_size_commit_log"
+        )
+    ends = np.cumsum(records.sizes)
+    first = done = 0
+    while first < len(records):
+        left = file_bytes - position % file_bytes - BLANK_BYTES
+        stop = int(np.searchsorted(ends, done + left, side="right"))
+        if stop == first:
+            blank = file_bytes - position % file_bytes
+            files.reserve(position + blank, file_bytes)
+            files.write(blank_record(blank), position)
+            position += blank
+            continue
+        end = int(ends[stop - 1])
+        part = RecordBatch.contiguous(bytearray(records.buffer[done:end]), records.sizes[first:stop])
+        part.move_to(part.starts + position)
+        files.reserve(position + end - done, config.reserve_step_bytes)
+        files.write(part.buffer, position)
+        position += end - done
+        first, done = stop, end
+    return position

@@ -1,0 +1,91 @@
+"""Coordinator: the one record that brokers of a group share, and the lease on it.
+
+    RECORD   who leads since which epoch, and who is in sync; stays
+    HOLDER   ends with the lease of whoever leads
+
+Both are read at once, and changed by compare-and-set only. A plug-in is a class with these methods; two
+are in `quorumlog.coordinators`. `tests/broker/failover/coordinator_contract.py` says what another one
+has to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from quorumlog.broker.replication.roles import BrokerAddress
+from quorumlog.errors import ProtocolViolation
+
+NO_HOLDER = 0
+
+
+class Standing(NamedTuple):
+    """What the coordinator holds at one moment."""
+
+    revision: int
+    """Of the record: a higher one after each change. 0: there is no record."""
+    record: bytes | None
+    holder: int
+    """The lease that holds the leadership; `NO_HOLDER`: none does."""
+
+
+class Granted(NamedTuple):
+    lease: int
+    ttl_ms: int
+    """As granted, which may be more than was asked for."""
+
+
+class Coordinator(Protocol):
+    """Every call raises LedgerError where it is not known what became of it; a late request may still be
+    carried out afterwards."""
+
+    async def read(self) -> Standing:
+        """Linearizable: whatever was answered to anybody before is in it."""
+
+    async def grant(self, ttl_ms: int) -> Granted:
+        """A lease. It runs from when the coordinator granted it."""
+
+    async def take(self, revision: int, record: bytes, lease: int) -> int | None:
+        """Replace the record of that revision and become the holder, if there is none. The new revision;
+        None: it was not so, or the lease has ended, and nothing has changed."""
+
+    async def change(self, revision: int, record: bytes, lease: int) -> int | None:
+        """Replace the record of that revision, as its holder. The new revision, or None as above."""
+
+    async def renew(self, lease: int) -> int:
+        """Its full time again, in milliseconds, from when the coordinator did it; 0: it has ended."""
+
+    async def revoke(self, lease: int) -> None:
+        """It ends, and with it the holder. No error if it has ended."""
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` soon after each change of record or holder, until it is cancelled or cannot go
+        on. To be called again then; what happened between may not be told."""
+
+    async def close(self) -> None: ...
+
+
+class ElectionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """As it lies at the coordinator: JSON, for people to read."""
+
+    version: int = 1
+    epoch: int
+    master: BrokerAddress
+    in_sync: dict[str, str]
+    """Directory ids of the in-sync set, by broker: a store that was wiped is no member."""
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self, order="sorted")
+
+    @classmethod
+    def decode(cls, data: bytes) -> ElectionRecord:
+        """Raises ProtocolViolation: of a newer release, or not ours."""
+        try:
+            record = msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"the coordinator's record is none of ours: {error}") from None
+        if record.version != 1:
+            raise ProtocolViolation(f"the coordinator's record is of version {record.version}, not 1")
+        return record

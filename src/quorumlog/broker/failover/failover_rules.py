@@ -1,0 +1,442 @@
+"""FailoverRules: when a broker may lead, for how long, and who must have what it acknowledges.
+
+Values in, steps out; time is an input, in milliseconds of a clock that goes on while the machine sleeps.
+
+    WAITING     reads the record, follows who leads; nobody does, and this one is in sync: it campaigns
+    GRANTING    asks for a lease
+    PROMISING   stores the new epoch, and hears nothing of a lower one from then on
+    TAKING      compare-and-set: the record as it was read, no holder
+    LEADING     renews; acknowledges until its lease may be over
+
+A lease counts from when the request for it was *sent*, and less than its time, because two clocks do not
+run alike: it is over here before it is over at the coordinator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from quorumlog.broker.failover.coordinator import (
+    NO_HOLDER,
+    ElectionRecord,
+    Granted,
+    Standing,
+)
+from quorumlog.broker.failover.failover_steps import (
+    Ask,
+    Change,
+    Follow,
+    Grant,
+    Lead,
+    Promise,
+    Read,
+    Renew,
+    Request,
+    Revoke,
+    Step,
+    StopAcknowledging,
+    Take,
+    WaitFor,
+)
+from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members
+from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.errors import ConfigError, ProtocolViolation
+
+NEVER_MS = float("-inf")
+RENEWALS_PER_LEASE = 4
+READS_PER_LEASE = 4
+MOST_RENEWALS_UNDER_WAY = 3
+
+Answer = Standing | Granted | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverOptions:
+    lease_ms: int = 10_000
+    """How long a master leads without hearing of the coordinator, and so how long the others wait."""
+    clock_drift_percent: int = 5
+    """By how much two machines' clocks may differ in speed."""
+    in_sync_timeout_ms: int = 3_000
+    """A slave that has lacked something for so long leaves the in-sync set."""
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError."""
+        for name, low, high in (
+            ("lease_ms", 1_000, 600_000),
+            ("clock_drift_percent", 0, 50),
+            ("in_sync_timeout_ms", 100, 600_000),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} must be in {low} .. {high}, not {value}")
+
+
+class Phase(Enum):
+    WAITING = "waiting"
+    GRANTING = "granting"
+    PROMISING = "promising"
+    TAKING = "taking"
+    LEADING = "leading"
+
+
+class OwnBroker(Protocol):
+    """What is asked of the own broker; see `ReplicatedBroker`."""
+
+    @property
+    def address(self) -> BrokerAddress: ...
+
+    @property
+    def directory_id(self) -> str: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def log_epoch(self) -> int: ...
+
+    @property
+    def max_offset(self) -> int: ...
+
+    @property
+    def fenced_by(self) -> int:
+        """A newer epoch than it leads in, that a slave has promised; 0: none."""
+
+    def slaves(self) -> list[SlaveState]: ...
+
+
+class FailoverRules:
+    def __init__(
+        self, broker: OwnBroker, options: FailoverOptions, now_ms: float, *, begins: bool = False
+    ) -> None:
+        """`begins`: this store may make the first record of a group although it has messages."""
+        self._broker = broker
+        self._begins = begins
+        self._id = broker.address.id
+        self.options = options
+        self.phase = Phase.WAITING
+        self.record: ElectionRecord | None = None
+        """As it was read last."""
+        self.problem = ""
+        """Why nobody leads, or this one cannot; for people."""
+        self._revision = 0
+        self._steps: list[Step] = []
+        self._number = 0
+        self._asked: dict[int, tuple[Request, float]] = {}
+        """Requests under way, and when they were sent."""
+        self._next_read_ms = now_ms
+        self._following: tuple[int, str] | None = None
+        self._follow_problem = ""
+        self._epoch = 0
+        """The one that is campaigned for, or led in."""
+        self._lease = NO_HOLDER
+        self._lease_until_ms = NEVER_MS
+        self._next_renew_ms = now_ms
+        self._acknowledges_until_ms = NEVER_MS
+        self._in_sync: InSyncMembers | None = None
+        """From when the broker leads."""
+
+    # ---------------------------------------------------------------- asked from outside
+
+    def may_acknowledge(self, now_ms: float) -> bool:
+        """In the last moment before an acknowledgement. Any thread."""
+        return now_ms < self._acknowledges_until_ms
+
+    def lease_left_ms(self, now_ms: float) -> int:
+        return max(0, int(self._acknowledges_until_ms - now_ms)) if self.phase is Phase.LEADING else 0
+
+    @property
+    def epoch(self) -> int:
+        """Of the reign that is known."""
+        if self.phase is Phase.LEADING:
+            return self._epoch
+        return self.record.epoch if self.record is not None else 0
+
+    @property
+    def lease(self) -> int:
+        """That it holds; `NO_HOLDER`: none."""
+        return self._lease
+
+    @property
+    def in_sync_set(self) -> Members:
+        if self._in_sync is not None:
+            return self._in_sync.members
+        return self.record.in_sync if self.record is not None else {}
+
+    # ---------------------------------------------------------------- inputs
+
+    def take_steps(self) -> list[Step]:
+        """What is to be done now, in this order."""
+        steps, self._steps = self._steps, []
+        return steps
+
+    def tick(self, now_ms: float) -> None:
+        """Often: several times in a lease."""
+        if self.phase is Phase.LEADING:
+            self._keep_leading(now_ms)
+        elif self.phase is Phase.WAITING and now_ms >= self._next_read_ms:
+            self._read(now_ms)
+
+    def changed(self, now_ms: float) -> None:
+        """The record or its holder seems to be another one."""
+        self._next_read_ms = now_ms
+        if self.phase is Phase.LEADING:
+            self._read(now_ms)
+        self.tick(now_ms)
+
+    def promised(self, epoch: int, now_ms: float, error: str = "") -> None:
+        """The step Promise is done: the epoch is on disk."""
+        if self.phase is not Phase.PROMISING or epoch != self._epoch:
+            return
+        if error:
+            self._give_up(now_ms, error)
+            return
+        self.phase = Phase.TAKING
+        members = {self._id: self._broker.directory_id}
+        if self.record is not None:
+            members = self.record.in_sync
+        record = ElectionRecord(epoch=epoch, master=self._broker.address, in_sync=members)
+        self._ask(Take(self._revision, record, self._lease), now_ms)
+
+    def leads(self, epoch: int, now_ms: float, error: str = "") -> None:
+        """The step Lead is done: slaves may connect."""
+        if self.phase is not Phase.LEADING or epoch != self._epoch:
+            return
+        if error:
+            self._stand_aside(now_ms, error, revokes=True)
+            return
+        assert self.record is not None
+        members, timeout_ms = self.record.in_sync, self.options.in_sync_timeout_ms
+        self._in_sync = InSyncMembers(self._id, members, timeout_ms, now_ms)
+
+    def follows(self, epoch: int, error: str = "") -> None:
+        """The step Follow is done."""
+        if self._following is not None and self._following[0] == epoch:
+            self.problem = self._follow_problem = error
+
+    def resign(self, now_ms: float) -> None:
+        """Nothing is acknowledged any more; another member of the in-sync set may take over at once."""
+        if self.phase is Phase.LEADING:
+            self._stand_aside(now_ms, "it has resigned", revokes=True)
+
+    def answered(self, number: int, answer: Answer, now_ms: float, error: str = "") -> None:
+        """What became of a request; `error`: that is not known."""
+        request, sent_ms = self._asked.pop(number)
+        if isinstance(request, Read):
+            self._has_read(answer, now_ms, error)
+        elif isinstance(request, Grant):
+            self._granted(answer, sent_ms, now_ms, error)
+        elif isinstance(request, Take):
+            self._taken(request, answer, now_ms, error)
+        elif isinstance(request, Change):
+            self._has_changed(request, answer, now_ms, error)
+        elif isinstance(request, Renew):
+            self._renewed(request, answer, sent_ms, now_ms, error)
+
+    # ---------------------------------------------------------------- waiting
+
+    def _ask(self, request: Request, now_ms: float) -> None:
+        self._number += 1
+        self._asked[self._number] = (request, now_ms)
+        self._steps.append(Ask(self._number, request))
+
+    def _is_asked(self, kind: type[Request]) -> int:
+        return sum(isinstance(request, kind) for request, _ in self._asked.values())
+
+    def _read(self, now_ms: float) -> None:
+        # One that is under way may have been too early: then it is asked again behind it.
+        if not self._is_asked(Read):
+            self._next_read_ms = now_ms + self.options.lease_ms / READS_PER_LEASE
+            self._ask(Read(), now_ms)
+
+    def _has_read(self, answer: Answer, now_ms: float, error: str) -> None:
+        if error:
+            self.problem = f"the coordinator does not answer: {error}"
+            return
+        assert isinstance(answer, Standing), answer
+        if self.phase not in (Phase.WAITING, Phase.LEADING):
+            return  # what is under way will tell
+        try:
+            record = None if answer.record is None else ElectionRecord.decode(answer.record)
+        except ProtocolViolation as violation:
+            self.problem = str(violation)
+            return
+        if self.phase is Phase.LEADING:
+            self._is_still_led(record, answer, now_ms)
+            return
+        self._revision, self.record = answer.revision, record
+        self._judge(record, answer.holder, now_ms)
+
+    def _judge(self, record: ElectionRecord | None, holder: int, now_ms: float) -> None:
+        """Nobody campaigns here, and nobody leads: who does?"""
+        own_id, own_directory = self._id, self._broker.directory_id
+        if record is None:
+            if (self._broker.max_offset or self._broker.log_epoch) and not self._begins:
+                self.problem = (
+                    "the coordinator has no record of this group, and the store has messages: if no"
+                    " other store of the group has more, start this one once with --failover-begin"
+                )
+            elif holder == NO_HOLDER:
+                self._campaign(now_ms)
+        elif record.epoch < self._broker.log_epoch:
+            self.problem = (
+                f"the coordinator's record is of epoch {record.epoch}, and the store has messages of"
+                f" epoch {self._broker.log_epoch}: the coordinator has lost its newest state"
+            )
+        elif holder != NO_HOLDER:
+            if record.master.id != own_id:
+                self._follow(record)
+            elif record.in_sync.get(own_id) == own_directory:
+                # Of a process that was killed, or of an attempt whose answer was lost. Nobody acts by
+                # it: the store is this process's.
+                self._ask(Revoke(holder), now_ms)
+                self._next_read_ms = now_ms
+            else:
+                self.problem = f"another broker leads under the id {own_id}"
+        elif record.in_sync.get(own_id) == own_directory:
+            self._campaign(now_ms)
+        else:
+            waits = ", ".join(record.in_sync)
+            self.problem = f"nobody leads, and this broker is not in sync: it waits for one of {waits}"
+
+    def _follow(self, record: ElectionRecord) -> None:
+        reign = (record.epoch, record.master.id)
+        if self._following == reign:
+            self.problem = self._follow_problem
+        else:
+            self._following = reign
+            self.problem = self._follow_problem = ""
+            self._steps.append(Follow(record.epoch, record.master))
+
+    # ---------------------------------------------------------------- a campaign
+
+    def _campaign(self, now_ms: float) -> None:
+        self.phase = Phase.GRANTING
+        self._ask(Grant(self.options.lease_ms), now_ms)
+
+    def _granted(self, answer: Answer, sent_ms: float, now_ms: float, error: str) -> None:
+        if self.phase is not Phase.GRANTING:
+            return  # it ends by itself
+        if error:
+            self._give_up(now_ms, f"the coordinator does not answer: {error}")
+            return
+        assert isinstance(answer, Granted), answer
+        self._lease = answer.lease
+        self._lease_until_ms = self._until(sent_ms, answer.ttl_ms)
+        broker = self._broker
+        if self.record is None:
+            # The store's last reign was without a coordinator.
+            self._epoch = broker.epoch + 1 if broker.log_epoch else max(1, broker.epoch)
+        else:
+            # One that was promised in vain may be taken: by the record, nobody has led in it.
+            self._epoch = max(self.record.epoch + 1, broker.epoch, broker.fenced_by + 1)
+        self._following = None
+        self.phase = Phase.PROMISING
+        self._steps.append(Promise(self._epoch))
+
+    def _until(self, sent_ms: float, ttl_ms: float) -> float:
+        return sent_ms + ttl_ms * (1 - self.options.clock_drift_percent / 100)
+
+    def _taken(self, request: Take, answer: Answer, now_ms: float, error: str) -> None:
+        if error or answer is None or now_ms >= self._lease_until_ms:
+            self._give_up(now_ms, f"the lease was not taken: {error}" if error else "")
+            return
+        assert isinstance(answer, int), answer
+        self.phase = Phase.LEADING
+        self.problem = ""
+        self._revision, self.record = answer, request.record
+        self._acknowledges_until_ms = self._lease_until_ms
+        self._next_renew_ms = now_ms
+        self._steps.append(Lead(self._epoch, frozenset(request.record.in_sync)))
+
+    def _give_up(self, now_ms: float, why: str) -> None:
+        """The lease goes, and with it an attempt that may still be on its way."""
+        self.phase = Phase.WAITING
+        self.problem = why
+        self._end_lease(now_ms)
+        self._next_read_ms = now_ms
+
+    def _end_lease(self, now_ms: float) -> None:
+        if self._lease != NO_HOLDER:
+            self._ask(Revoke(self._lease), now_ms)
+            self._lease = NO_HOLDER
+
+    # ---------------------------------------------------------------- leading
+
+    def _keep_leading(self, now_ms: float) -> None:
+        if now_ms >= self._lease_until_ms:
+            self._stand_aside(now_ms, "the lease could not be renewed in time")
+            return
+        if self._broker.fenced_by > self._epoch:
+            why = f"a slave has promised epoch {self._broker.fenced_by}"
+            self._stand_aside(now_ms, why, revokes=True)
+            return
+        if now_ms >= self._next_renew_ms and self._is_asked(Renew) < MOST_RENEWALS_UNDER_WAY:
+            self._next_renew_ms = now_ms + self.options.lease_ms / RENEWALS_PER_LEASE
+            self._ask(Renew(self._lease), now_ms)
+        if self._in_sync is None or self._is_asked(Change) or self._is_asked(Read):
+            return
+        before = self._in_sync.waited_for
+        wanted = self._in_sync.look(self._broker.slaves(), now_ms)
+        if wanted is not None:
+            self._in_sync.sent(wanted)
+            record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=wanted)
+            self._ask(Change(self._revision, record, self._lease), now_ms)
+        self._wait_for_others(before)
+
+    def _wait_for_others(self, before: frozenset[str]) -> None:
+        assert self._in_sync is not None
+        if self._in_sync.waited_for != before:
+            # Ahead of whatever is asked of the coordinator.
+            self._steps.insert(0, WaitFor(self._in_sync.waited_for))
+
+    def _has_changed(self, request: Change, answer: Answer, now_ms: float, error: str) -> None:
+        if self.phase is not Phase.LEADING or request.lease != self._lease:
+            return
+        if error or answer is None:
+            self._read(now_ms)
+            return
+        assert isinstance(answer, int), answer
+        self._holds(answer, request.record)
+
+    def _holds(self, revision: int, record: ElectionRecord) -> None:
+        assert self._in_sync is not None
+        before = self._in_sync.waited_for
+        self._revision, self.record = revision, record
+        self._in_sync.holds(record.in_sync)
+        self._wait_for_others(before)
+
+    def _is_still_led(self, record: ElectionRecord | None, standing: Standing, now_ms: float) -> None:
+        if record is None or record.epoch != self._epoch or standing.holder != self._lease:
+            self._stand_aside(now_ms, "the lease was lost at the coordinator")
+        elif standing.revision > self._revision and self._in_sync is not None:
+            self._holds(standing.revision, record)
+
+    def _renewed(
+        self, request: Renew, answer: Answer, sent_ms: float, now_ms: float, error: str
+    ) -> None:
+        if self.phase is not Phase.LEADING or request.lease != self._lease:
+            return
+        if error:
+            self.problem = f"the lease was not renewed: {error}"
+            return
+        assert isinstance(answer, int), answer
+        if answer == 0:
+            self._stand_aside(now_ms, "the lease has ended at the coordinator")
+        elif now_ms < self._lease_until_ms:
+            self.problem = ""
+            self._lease_until_ms = max(self._lease_until_ms, self._until(sent_ms, answer))
+            self._acknowledges_until_ms = self._lease_until_ms
+
+    def _stand_aside(self, now_ms: float, why: str, *, revokes: bool = False) -> None:
+        self._acknowledges_until_ms = self._lease_until_ms = NEVER_MS
+        self.phase = Phase.WAITING
+        self.problem = why
+        self._in_sync = None
+        self._following = None
+        self._steps.append(StopAcknowledging())
+        if revokes:
+            self._end_lease(now_ms)
+        self._lease = NO_HOLDER
+        self._next_read_ms = now_ms

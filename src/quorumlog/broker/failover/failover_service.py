@@ -1,0 +1,241 @@
+"""FailoverService: the rules on an event loop: it asks the coordinator, and tells the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from quorumlog.broker.failover.coordinator import Coordinator
+from quorumlog.broker.failover.failover_rules import (
+    Answer,
+    FailoverOptions,
+    FailoverRules,
+    OwnBroker,
+    Phase,
+)
+from quorumlog.broker.failover.failover_steps import (
+    Ask,
+    BrokerStep,
+    Change,
+    Follow,
+    Grant,
+    Lead,
+    Promise,
+    Read,
+    Renew,
+    Request,
+    StopAcknowledging,
+    Take,
+    WaitFor,
+)
+from quorumlog.broker.replication.roles import ReplicatedBroker
+from quorumlog.errors import LedgerError, StoreFailure
+
+log = logging.getLogger("quorumlog.broker")
+
+TICKS_PER_LEASE = 50
+MOST_TICK_MS = 100.0
+REQUESTS_PER_LEASE = 4
+"""So long is one answer waited for: a part of a lease."""
+WATCH_AGAIN_S = 0.5
+RESIGN_S = 2.0
+
+
+def boot_clock_ms() -> float:
+    """Goes on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
+
+
+class FailoverBroker(ReplicatedBroker, OwnBroker, Protocol):
+    """A broker that can be told what to be, and tells what the rules ask."""
+
+
+class FailoverStatus(NamedTuple):
+    phase: str
+    epoch: int
+    master: str
+    """Its id; empty: none is known."""
+    lease_left_ms: int
+    """0: this broker does not lead."""
+    in_sync_set: list[str]
+    problem: str
+
+
+class FailoverService:
+    def __init__(
+        self,
+        broker: FailoverBroker,
+        coordinator: Coordinator,
+        options: FailoverOptions,
+        *,
+        is_sync: bool = True,
+        begins: bool = False,
+        clock: Callable[[], float] = boot_clock_ms,
+    ) -> None:
+        """`is_sync`: as which kind of master the broker leads. `begins`: see `FailoverRules`. From
+        here on the broker acknowledges nothing until it leads."""
+        self._broker = broker
+        self._coordinator = coordinator
+        self._is_sync = is_sync
+        self._clock = clock
+        self.rules = FailoverRules(broker, options, clock(), begins=begins)
+        self._request_s = options.lease_ms / REQUESTS_PER_LEASE / 1000
+        self._tick_s = min(MOST_TICK_MS, options.lease_ms / TICKS_PER_LEASE) / 1000
+        self._disk = ThreadPoolExecutor(1, "broker-failover")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self.failed: Callable[[StoreFailure], None] = lambda failure: None
+        broker.may_acknowledge = lambda: self.rules.may_acknowledge(clock())
+        broker.stop_acknowledging()
+
+    def start(self) -> None:
+        """On the loop that runs."""
+        self._loop = asyncio.get_running_loop()
+        self._spawn(self._watch())
+        self._tick()
+
+    def status(self) -> FailoverStatus:
+        rules = self.rules
+        record = rules.record
+        return FailoverStatus(
+            rules.phase.value,
+            rules.epoch,
+            "" if record is None else record.master.id,
+            rules.lease_left_ms(self._clock()),
+            sorted(rules.in_sync_set),
+            rules.problem,
+        )
+
+    async def stop(self) -> None:
+        """A master resigns, so that nobody waits for the end of its lease."""
+        if self._timer is not None:
+            self._timer.cancel()
+        was_leading = self.rules.phase is Phase.LEADING
+        lease = self.rules.lease
+        self._is_closed = True
+        self._broker.stop_acknowledging()
+        self._broker.may_acknowledge = lambda: False
+        if was_leading:
+            with suppress(LedgerError, TimeoutError):
+                await asyncio.wait_for(self._coordinator.revoke(lease), RESIGN_S)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._coordinator.close()
+        self._disk.shutdown(wait=False, cancel_futures=True)
+
+    def resign(self) -> None:
+        """Another member of the in-sync set may lead, or this one again."""
+        self.rules.resign(self._clock())
+        self._act()
+
+    # ---------------------------------------------------------------- the loop
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tick(self) -> None:
+        if self._is_closed:
+            return
+        self.rules.tick(self._clock())
+        self._act()
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(LedgerError):
+                await self._coordinator.watch(self._changed)
+            await asyncio.sleep(WATCH_AGAIN_S)
+
+    def _changed(self) -> None:
+        if not self._is_closed:
+            self.rules.changed(self._clock())
+            self._act()
+
+    def _act(self) -> None:
+        for step in self.rules.take_steps():
+            if isinstance(step, Ask):
+                self._spawn(self._ask(step))
+            elif isinstance(step, StopAcknowledging):
+                log.warning("this broker acknowledges nothing more: %s", self.rules.problem)
+                self._broker.stop_acknowledging()
+            elif isinstance(step, WaitFor):
+                log.info("acknowledgements need %s", ", ".join(sorted(step.in_sync_set)))
+                self._broker.wait_for(step.in_sync_set)
+            else:
+                self._spawn(self._carry_out(step))
+
+    # ---------------------------------------------------------------- the coordinator
+
+    async def _ask(self, ask: Ask) -> None:
+        answer: Answer = None
+        error = ""
+        try:
+            async with asyncio.timeout(self._request_s):
+                answer = await self._answer(ask.request)
+        except TimeoutError:
+            error = "no answer in time"
+        except LedgerError as failure:
+            error = str(failure)
+        if not self._is_closed:
+            self.rules.answered(ask.number, answer, self._clock(), error)
+            self.rules.tick(self._clock())
+            self._act()
+
+    async def _answer(self, request: Request) -> Answer:
+        coordinator = self._coordinator
+        if isinstance(request, Read):
+            return await coordinator.read()
+        if isinstance(request, Grant):
+            return await coordinator.grant(request.ttl_ms)
+        if isinstance(request, Take):
+            return await coordinator.take(request.revision, request.record.encode(), request.lease)
+        if isinstance(request, Change):
+            return await coordinator.change(request.revision, request.record.encode(), request.lease)
+        if isinstance(request, Renew):
+            return await coordinator.renew(request.lease)
+        await coordinator.revoke(request.lease)
+        return None
+
+    # ---------------------------------------------------------------- the broker
+
+    async def _carry_out(self, step: BrokerStep) -> None:
+        """One after the other, in the order in which they were asked for: the thread has a queue."""
+        error = ""
+        try:
+            await self._loop.run_in_executor(self._disk, lambda: self._do(step))
+        except StoreFailure as failure:
+            self.failed(failure)
+            error = str(failure)
+        except LedgerError as refused:
+            error = str(refused)
+        if self._is_closed:
+            return
+        now_ms = self._clock()
+        if isinstance(step, Promise):
+            self.rules.promised(step.epoch, now_ms, error)
+        elif isinstance(step, Lead):
+            if not self.rules.may_acknowledge(now_ms):
+                self._broker.stop_acknowledging()  # its lease has ended while the disk was busy
+            self.rules.leads(step.epoch, now_ms, error)
+        elif isinstance(step, Follow):
+            self.rules.follows(step.epoch, error)
+        self._act()
+
+    def _do(self, step: BrokerStep) -> None:
+        if isinstance(step, Promise):
+            self._broker.promise(step.epoch)
+        elif isinstance(step, Lead):
+            log.warning("this broker leads in epoch %d", step.epoch)
+            self._broker.become_master(step.epoch, self._is_sync, step.in_sync_set)
+        elif isinstance(step, Follow):
+            log.warning("this broker follows %s in epoch %d", step.master.id, step.epoch)
+            self._broker.become_slave(step.epoch, step.master)

@@ -1,0 +1,72 @@
+"""InSyncMembers: who is in the in-sync set, and whom the master waits for, which is never fewer.
+
+A slave is waited for before the coordinator may come to hold it as a member, and until the coordinator
+is known to hold it no more. So whoever takes the lease by the coordinator's record has every message
+that was acknowledged, whatever became of a change that was not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumlog.broker.replication.roles import SlaveState
+
+Members = dict[str, str]
+"""Directory ids by broker."""
+
+
+class InSyncMembers:
+    def __init__(self, own_id: str, members: Members, timeout_ms: float, now_ms: float) -> None:
+        """`members`: as the coordinator holds them."""
+        self._own_id = own_id
+        self._timeout_ms = timeout_ms
+        self.members = members
+        self._joining: Members = {}
+        """Waited for, so that what they hold now they hold when they are members."""
+        self._undecided: list[Members] = []
+        """What the coordinator may come to hold yet: changes that were sent."""
+        self._caught_up_ms = dict.fromkeys(members, now_ms)
+        """When a slave was seen to lack nothing, or its time began."""
+
+    @property
+    def waited_for(self) -> frozenset[str]:
+        held = [self.members, self._joining, *self._undecided]
+        return frozenset(broker_id for members in held for broker_id in members)
+
+    def look(self, slaves: Sequence[SlaveState], now_ms: float) -> Members | None:
+        """Once in a while. Returns what the coordinator ought to hold, None where it does."""
+        wanted = dict(self.members)
+        for slave in slaves:
+            if slave.is_caught_up:
+                # One that says nothing is connected for long: what it lacks since when counts.
+                since_ms = self._caught_up_ms.get(slave.id, float("-inf"))
+                self._caught_up_ms[slave.id] = max(since_ms, now_ms - slave.lag_ms)
+        for broker_id in self.members:
+            if broker_id != self._own_id and self._is_late(broker_id, now_ms):
+                del wanted[broker_id]
+        joining: Members = {}
+        for slave in slaves:
+            if self.members.get(slave.id) == slave.directory_id or slave.id == self._own_id:
+                continue
+            if not (slave.is_connected and slave.is_caught_up and slave.holds_confirmed):
+                continue
+            if self._is_late(slave.id, now_ms):
+                continue
+            if self._joining.get(slave.id) == slave.directory_id:
+                wanted[slave.id] = slave.directory_id
+            joining[slave.id] = slave.directory_id
+        self._joining = joining
+        return wanted if wanted != self.members else None
+
+    def _is_late(self, broker_id: str, now_ms: float) -> bool:
+        return now_ms - self._caught_up_ms.setdefault(broker_id, now_ms) > self._timeout_ms
+
+    def sent(self, wanted: Members) -> None:
+        """The coordinator is asked for it."""
+        self._undecided.append(wanted)
+
+    def holds(self, members: Members) -> None:
+        """The coordinator holds these, in a later revision than any change before was made for: none of
+        those can come any more."""
+        self.members = members
+        self._undecided.clear()

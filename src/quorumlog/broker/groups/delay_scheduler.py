@@ -1,0 +1,254 @@
+"""DelayScheduler: messages of a delay level go to their topic when they are due, each once.
+
+A delayed message lies in the level's queue of SCHEDULE_TOPIC_XXXX, with the place where it belongs in
+its properties. Who is master copies it there in a producer's session of the log, one a level, in which a
+message's number is its offset in the queue. So the log itself knows how far each level is released, and
+a master that takes over, or does not know what came of its last append, releases nothing twice.
+
+When a message is due follows from its store time and this machine's wall clock. Clocks may jump:
+whatever they say, a master waits no longer than the delay from when it first saw the message there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quorumlog.broker.dledger.message_entries import MACHINE_NAME as MESSAGES
+from quorumlog.broker.dledger.message_entries import entries_of
+from quorumlog.broker.errors import QueueOffsetOutOfRange
+from quorumlog.broker.messages.moved_records import moved_records
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store_reader import Pulled
+from quorumlog.broker.wire.group_commands import Command, SkipDelayed
+from quorumlog.broker.wire.group_names import (
+    DELAY,
+    LEVELS,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    UNDELIVERED_TOPIC,
+)
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import AlreadyCommitted, LedgerError, ProducerExpired
+from quorumlog.log_state.control_entries import Epoch
+from quorumlog.node import AppendOutcome
+from quorumlog.node.pending_appends import SessionPlace
+from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
+
+if TYPE_CHECKING:
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+
+BATCH_MESSAGES = 256
+BATCH_BYTES = 1 << 20
+TIMEOUT_MS = 5_000
+RETRY_MS = 200.0
+SIGHTINGS = 16
+"""Of one delay: so much of it a message may be late where clocks have jumped."""
+
+
+def session_of(level: int, begin: int) -> str:
+    """`begin`: offset from which its numbers count."""
+    return f"%SCHEDULE%{level}@{begin}"
+
+
+@dataclass(slots=True, eq=False)
+class _Level:
+    number: int
+    begin: int
+    next_offset: int | None = None
+    """Of the next message to release; None: not asked yet."""
+    epoch: Epoch | None = None
+    """Of this master's session; None: it has opened none yet."""
+    is_busy: bool = False
+    next_look_ms: float = 0.0
+    """Nothing is due before."""
+    sightings: deque[tuple[int, float]] = field(default_factory=deque)
+    """(offset, when): what lies below the offset is due then, whatever the wall clock says."""
+
+    @property
+    def key(self) -> QueueKey:
+        return QueueKey(SCHEDULE_TOPIC, self.number - 1)
+
+    @property
+    def session(self) -> str:
+        return session_of(self.number, self.begin)
+
+
+class DelayScheduler:
+    """On the loop."""
+
+    def __init__(
+        self,
+        broker: DLedgerBroker,
+        delays_ms: Sequence[int],
+        wall_ms: Callable[[], float],
+        token: Callable[[], bytes],
+        propose: Callable[[Command], None],
+        begin_of: Callable[[int], int],
+    ) -> None:
+        """`wall_ms`: since 1970. `begin_of`: where a level begins by the replicated state."""
+        self._broker = broker
+        self._delays_ms = tuple(delays_ms)
+        self._wall_ms = wall_ms
+        self._token = token
+        self._propose = propose
+        self._begin_of = begin_of
+        self._levels: dict[int, _Level] = {}
+        self.released = 0
+        self._now_ms = 0.0
+
+    def lead(self, is_master: bool) -> None:
+        """What an earlier master knew is asked anew."""
+        self._levels.clear()
+        if is_master:
+            self._levels = {n: _Level(n, self._begin_of(n)) for n in range(1, LEVELS + 1)}
+
+    def tick(self, now_ms: float) -> None:
+        """`now_ms`: a clock that does not jump."""
+        self._now_ms = now_ms
+        for number, level in list(self._levels.items()):
+            if level.begin != self._begin_of(number):
+                level = self._levels[number] = _Level(number, self._begin_of(number))
+            self._sight(level)
+            if not level.is_busy and now_ms >= level.next_look_ms:
+                self._step(level)
+
+    def _sight(self, level: _Level) -> None:
+        queue = self._broker.queues.get(level.key)
+        stop, delay_ms = (0 if queue is None else queue.max_offset), self._delays_ms[level.number - 1]
+        seen = level.sightings
+        while seen and level.next_offset is not None and seen[0][0] <= level.next_offset:
+            seen.popleft()
+        last_stop, last_due_ms = seen[-1] if seen else (level.next_offset or 0, float("-inf"))
+        due_ms = self._now_ms + delay_ms
+        if stop > last_stop and due_ms - last_due_ms >= delay_ms / SIGHTINGS:
+            seen.append((stop, due_ms))
+
+    def _step(self, level: _Level) -> None:
+        queue = self._broker.queues.get(level.key)
+        if queue is None or (level.next_offset is not None and level.next_offset >= queue.max_offset):
+            return
+        level.is_busy = True
+        if level.next_offset is None:
+            self._broker.member.enter(lambda: self._ask(level))
+        elif level.epoch is None:
+            self._broker.member.enter(lambda: self._connect(level, None))
+        else:
+            self._read(level, level.next_offset)
+
+    def _is_stale(self, level: _Level) -> bool:
+        """Another role began since."""
+        return self._levels.get(level.number) is not level
+
+    def _again(self, level: _Level, at_ms: float) -> None:
+        level.is_busy = False
+        level.next_look_ms = at_ms
+
+    def _later(self, level: _Level) -> None:
+        self._again(level, self._now_ms + RETRY_MS)
+
+    # ---------------------------------------------------------------- what is released already
+
+    def _ask(self, level: _Level) -> None:
+        def told(answer: KnownProducer | LedgerError) -> None:
+            if self._is_stale(level):
+                return
+            if isinstance(answer, KnownProducer):
+                level.next_offset = level.begin + answer.session.last_sequence + 1
+            elif isinstance(answer, ProducerExpired):
+                level.next_offset = level.begin  # nothing was ever released
+            self._again(level, 0.0) if level.next_offset is not None else self._later(level)
+
+        self._broker.member.node().sessions.show(level.session, told, self)
+
+    def _connect(self, level: _Level, ends: Epoch | None) -> None:
+        """The session's numbers are certain then: it ends whatever an earlier one had on its way."""
+
+        def told(answer: Connected | LedgerError) -> None:
+            if self._is_stale(level):
+                return
+            if isinstance(answer, LedgerError):
+                self._later(level)
+            elif not answer.opened:
+                self._connect(level, answer.epoch)
+            else:
+                level.epoch = answer.epoch
+                level.next_offset = level.begin + answer.last_sequence + 1
+                self._again(level, 0.0)
+
+        node = self._broker.member.node()
+        deadline_ms = node.deadline_ms(TIMEOUT_MS)
+        node.sessions.connect(level.session, self._token(), ends, deadline_ms, told, self)
+
+    # ---------------------------------------------------------------- what is due
+
+    def _read(self, level: _Level, offset: int) -> None:
+        reader = self._broker.reader
+
+        def done(outcome: object) -> None:
+            if self._is_stale(level):
+                return
+            if isinstance(outcome, QueueOffsetOutOfRange) and outcome.min_offset > offset:
+                self._propose(SkipDelayed(level.number, level.begin, outcome.min_offset))
+                self._later(level)
+            elif not isinstance(outcome, Pulled) or not len(outcome.records):
+                self._later(level)
+            else:
+                self._release(level, outcome.records)
+
+        self._broker.reads.submit(
+            lambda: reader.pull(level.key, offset, BATCH_MESSAGES, BATCH_BYTES), done
+        )
+
+    def _release(self, level: _Level, records: RecordBatch) -> None:
+        due_ms = records.columns.store_times_ms + self._delays_ms[level.number - 1]
+        wall_ms, now_ms = self._wall_ms(), self._now_ms
+        assert level.next_offset is not None and level.epoch is not None
+        overdue_stop = max((stop for stop, at_ms in level.sightings if at_ms <= now_ms), default=0)
+        count = int(np.searchsorted(np.maximum.accumulate(due_ms), wall_ms, side="right"))
+        count = min(max(count, overdue_stop - level.next_offset), len(records))
+        if not count:
+            at_last_ms = level.sightings[0][1] if level.sightings else now_ms + RETRY_MS
+            self._again(level, min(now_ms + float(due_ms[0]) - wall_ms, at_last_ms))
+            return
+        due = records.select(np.arange(count))
+        moved = moved_records(due, self._targets(due), (REAL_TOPIC, REAL_QUEUE, DELAY))
+        place = SessionPlace(level.session, level.epoch, level.next_offset - level.begin)
+
+        def done(outcome: AppendOutcome) -> None:
+            if self._is_stale(level):
+                return
+            if isinstance(outcome, AppendReceipt):
+                assert level.next_offset is not None
+                level.next_offset += count
+                self.released += count
+                self._again(level, 0.0)
+                return
+            # Whether it is in the log, the next session's answer tells.
+            level.epoch = None
+            if isinstance(outcome, AlreadyCommitted):
+                self._again(level, 0.0)
+            else:
+                self._later(level)
+
+        def append() -> None:
+            self._broker.member.append(
+                entries_of(moved), MESSAGES, TIMEOUT_MS, done, self, place=place, awaits_results=False
+            )
+
+        self._broker.member.enter(append)
+
+    def _targets(self, due: RecordBatch) -> list[tuple[str, int]]:
+        targets = []
+        for message in due.messages():
+            topic = message.properties.get(REAL_TOPIC, "")
+            queue = message.properties.get(REAL_QUEUE, "")
+            key = QueueKey(topic, int(queue) if queue.isascii() and queue.isdigit() else 0)
+            takes = bool(topic) and topic != SCHEDULE_TOPIC and self._broker.topics_table.takes(key)
+            targets.append((key.topic, key.queue_id) if takes else (UNDELIVERED_TOPIC, 0))
+        return targets

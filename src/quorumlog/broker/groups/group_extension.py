@@ -1,0 +1,332 @@
+"""GroupExtension: topics, consumer groups, delayed messages and sessions of a broker on the replicated
+log. What is promised is replicated; the master adds what may be lost with it: who is in a group just
+now, which requests wait."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quorumlog.broker.dledger.broker_role import RoleState
+from quorumlog.broker.errors import ConsumerGroupExists, TopicExists, UnknownTopic
+from quorumlog.broker.groups.delay_scheduler import DelayScheduler
+from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupFeed, GroupMachine
+from quorumlog.broker.groups.group_members import MEMBER_TIMEOUT_MS, GroupMembers
+from quorumlog.broker.groups.group_sessions import GroupSessions
+from quorumlog.broker.groups.offset_commits import COMMIT_INTERVAL_MS, OffsetCommits
+from quorumlog.broker.groups.proposals import TIMEOUT_MS, Proposals, refusal_in
+from quorumlog.broker.groups.rebalancer import Rebalancer
+from quorumlog.broker.groups.topic_retention import LOOK_INTERVAL_MS, TopicRetention
+from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.wire.broker_framing import records_of
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
+from quorumlog.broker.wire.group_commands import (
+    FROM_CLIENTS,
+    CreateGroup,
+    CreateTopic,
+    DeleteGroup,
+    ResetOffsets,
+    decode_command,
+)
+from quorumlog.broker.wire.group_messages import (
+    CommitRequest,
+    DoneResponse,
+    GroupAnswer,
+    GroupCommandRequest,
+    GroupQuestionRequest,
+    HeartbeatRequest,
+    LeaveRequest,
+    OpenSessionRequest,
+    SessionSendRequest,
+    TopicRouteRequest,
+    TopicRouteResponse,
+)
+from quorumlog.broker.wire.group_names import (
+    DELAY_LEVELS,
+    check_group_name,
+    check_topic_name,
+    delays_ms,
+)
+from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError
+from quorumlog.node import MachineFactory
+from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.wire.framing import Frame
+
+if TYPE_CHECKING:
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+    from quorumlog.broker.serving.broker_session import BrokerSession
+
+RETRY_MS = 20
+FIRST_TOPICS_RETRY_MS = 1_000.0
+
+
+def _wall_ms() -> float:
+    return time.time() * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    message_delay_level: str = DELAY_LEVELS
+    """Delays of the levels 1 to 18, as RocketMQ's messageDelayLevel."""
+    first_topics: Mapping[str, int] = field(default_factory=dict)
+    """Made by the master, with so many queues, where there are none of the name."""
+    auto_create_queues: int = 0
+    """A topic that somebody asks for is made, with so many queues; 0: it is not."""
+    member_timeout_ms: float = MEMBER_TIMEOUT_MS
+    """A member of a group that was not heard of for so long is gone."""
+    commit_interval_ms: float = COMMIT_INTERVAL_MS
+    """At most one entry of offsets a group in this time."""
+    retention_interval_ms: float = LOOK_INTERVAL_MS
+
+    def __post_init__(self) -> None:
+        """Raises BadRequest."""
+        delays_ms(self.message_delay_level)
+
+
+class GroupExtension:
+    """A `BrokerExtension`, and the table of topics of its broker."""
+
+    def __init__(
+        self,
+        options: GroupOptions | None = None,
+        *,
+        wall_ms: Callable[[], float] = _wall_ms,
+        token: Callable[[], bytes] = lambda: os.urandom(16),
+    ) -> None:
+        """`wall_ms`: since 1970. `token`: 16 random bytes."""
+        self.options = options or GroupOptions()
+        self.feed = GroupFeed()
+        self.topics = GroupTopics(self.feed)
+        self._wall_ms = wall_ms
+        self._token = token
+        self.scheduler: DelayScheduler
+        self._proposals: Proposals
+        self._commits: OffsetCommits
+        self._rebalancer: Rebalancer
+        self._retention: TopicRetention
+        self._sessions: GroupSessions
+        self._broker: DLedgerBroker
+        self._is_master = False
+        self._now_ms = 0.0
+        self._first_topics_at_ms = 0.0
+        """When to look whether `first_topics` stand."""
+
+    # ---------------------------------------------------------------- BrokerExtension
+
+    @property
+    def machines(self) -> Mapping[str, MachineFactory]:
+        return {MACHINE_NAME: lambda: GroupMachine(self.feed)}
+
+    def open(self, broker: DLedgerBroker) -> None:
+        options = self.options
+        self._broker = broker
+        broker.topics_table = self.topics
+        broker.puts = CheckedPuts(broker.puts, self.topics)
+        self._sessions = GroupSessions(broker)
+        self._proposals = Proposals(broker)
+        self._commits = OffsetCommits(self._proposals.commit, options.commit_interval_ms)
+        members = GroupMembers(options.member_timeout_ms)
+        self._rebalancer = Rebalancer(self.feed, members, self._commits, self._proposals)
+        self.scheduler = DelayScheduler(
+            broker,
+            delays_ms(options.message_delay_level),
+            self._wall_ms,
+            self._token,
+            self._proposals.quietly,
+            lambda level: self.feed.state.delayed.get(level, 0),
+        )
+        self._retention = TopicRetention(
+            broker, self._wall_ms, self._proposals.quietly, options.retention_interval_ms
+        )
+
+    def role_changed(self, state: RoleState) -> None:
+        was_master, self._is_master = self._is_master, state.is_master
+        self.scheduler.lead(state.is_master)
+        if was_master:
+            self._commits.end(self._not_master())
+            self._rebalancer.end(self._not_master())
+        if state.is_master:
+            self._rebalancer.begin(self._now_ms)
+
+    def tick(self, now_ms: float) -> None:
+        self._now_ms = now_ms
+        if not self._is_master or not self._broker.member.is_up:
+            return
+        self._make_first_topics(now_ms)
+        self._commits.tick(now_ms)
+        self._rebalancer.tick(now_ms)
+        self.scheduler.tick(now_ms)
+        self._retention.tick(self.feed.state, now_ms)
+
+    def lost(self, session: BrokerSession) -> None:
+        self._rebalancer.lost(session)
+
+    def close(self) -> None:
+        """Nothing of it is open."""
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        try:
+            return self._request(session, message, frame)
+        except LedgerError as error:
+            session.refuse(message.request_id, error)
+            return True
+
+    def _request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, SessionSendRequest):
+            records = records_of(frame)
+            self.topics.check_writes(records)
+            self._sessions.send(session, message, records)
+        elif isinstance(message, OpenSessionRequest):
+            self._sessions.open(session, message)
+        elif isinstance(message, GroupQuestionRequest):
+            self._ask(session, message)
+        elif isinstance(message, GroupCommandRequest):
+            self._check_master()
+            self._command(session, message)
+        elif isinstance(message, HeartbeatRequest):
+            self._check_master()
+            self._heartbeat(session, message)
+        elif isinstance(message, CommitRequest):
+            self._check_master()
+            self._commit(session, message)
+        elif isinstance(message, TopicRouteRequest):
+            self._check_master()
+            self._route(session, message)
+        elif isinstance(message, LeaveRequest):
+            self._check_master()
+            self._rebalancer.left(message.group, message.member)
+            session.answer(DoneResponse(request_id=message.request_id))
+        else:
+            return False
+        return True
+
+    # ---------------------------------------------------------------- the master
+
+    def _not_master(self) -> LedgerError:
+        broker = self._broker
+        if broker.member.is_up and (refusal := broker.member.refusal_unless_leading()) is not None:
+            return broker.refusal_of(refusal)
+        return LeaderNotReady(
+            "the broker becomes master once all that came before is dispatched", retry_after_ms=RETRY_MS
+        )
+
+    def _check_master(self) -> None:
+        """Raises NotLeader, LeaderNotReady."""
+        if not self._is_master:
+            raise self._not_master()
+
+    # ---------------------------------------------------------------- topics and groups
+
+    def _ask(self, session: BrokerSession, message: GroupQuestionRequest) -> None:
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, LedgerError):
+                session.refuse(message.request_id, self._broker.refusal_of(answer))
+            else:
+                session.answer(GroupAnswer(request_id=message.request_id, body=answer[0]))
+
+        member = self._broker.member
+        member.enter(lambda: member.ask(MACHINE_NAME, message.body, TIMEOUT_MS, answered, session))
+
+    def _command(self, session: BrokerSession, message: GroupCommandRequest) -> None:
+        try:
+            command = decode_command(message.body)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"no command of topics and groups: {error}") from None
+        if not isinstance(command, FROM_CLIENTS):
+            raise BadRequest(f"{type(command).__name__} is for the master to say")
+
+        def told(outcome: bytes | LedgerError) -> None:
+            if isinstance(outcome, LedgerError):
+                session.refuse(message.request_id, outcome)
+            else:
+                session.answer(GroupAnswer(request_id=message.request_id, body=outcome))
+
+        if isinstance(command, ResetOffsets | DeleteGroup):
+            self._commits.flush(command.group, self._now_ms)  # in front of what ends its generation
+        self._proposals.propose(command, told)
+
+    def _route(self, session: BrokerSession, message: TopicRouteRequest) -> None:
+        topic = self.feed.state.topics.get(message.topic)
+        if topic is not None:
+            route = TopicRouteResponse(
+                request_id=message.request_id, queues=topic.queues, perm=topic.perm
+            )
+            session.answer(route)
+            return
+
+        def made(refusal: LedgerError | None) -> None:
+            if refusal is None and message.topic in self.feed.state.topics:
+                self._route(session, message)
+            else:
+                unknown = UnknownTopic(f"there is no topic {message.topic}")
+                session.refuse(message.request_id, refusal or unknown)
+
+        self._make_topic(message.topic, made)
+
+    def _make_topic(self, name: str, done: Callable[[LedgerError | None], None]) -> None:
+        """Raises UnknownTopic, BadRequest."""
+        if not self.options.auto_create_queues:
+            raise UnknownTopic(f"there is no topic {name}: quorumlog broker topic create {name}")
+        check_topic_name(name)
+        command = CreateTopic(name, self.options.auto_create_queues)
+        self._proposals.propose(command, lambda outcome: done(refusal_in(outcome)))
+
+    def _make_first_topics(self, now_ms: float) -> None:
+        topics = self.feed.state.topics
+        lacking = {name: n for name, n in self.options.first_topics.items() if name not in topics}
+        if lacking and now_ms >= self._first_topics_at_ms:
+            self._first_topics_at_ms = now_ms + FIRST_TOPICS_RETRY_MS
+            for name, queues in lacking.items():
+                self._proposals.quietly(CreateTopic(name, queues))
+
+    # ---------------------------------------------------------------- members
+
+    def _heartbeat(self, session: BrokerSession, message: HeartbeatRequest) -> None:
+        """Makes the group, and in `dev` its topics, if they are not there."""
+        check_group_name(message.group)
+        state = self.feed.state
+
+        def made(refusal: LedgerError | None) -> None:
+            if refusal is None or isinstance(refusal, ConsumerGroupExists | TopicExists):
+                self._again(session, message)
+            else:
+                session.refuse(message.request_id, refusal)
+
+        for topic, _ in message.topics:
+            if topic not in state.topics:
+                self._make_topic(topic, made)
+                return
+        if message.group in state.groups:
+            self._rebalancer.heard(session, message)
+        else:
+            command = CreateGroup(message.group)
+            self._proposals.propose(command, lambda outcome: made(refusal_in(outcome)))
+
+    def _again(self, session: BrokerSession, message: HeartbeatRequest) -> None:
+        try:
+            self._check_master()
+            self._heartbeat(session, message)
+        except LedgerError as error:
+            session.refuse(message.request_id, error)
+
+    def _commit(self, session: BrokerSession, message: CommitRequest) -> None:
+        generation = self._rebalancer.check_commit(message)
+        for topic, queue_id, offset in message.offsets:
+            end = self._broker.log.stored_offset(QueueKey(topic, queue_id))
+            if not 0 <= offset <= end:
+                raise BadRequest(f"queue {queue_id} of topic {topic} ends at {end}, below {offset}")
+
+        def done(refusal: LedgerError | None) -> None:
+            if refusal is None:
+                session.answer(DoneResponse(request_id=message.request_id))
+            else:
+                session.refuse(message.request_id, refusal)
+
+        rows = tuple(message.offsets)
+        self._commits.add(message.group, generation, message.member, rows, done, self._now_ms)

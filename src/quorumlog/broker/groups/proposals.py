@@ -1,0 +1,87 @@
+"""Proposals: commands of topics and groups on their way into the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.groups.group_machine import MACHINE_NAME
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.wire.group_commands import (
+    Command,
+    CommitOffsets,
+    CreateGroup,
+    CreateTopic,
+    UpdateTopic,
+    encode,
+    read_answer,
+)
+from quorumlog.broker.wire.group_names import dlq_topic, retry_topic
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import LedgerError, ResultUnknown
+from quorumlog.node import AppendOutcome
+
+if TYPE_CHECKING:
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+
+TIMEOUT_MS = 5_000
+Done = Callable[[bytes | LedgerError], None]
+"""Gets what the machine answers, or the refusal of the log."""
+
+
+class Proposals:
+    """On the loop."""
+
+    def __init__(self, broker: DLedgerBroker) -> None:
+        self._broker = broker
+
+    def propose(self, command: Command, done: Done) -> None:
+        """In front of all that is proposed later."""
+
+        def told(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, AppendReceipt):
+                (result,) = outcome.results
+                unknown = ResultUnknown("it is committed, and what came of it is not known")
+                done(unknown if result is None else result)
+            else:
+                done(self._broker.refusal_of(outcome))
+
+        def append() -> None:
+            batch = EntryBatch.from_bodies([encode(self._with_ends(command))])
+            self._broker.member.append(batch, MACHINE_NAME, TIMEOUT_MS, told, self)
+
+        self._broker.member.enter(append)
+
+    def quietly(self, command: Command) -> None:
+        """Whatever comes of it: there is a next time."""
+        self.propose(command, lambda outcome: None)
+
+    def commit(self, command: CommitOffsets, done: Callable[[LedgerError | None], None]) -> None:
+        self.propose(command, lambda outcome: done(refusal_in(outcome)))
+
+    def _with_ends(self, command: Command) -> Command:
+        """A queue that is made anew begins behind all that was ever sent to one of its name."""
+        ends = self._broker.filler.next_offsets
+
+        def of(topic: str, count: int) -> tuple[int, ...]:
+            return tuple(ends.get(QueueKey(topic, queue_id), 0) for queue_id in range(count))
+
+        if isinstance(command, CreateTopic | UpdateTopic):
+            return msgspec.structs.replace(command, begins=of(command.topic, command.queues or 0))
+        if isinstance(command, CreateGroup):
+            begins = of(retry_topic(command.group), 1) + of(dlq_topic(command.group), 1)
+            return msgspec.structs.replace(command, begins=begins)
+        return command
+
+
+def refusal_in(outcome: bytes | LedgerError) -> LedgerError | None:
+    if isinstance(outcome, LedgerError):
+        return outcome
+    try:
+        read_answer(outcome, object)
+    except LedgerError as refusal:
+        return refusal
+    return None

@@ -1,0 +1,57 @@
+"""TopicRetention: a topic may keep its messages shorter than the log does. What is older is not shown
+any more, by an entry of the master; its bytes go with the log's segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from quorumlog.broker.groups.group_state import GroupState
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.wire.group_commands import Command, OffsetRow, TrimQueues
+
+if TYPE_CHECKING:
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+
+LOOK_INTERVAL_MS = 10_000.0
+
+
+class TopicRetention:
+    """On the loop of the master."""
+
+    def __init__(
+        self,
+        broker: DLedgerBroker,
+        wall_ms: Callable[[], float],
+        propose: Callable[[Command], None],
+        interval_ms: float = LOOK_INTERVAL_MS,
+    ) -> None:
+        self._broker = broker
+        self._wall_ms = wall_ms
+        self._propose = propose
+        self._interval_ms = interval_ms
+        self._next_look_ms = 0.0
+
+    def tick(self, state: GroupState, now_ms: float) -> None:
+        if now_ms < self._next_look_ms:
+            return
+        self._next_look_ms = now_ms + self._interval_ms
+        wanted = [
+            (QueueKey(name, queue_id), int(self._wall_ms()) - topic.retention_ms, begin)
+            for name, topic in state.topics.items()
+            if topic.retention_ms
+            for queue_id, begin in enumerate(topic.begins)
+        ]
+        if not wanted:
+            return
+        reader = self._broker.reader
+
+        def look() -> tuple[OffsetRow, ...]:
+            found = [(key, reader.offset_at(key, since_ms), begin) for key, since_ms, begin in wanted]
+            return tuple((*key, offset) for key, offset, begin in found if offset > begin)
+
+        def done(outcome: object) -> None:
+            if isinstance(outcome, tuple) and outcome:
+                self._propose(TrimQueues(outcome))
+
+        self._broker.reads.submit(look, done)

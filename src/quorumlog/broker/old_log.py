@@ -1,0 +1,127 @@
+"""OldLog: the commit log of a classic store below a replicated log, in one space of offsets with it. Its
+files lie in the folder `commitlog` of the member's directory, and end where the first entry lies."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.broker.commit_log.file_lists import open_file_list
+from quorumlog.broker.commit_log.log_files import read_records
+from quorumlog.broker.message_log import LogRecords
+from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.files.replaced_file import read_readable
+
+FOLDER_NAME = "commitlog"
+RECORD_NAME = "taken-over"
+BLOCK_BYTES = 16 << 20
+
+
+class FileDigest(msgspec.Struct, frozen=True):
+    position: int
+    sha256: str
+    blocks: list[int]
+    """CRC-32 of each 16 MiB."""
+
+
+class TakenOver(msgspec.Struct, frozen=True):
+    """The file `taken-over` of a member's directory, in JSON."""
+
+    end_position: int
+    """Where the replicated log begins."""
+    file_bytes: int
+    files: list[FileDigest]
+
+    @property
+    def digest(self) -> str:
+        """Of all: members whose old logs differ by a byte have another one."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+
+def first_difference(one: TakenOver, other: TakenOver) -> str:
+    """In a sentence; empty: they are the same."""
+    if one.file_bytes != other.file_bytes:
+        return f"the files have {one.file_bytes} and {other.file_bytes} bytes"
+    ours = {file.position: file for file in one.files}
+    theirs = {file.position: file for file in other.files}
+    for position in sorted(ours.keys() | theirs.keys()):
+        mine, his = ours.get(position), theirs.get(position)
+        if mine is None or his is None:
+            return f"only one of them has a file at {position}"
+        if mine.sha256 != his.sha256:
+            for number, (a, b) in enumerate(zip(mine.blocks, his.blocks, strict=True)):
+                if a != b:
+                    at = position + number * BLOCK_BYTES
+                    return f"they differ in the {BLOCK_BYTES} bytes from {at} on"
+    return "" if one.end_position == other.end_position else "they end at different positions"
+
+
+def taken_over(disk: Disk, directory: str) -> TakenOver | None:
+    """None: the member has no old log. Raises DirectoryDamaged, StoreFailure."""
+    path = f"{directory}/{RECORD_NAME}"
+    try:
+        if not disk.exists(path):
+            return None
+        data, _ = read_readable(disk, path)
+    except OSError as error:
+        raise StoreFailure(refusal(path, "read", error)) from error
+    try:
+        return msgspec.json.decode(data or b"", type=TakenOver)
+    except msgspec.MsgspecError as error:
+        raise DirectoryDamaged(
+            f"{path} is damaged: {error}; copy it from another member", path=path, position=0
+        ) from None
+
+
+def digest_of(data: bytes, blocks: list[int]) -> None:
+    """Adds a block of a file."""
+    blocks.append(crc32(data))
+
+
+class OldLog:
+    """Read-only; any thread."""
+
+    def __init__(self, disk: Disk, directory: str, record: TakenOver) -> None:
+        """Raises ConfigError, StoreFailure."""
+        self.record = record
+        self._files = open_file_list(
+            disk,
+            f"{directory}/{FOLDER_NAME}",
+            record.file_bytes,
+            option="segment_bytes",
+            writable=False,
+        )
+        if self._files.end_position != record.end_position:
+            raise StoreFailure(
+                f"{directory}/{FOLDER_NAME} ends at {self._files.end_position}, and the replicated log"
+                f" begins at {record.end_position}: restore the files from another member"
+            )
+
+    @property
+    def first_position(self) -> int:
+        return self._files.first_position
+
+    @property
+    def end_position(self) -> int:
+        return self.record.end_position
+
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        """Raises OSError."""
+        return self._files.pread(min(size_bytes, self.end_position - position), position)
+
+    def records(self) -> Iterator[LogRecords]:
+        """All of them. Raises StoreFailure where one is none."""
+        position = self.first_position
+        while position < self.end_position:
+            found, stop = read_records(self._files, position, self.end_position)
+            if found is None:
+                raise StoreFailure(f"the old commit log has no record at {position} ({stop.value})")
+            yield found
+            position = found.next_position
+
+    def close(self) -> None:
+        self._files.close()

@@ -1,0 +1,165 @@
+"""Acknowledgements: what slaves have acknowledged, and what follows: up to where the log is replicated,
+and whether there are enough of them to take a message at all.
+
+Two rules, of which one holds in a reign:
+
+- *fixed*: every member of `in_sync_set` must have it. Somebody outside decides who is a member.
+- *counted*: any `in_sync_replicas - 1` of the slaves that count must have it. A slave counts once every
+  slave that counted before it has stored that it will: so who asks all that ever counted asks it, too.
+
+A slave is a directory (`directory_id`): one that was wiped has acknowledged nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Mark:
+    """One slave's."""
+
+    id: str
+    directory_id: str
+    is_connected: bool = True
+    written_offset: int = 0
+    flushed_offset: int = 0
+    acknowledged_offset: int = 0
+    """What counts of both."""
+    counted_version: int = 0
+    """The newest list of those that count that it has stored."""
+
+
+@dataclass(slots=True)
+class Acknowledgements:
+    """`confirmed_offset` never falls."""
+
+    own_id: str
+    in_sync_replicas: int
+    """The master included."""
+    confirmed_offset: int
+    in_sync_set: frozenset[str] | None = None
+    counted: dict[str, str] = field(default_factory=dict)
+    """Directory ids of those that count, by id. All of them, also those that are away."""
+    joining: dict[str, str] = field(default_factory=dict)
+    """Those that will, once all that count and they themselves have stored it."""
+    joining_version: int = 0
+    marks: dict[str, Mark] = field(default_factory=dict)
+    own_offset: int = 0
+    """Up to where the master itself has it as safely as it promises."""
+    push2_slave_max_offset: int = 0
+    """The highest that any slave has acknowledged."""
+
+    def connected(self, slave_id: str, directory_id: str) -> Mark:
+        """A slave has come. Of one that is there already the new connection counts."""
+        mark = self.marks.get(slave_id)
+        if mark is None or mark.directory_id != directory_id:
+            mark = self.marks[slave_id] = Mark(slave_id, directory_id)
+        mark.is_connected = True
+        return mark
+
+    def report(self, mark: Mark, written: int, flushed: int, acknowledged: int) -> bool:
+        """True: more is replicated than before."""
+        mark.written_offset = max(mark.written_offset, written)
+        mark.flushed_offset = max(mark.flushed_offset, flushed)
+        mark.acknowledged_offset = max(mark.acknowledged_offset, acknowledged)
+        self.push2_slave_max_offset = max(self.push2_slave_max_offset, mark.acknowledged_offset)
+        return self.advance()
+
+    def advance(self) -> bool:
+        held = self._held()
+        held = -1 if held is None else min(held, self.own_offset)
+        if held <= self.confirmed_offset:
+            return False
+        self.confirmed_offset = held
+        return True
+
+    def _held(self) -> int | None:
+        """Up to where as many have it as the rule asks for; None: too few have ever come."""
+        if self.in_sync_set is not None:
+            others = [self.marks.get(each) for each in self.in_sync_set if each != self.own_id]
+            if not others or len(others) + 1 < self.in_sync_replicas:
+                return self._alone() if len(others) + 1 >= self.in_sync_replicas else None
+            return min(0 if mark is None else mark.acknowledged_offset for mark in others)
+        needed = self.in_sync_replicas - 1
+        if needed <= 0:
+            return self._alone()
+        offsets = sorted((mark.acknowledged_offset for mark in self._counting()), reverse=True)
+        return offsets[needed - 1] if len(offsets) >= needed else None
+
+    @staticmethod
+    def _alone() -> int:
+        return (1 << 63) - 1
+
+    def _counting(self) -> Iterable[Mark]:
+        for slave_id, directory_id in self.counted.items():
+            mark = self.marks.get(slave_id)
+            if mark is not None and mark.directory_id == directory_id:
+                yield mark
+
+    def missing(self, is_caught_up: Callable[[Mark], bool]) -> str:
+        """Why a message is refused before it is written; empty: it is taken."""
+        if self.in_sync_set is not None:
+            if len(self.in_sync_set) < self.in_sync_replicas:
+                members = ", ".join(sorted(self.in_sync_set))
+                return (
+                    f"{len(self.in_sync_set)} replicas are in sync ({members}), the master included, of"
+                    f" {self.in_sync_replicas} (in_sync_replicas)"
+                )
+            return ""
+        there = 1 + sum(mark.is_connected and is_caught_up(mark) for mark in self._counting())
+        if there >= self.in_sync_replicas:
+            return ""
+        away = " and ".join(sorted(each for each in self.counted if not self._is_there(each)))
+        waits = ""
+        if self.joining and away:
+            waits = f"; {', '.join(sorted(self.joining))} will count once {away} has stored it"
+        return (
+            f"{there} replicas are in sync, the master included, of {self.in_sync_replicas}"
+            f" (in_sync_replicas){waits}"
+        )
+
+    def _is_there(self, slave_id: str) -> bool:
+        mark = self.marks.get(slave_id)
+        if mark is None or not mark.is_connected:
+            return False
+        return mark.directory_id == self.counted.get(slave_id)
+
+    # ---------------------------------------------------------------- who counts
+
+    def wants_to_count(self, mark: Mark) -> bool:
+        """It does not yet, and is not on its way."""
+        known = {**self.counted, **self.joining}
+        return self.in_sync_set is None and known.get(mark.id) != mark.directory_id
+
+    def join(self, mark: Mark, version: int) -> dict[str, str]:
+        """The list that everybody stores from now on, under this version."""
+        self.joining[mark.id] = mark.directory_id
+        self.joining_version = version
+        return {**self.counted, **self.joining}
+
+    def stored(self, mark: Mark, version: int) -> bool:
+        """A slave has stored a list. True: those that were joining count now."""
+        mark.counted_version = max(mark.counted_version, version)
+        if not self.joining:
+            return False
+        # A directory that was replaced under its id cannot answer any more; the new one stands for it.
+        needed = {**self.counted, **self.joining}
+        for slave_id, directory_id in needed.items():
+            held = self.marks.get(slave_id)
+            if (
+                held is None
+                or held.directory_id != directory_id
+                or held.counted_version < self.joining_version
+            ):
+                return False
+        self.counted, self.joining = needed, {}
+        self.advance()
+        return True
+
+    def forget(self, slave_id: str) -> None:
+        """It counts no more. Whoever asks for this has seen that nothing is lost by it."""
+        self.counted.pop(slave_id, None)
+        self.joining.pop(slave_id, None)
+        self.advance()

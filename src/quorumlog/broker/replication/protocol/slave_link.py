@@ -1,0 +1,237 @@
+"""SlaveLink: the connection to a master, as a slave sees it. Dialect `quorumlog`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from quorumlog.broker.message_log import LogRecords
+from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
+from quorumlog.broker.replication.protocol.ha_frames import (
+    Data,
+    HaDecoder,
+    HaFrame,
+    Heartbeat,
+    Hello,
+    Peer,
+    Refuse,
+    Report,
+    Start,
+    State,
+    Welcome,
+    encode_control,
+    encode_report,
+)
+from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import ProtocolViolation
+
+
+class Follow(NamedTuple):
+    """To be done before anything else: store the epoch and the history, cut the own log. Then
+    `SlaveLink.follows`."""
+
+    welcome: Welcome
+    epoch: int
+    history: EpochHistory
+    start_offset: int
+    cuts: bool
+    """The log ends above `start_offset`: what lies there is set aside."""
+    begins_anew: bool
+    """All of the log lies below the master's first byte, and goes."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What has come, in the order in which it is to be done; then `SlaveLink.done`."""
+
+    follow: Follow | None = None
+    begin_at: int = -1
+    """With --ha-dialect rocketmq, of an empty log: it begins there."""
+    records: list[LogRecords] = field(default_factory=list)
+    state: State | None = None
+    confirm_offset: int = -1
+    """-1: nothing was said about it."""
+    master_offset: int = -1
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.follow is not None
+            or self.begin_at >= 0
+            or self.records
+            or self.state is not None
+            or self.confirm_offset >= 0
+            or self.master_offset >= 0
+        )
+
+
+class LinkToMaster(Protocol):
+    """Either dialect's."""
+
+    closed: str
+    """Why the connection ends; empty: it lives."""
+    refused: bool
+    """And it is of no use to try again soon."""
+    master: Peer | None
+    out: list[Buffer]
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def asks_flush(self) -> bool: ...
+    def feed(self, data: Buffer, now_ms: float) -> None: ...
+    def take_work(self) -> Work: ...
+    def follows(self, start_offset: int, state_version: int) -> None: ...
+    def done(self, written: int, flushed: int, state_version: int, now_ms: float) -> None: ...
+    def tick(self, now_ms: float) -> None: ...
+    def close(self, reason: str) -> None: ...
+
+
+class OwnLog(NamedTuple):
+    """A slave's, when it connects."""
+
+    slave: Peer
+    promised_epoch: int
+    history: EpochHistory
+    max_offset: int
+    file_bytes: int
+    is_sync_flush: bool
+
+
+class SlaveLink:
+    """`closed`: why the connection ends. `refused`: and it is of no use to try again soon."""
+
+    def __init__(self, own: OwnLog, now_ms: float, *, heartbeat_ms: float, silence_ms: float) -> None:
+        self.closed = ""
+        self.refused = False
+        self.master: Peer | None = None
+        self._own = own
+        self._decoder = HaDecoder()
+        self._welcome: Welcome | None = None
+        self._assembler: RecordAssembler | None = None
+        self._work = Work()
+        self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
+        self._heard_ms = self._spoke_ms = now_ms
+        self._report: Report | None = None
+        self._state_version = 0
+        self.out: list[Buffer] = [
+            encode_control(
+                Hello(
+                    slave=own.slave,
+                    promised_epoch=own.promised_epoch,
+                    history=own.history.triples(),
+                    max_offset=own.max_offset,
+                    file_bytes=own.file_bytes,
+                    is_sync_flush=own.is_sync_flush,
+                )
+            )
+        ]
+
+    @property
+    def epoch(self) -> int:
+        assert self._welcome is not None
+        return self._welcome.epoch
+
+    @property
+    def asks_flush(self) -> bool:
+        return self._welcome is not None and self._welcome.asks_flush
+
+    def feed(self, data: Buffer, now_ms: float) -> None:
+        self._heard_ms = now_ms
+        try:
+            for frame in self._decoder.feed(data):
+                self._take(frame)
+                if self.closed:
+                    return
+        except ProtocolViolation as violation:
+            self.close(str(violation))
+
+    def take_work(self) -> Work:
+        work, self._work = self._work, Work()
+        return work
+
+    def _take(self, frame: HaFrame) -> None:
+        if isinstance(frame, Refuse):
+            self.refused = True
+            self.close(frame.message)
+        elif self._welcome is None:
+            if not isinstance(frame, Welcome):
+                raise ProtocolViolation("a master begins with a welcome")
+            self._welcomed(frame)
+        elif isinstance(frame, State):
+            self._work.state = frame
+        elif isinstance(frame, Data | Heartbeat):
+            if (frame.epoch, frame.run) != (self._welcome.epoch, self._welcome.run):
+                raise ProtocolViolation(f"a frame of run {frame[:2]}, in another one")
+            if isinstance(frame, Data):
+                self._data(frame)
+            else:
+                self._work.master_offset = frame.max_offset
+            self._work.confirm_offset = max(self._work.confirm_offset, frame.confirm_offset)
+        else:
+            raise ProtocolViolation(f"a master does not send {type(frame).__name__}")
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        own = self._own
+        if welcome.epoch < own.promised_epoch:
+            message = (
+                f"master {welcome.master.id} is of epoch {welcome.epoch}, and"
+                f" {own.promised_epoch} was promised: it is not the master any more"
+            )
+            self.out.append(encode_control(Refuse(message=message, promised_epoch=own.promised_epoch)))
+            self.close(message)
+            return
+        self._welcome = welcome
+        self.master = welcome.master
+        history = EpochHistory(welcome.history)
+        verdict = judge(own.history, own.max_offset, history, welcome.max_offset, welcome.min_offset)
+        if verdict.problem:
+            self.out.append(encode_control(Refuse(message=verdict.problem)))
+            self.refused = True
+            self.close(verdict.problem)
+            return
+        start, anew = verdict.common_offset, False
+        if start < welcome.min_offset:
+            if verdict.cuts:
+                self.refused = True
+                self.close(
+                    f"the own log has {own.max_offset} bytes, of which {start} are the master's, and the"
+                    f" master begins at {welcome.min_offset}: empty the directory to follow it"
+                )
+                return
+            start, anew = welcome.min_offset, True
+        self._work.follow = Follow(welcome, welcome.epoch, history, start, verdict.cuts, anew)
+
+    def follows(self, start_offset: int, state_version: int) -> None:
+        """It was done."""
+        self._assembler = RecordAssembler(start_offset, self._own.file_bytes)
+        self._state_version = state_version
+        self.out.append(encode_control(Start(offset=start_offset)))
+
+    def _data(self, frame: Data) -> None:
+        assembler = self._assembler
+        if assembler is None or frame.offset != assembler.position:
+            expected = "none" if assembler is None else assembler.position
+            raise ProtocolViolation(f"bytes of {frame.offset} on, where {expected} come next")
+        self._work.records += assembler.feed(frame.body)
+        self._work.master_offset = max(self._work.master_offset, frame.offset + len(frame.body))
+
+    def done(self, written: int, flushed: int, state_version: int, now_ms: float) -> None:
+        """What was taken is written, and flushed so far."""
+        assert self._welcome is not None
+        self._state_version = max(self._state_version, state_version)
+        report = Report(self._welcome.epoch, written, flushed, self._state_version)
+        if report != self._report and not self.closed:
+            self._report = report
+            self._spoke_ms = now_ms
+            self.out.append(encode_report(report))
+
+    def tick(self, now_ms: float) -> None:
+        if now_ms >= self._heard_ms + self._silence_ms:
+            self.close(f"nothing was heard of the master for {self._silence_ms:.0f} ms")
+        elif now_ms >= self._spoke_ms + self._heartbeat_ms and self._report is not None:
+            self._spoke_ms = now_ms
+            self.out.append(encode_report(self._report))
+
+    def close(self, reason: str) -> None:
+        self.closed = self.closed or reason

@@ -1,0 +1,294 @@
+"""Replica: a store as master or slave. It keeps what `ReplicatedBroker` promises, and knows no sockets:
+those who have them (`service`) ask it what to say, and tell it what they heard."""
+
+from __future__ import annotations
+
+import logging
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from quorumlog.broker.errors import StaleEpoch
+from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.protocol.ha_frames import Peer
+from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work
+from quorumlog.broker.replication.replica_file import (
+    ReplicaRecord,
+    SetAsideTail,
+    new_directory_id,
+)
+from quorumlog.broker.replication.replica_master import VERSIONS_OF_EPOCH, ReplicaMaster
+from quorumlog.broker.replication.replica_store import ReplicaStore
+from quorumlog.broker.replication.roles import BrokerAddress
+from quorumlog.errors import ConfigError
+
+log = logging.getLogger("quorumlog.broker")
+
+_MOST_TAILS = 20
+
+
+class Written(NamedTuple):
+    """What a slave can report."""
+
+    written_offset: int
+    flushed_offset: int
+    state_version: int
+
+
+class Replica(ReplicaMaster):
+    """Role changes and what comes from a master: any thread but the loop's, one at a time (`_lock`).
+    Acknowledgements: any thread (`_acks_lock`), never waiting for the disk."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        address: BrokerAddress,
+        first_role: Role,
+        *,
+        master_ha_address: str = "",
+        has_epochs: bool = True,
+        is_elected: bool = False,
+    ) -> None:
+        """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
+        False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it reigns, which a
+        start does not know. Raises ConfigError, StoreFailure."""
+        super().__init__(store, address, has_epochs=has_epochs)
+        self._is_elected = is_elected
+        self.record = self._first_record(first_role, master_ha_address)
+        if self.record.topics and store.topics is not None:
+            store.topics = {**self.record.topics, **store.topics}
+        last = self.history.last
+        if self.record.role is not Role.SLAVE and last and last.epoch < self.record.promised_epoch:
+            # It promised an epoch to somebody else, and was not told yet to whom.
+            log.warning("epoch %d was promised: waiting for its master", self.record.promised_epoch)
+            self._save(replace(self.record, role=Role.SLAVE, master=None))
+        if is_elected or self.record.role is Role.SLAVE:
+            store.commit_log.become(Role.SLAVE)
+        else:
+            self._reign(self.record.promised_epoch, self.record)
+
+    def _first_record(self, first_role: Role, master_ha_address: str) -> ReplicaRecord:
+        held = self._file.load()
+        me = self.address
+        if held is not None:
+            if held.id != me.id:
+                raise ConfigError(
+                    f"{self.store.root} is the store of broker {held.id}, not of {me.id}: set --id"
+                )
+            if held.role is not first_role and self.has_epochs and not self._is_elected:
+                now = "a slave" if held.role is Role.SLAVE else "the master"
+                log.warning(
+                    "this broker has been %s since epoch %d: --role says what it was first",
+                    now,
+                    held.promised_epoch,
+                )
+            told = held.master is None or not held.master.id
+            if held.role is Role.SLAVE and told and master_ha_address:
+                held = replace(held, master=_unknown(master_ha_address))
+            return held
+        is_sync = first_role is Role.SYNC_MASTER
+        record = ReplicaRecord(
+            id=me.id,
+            directory_id=new_directory_id(),
+            role=first_role,
+            is_sync=is_sync,
+            promised_epoch=0 if first_role is Role.SLAVE else 1,
+            master=_unknown(master_ha_address) if master_ha_address else None,
+        )
+        # What the store had before there were slaves was acknowledged, and consumers have seen it.
+        self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
+        self.store.show_confirmed()
+        self._file.save(record)
+        return record
+
+    # ---------------------------------------------------------------- as a ReplicatedBroker
+
+    def promise(self, epoch: int) -> None:
+        with self._lock:
+            self._check_epoch(epoch)
+            if epoch > self.record.promised_epoch:
+                self.stop_acknowledging()
+                self._save(replace(self.record, promised_epoch=epoch))
+                self.role_changed()
+
+    def become_master(self, epoch: int, sync: bool, in_sync_set: frozenset[str] | None = None) -> None:
+        with self._lock:
+            self._check_epoch(epoch)
+            if self.history.runs and epoch <= self.history.log_epoch:
+                raise StaleEpoch(f"a reign of epoch {self.history.log_epoch} has begun already")
+            me, record = self.id, self.record
+            counted = {peer.id: peer for peer in record.counted}
+            if record.master is not None and record.master.id:
+                counted[record.master.id] = record.master
+            counted.pop(me, None)
+            role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
+            record = replace(
+                record,
+                promised_epoch=epoch,
+                role=role,
+                master=None,
+                is_sync=sync,
+                counted=list(counted.values()),
+                state_version=epoch * VERSIONS_OF_EPOCH,
+            )
+            self._reign(epoch, record, in_sync_set)
+            self.role_changed()
+
+    def become_slave(self, epoch: int, master: BrokerAddress) -> None:
+        with self._lock:
+            self._check_epoch(epoch)
+            if master.id == self.id:
+                raise ConfigError(f"broker {self.id} cannot be its own slave")
+            if self.role is not Role.SLAVE and self.history.log_epoch == epoch:
+                raise StaleEpoch(f"this broker is the master of epoch {epoch} itself")
+            self.stop_acknowledging()
+            self.store.commit_log.become(Role.SLAVE)
+            # The own directory is not known to the other side as the slave's until it connects.
+            peer = Peer(
+                id=master.id, directory_id="", address=master.address, ha_address=master.ha_address
+            )
+            record = replace(self.record, promised_epoch=epoch, role=Role.SLAVE)
+            self._save(self._led_by(record, peer))
+            self.fenced_by = 0
+            self.role_changed()
+
+    # ---------------------------------------------------------------- a reign
+
+    def _check_epoch(self, epoch: int) -> None:
+        if not self.has_epochs:
+            raise ConfigError("--ha-dialect rocketmq has no epochs: roles change by a start with --role")
+        if epoch < self.record.promised_epoch:
+            raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised, {epoch} is older")
+
+    def _reign(
+        self, epoch: int, record: ReplicaRecord, in_sync_set: frozenset[str] | None = None
+    ) -> None:
+        """Another run of the own writes begins here, on disk before the first of them."""
+        commit_log, config = self.store.commit_log, self.store.config
+        self.stop_acknowledging()
+        commit_log.flush(0)
+        self.store.count_queues()
+        end = commit_log.max_offset
+        needed = config.in_sync_replicas or (2 if record.is_sync else 1)
+        history = self.history.begun(epoch, end)
+        record = replace(
+            record,
+            counted=record.counted if self.has_epochs else [],
+            history=history.triples(),
+            in_sync_replicas=needed,
+            topics={**record.topics, **(self.store.topics or {})},
+        )
+        self._save(record)
+        self.in_sync_replicas = needed
+        confirmed = min(commit_log.replicated_offset or 0, end)
+        commit_log.replicated_offset = confirmed
+        with self._acks_lock:
+            self._acks = Acknowledgements(
+                self.id,
+                needed,
+                confirmed,
+                in_sync_set=in_sync_set,
+                counted={peer.id: peer.directory_id for peer in record.counted},
+            )
+            self._links.clear()
+        self._ends.clear()
+        self._told.clear()
+        self.fenced_by = 0
+        self.group_transfer.open(confirmed)
+        self._is_stopped = False
+        commit_log.become(record.role)
+        log.info("broker %s is %s in epoch %d from %d on", self.id, record.role.value, epoch, end)
+        self._advance()
+
+    # ---------------------------------------------------------------- as a slave
+
+    def _led_by(self, record: ReplicaRecord, master: Peer) -> ReplicaRecord:
+        """Until the new master says who counts: whoever did with the old one, the old one, and this
+        broker may all be with it what acknowledges."""
+        counted = {peer.id: peer for peer in record.counted}
+        old = record.master
+        if old is not None and old.id and old.id != master.id:
+            counted.setdefault(old.id, old)
+            counted.setdefault(self.id, self.me)
+        if old is None:  # it was the master itself, or knows of none
+            counted.setdefault(self.id, self.me)
+        return replace(record, master=master, counted=list(counted.values()))
+
+    def own_log(self) -> OwnLog:
+        config = self.store.config
+        return OwnLog(
+            self.me,
+            self.record.promised_epoch,
+            self.history,
+            self.max_offset,
+            config.mapped_file_size_commit_log,
+            config.is_sync_flush,
+        )
+
+    def follow(self, follow: Follow) -> Written:
+        """Before the first bytes of a master. Raises StaleEpoch, StoreFailure."""
+        with self._lock:
+            if self.role is not Role.SLAVE or follow.epoch < self.record.promised_epoch:
+                raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised meanwhile")
+            record, end = self.record, self.max_offset
+            tails = record.tails
+            # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
+            record = replace(record, promised_epoch=follow.epoch)
+            record = self._led_by(record, follow.welcome.master)
+            self._save(record)
+            if follow.cuts:
+                epoch = self.log_epoch
+                path = self.store.cut(follow.start_offset)
+                tail = SetAsideTail(
+                    epoch=epoch, first_offset=follow.start_offset, stop_offset=end, path=path
+                )
+                tails = [*tails, tail][-_MOST_TAILS:]
+            if follow.begins_anew:
+                self.store.begin_anew_at(follow.start_offset)
+            # The history of what the log will hold: nothing of it is written yet.
+            history = follow.history.triples()
+            self._save(replace(record, history=history, tails=tails))
+            return self._written()
+
+    def take(self, work: Work, epoch: int, *, asks_flush: bool) -> Written:
+        """What has come of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
+        with self._lock:
+            if self.has_epochs and epoch != self.record.promised_epoch:
+                raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised meanwhile")
+            if self.role is not Role.SLAVE:
+                raise StaleEpoch("this broker is a master meanwhile")
+            commit_log = self.store.commit_log
+            state = work.state
+            if state is not None and state.version != self.record.state_version:
+                topics = {**(self.store.topics or {}), **state.topics}
+                self._save(
+                    replace(
+                        self.record,
+                        counted=state.counted,
+                        state_version=state.version,
+                        in_sync_replicas=state.in_sync_replicas,
+                        is_sync=state.is_sync,
+                        topics=topics,
+                    )
+                )
+                self.store.topics = topics
+            if work.records:
+                commit_log.append_replica(work.records)
+                if asks_flush:
+                    commit_log.flush(0)
+                else:
+                    commit_log.submit_flush_request(commit_log.max_offset, None)
+            confirmed = work.confirm_offset if self.has_epochs else commit_log.max_offset
+            if confirmed > (commit_log.replicated_offset or 0):
+                commit_log.replicated_offset = confirmed
+            self.store.show_confirmed()
+            return self._written()
+
+    def _written(self) -> Written:
+        return Written(self.max_offset, self.flushed_offset, self.record.state_version)
+
+
+def _unknown(ha_address: str) -> Peer:
+    """A master of which only this is known yet."""
+    return Peer(id="", directory_id="", address="", ha_address=ha_address)

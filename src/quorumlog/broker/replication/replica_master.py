@@ -1,0 +1,330 @@
+"""ReplicaMaster: a replica's side as a master: who may be told that a message is safe, and when."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch
+from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.group_transfer_service import GroupTransferService
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
+from quorumlog.broker.replication.protocol.ha_frames import Peer, State
+from quorumlog.broker.replication.protocol.master_link import LinkToSlave, Reign
+from quorumlog.broker.replication.replica_core import ReplicaCore
+from quorumlog.broker.replication.replica_store import ReplicaStore
+from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.errors import ConfigError, LedgerError
+
+log = logging.getLogger("quorumlog.broker")
+
+VERSIONS_OF_EPOCH = 1 << 20
+_SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
+
+
+class ReplicaMaster(ReplicaCore):
+    """Acknowledgements: any thread (`_acks_lock`), never waiting for the disk."""
+
+    def __init__(self, store: ReplicaStore, address: BrokerAddress, *, has_epochs: bool) -> None:
+        super().__init__(store, address, has_epochs=has_epochs)
+        self.may_acknowledge: Callable[[], bool] = lambda: True
+        self.on_slave_change: Callable[[SlaveState], None] = lambda slave: None
+        self.grown: Callable[[], None] = lambda: None
+        """There is more to send, or to report. Any thread; often."""
+        self.confirmed: Callable[[], None] = lambda: None
+        """More is confirmed than before. Any thread; often."""
+        self.fenced_by = 0
+        """A newer epoch than the own reign's, that somebody else has promised."""
+        self.in_sync_replicas = 1
+        self.group_transfer = GroupTransferService(store.config.slave_timeout, store.clock)
+        self._acks = Acknowledgements(address.id, 1, 0)
+        self._acks_lock = threading.Lock()
+        self._links: dict[str, LinkToSlave] = {}
+        self._peers: dict[str, Peer] = {}
+        self._told: dict[str, tuple[bool, bool, bool]] = {}
+        self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
+        """When the log had grown to where: for how long a slave lacks something."""
+        self._is_stopped = True
+        commit_log = store.commit_log
+        commit_log.replicates = self.group_transfer.submit
+        commit_log.refuses = self._refusal
+        commit_log.may_acknowledge = self._may_acknowledge
+        commit_log.appended = self._appended
+        commit_log.flushed = self._flushed
+
+    @property
+    def in_sync_set(self) -> frozenset[str] | None:
+        return self._acks.in_sync_set
+
+    def slaves(self) -> list[SlaveState]:
+        with self._acks_lock:
+            return [self._state_of(mark) for mark in self._acks.marks.values()]
+
+    def peer_of(self, slave_id: str) -> Peer:
+        """Of one of `slaves`."""
+        return self._peers[slave_id]
+
+    def counts(self, slave_id: str) -> bool:
+        """Its acknowledgements are waited for, by hand or by a fixed set."""
+        acks = self._acks
+        return slave_id in (acks.counted if acks.in_sync_set is None else acks.in_sync_set)
+
+    # ---------------------------------------------------------------- acknowledging
+
+    def stop_acknowledging(self) -> None:
+        self._is_stopped = True
+        self.group_transfer.close()
+
+    def resume(self) -> None:
+        """After `stop_acknowledging`: the same reign goes on. Raises StaleEpoch."""
+        with self._lock:
+            if not self.is_reigning:
+                raise StaleEpoch(f"broker {self.id} is not the master any more")
+            self.group_transfer.open(self.store.commit_log.replicated_offset or 0)
+            self._is_stopped = False
+        self._advance()
+
+    def wait_for(self, in_sync_set: frozenset[str]) -> None:
+        assert self.id in in_sync_set, (self.id, in_sync_set)
+        with self._acks_lock:
+            self._acks.in_sync_set = in_sync_set
+        self._advance()
+
+    def _may_acknowledge(self) -> bool:
+        if self.role is Role.SLAVE:
+            return False
+        return not self._is_stopped and not self.fenced_by and self.may_acknowledge()
+
+    def _refusal(self) -> LedgerError | None:
+        if self.role is Role.SLAVE:
+            master = self.record.master
+            where = "" if master is None or not master.address else f": send to {master.address}"
+            return NotMaster(f"broker {self.id} is a slave{where}")
+        if self.fenced_by:
+            return StaleEpoch(
+                f"epoch {self.fenced_by} was promised elsewhere: broker {self.id} of epoch"
+                f" {self.history.log_epoch} is not the master any more"
+            )
+        if self._is_stopped or not self.may_acknowledge():
+            return NotMaster(f"broker {self.id} hands over, or is not sure to be the master any more")
+        if self.in_sync_replicas <= 1 and self._acks.in_sync_set is None:
+            return None
+        with self._acks_lock:
+            missing = self._acks.missing(self._is_caught_up)
+        return InSyncReplicasNotEnough(missing, retry_after_ms=100) if missing else None
+
+    def _appended(self) -> None:
+        now, end = self.store.clock(), self.max_offset
+        if not self._ends or now >= self._ends[-1][0] + _SAMPLE_MS:
+            self._ends.append((now, end))
+            low = min((mark.acknowledged_offset for mark in self._acks.marks.values()), default=end)
+            while self._ends and self._ends[0][1] <= low:
+                self._ends.popleft()
+        self.grown()
+        if not self.store.config.is_sync_flush:
+            self._advance()
+
+    def _flushed(self) -> None:
+        if self.role is Role.SLAVE:
+            self.grown()
+        else:
+            self._advance()
+
+    def _advance(self) -> None:
+        """The own log, or what a slave has of it, has come further. Any thread."""
+        if not self._may_acknowledge():
+            return
+        commit_log = self.store.commit_log
+        is_sync = self.store.config.is_sync_flush
+        with self._acks_lock:
+            acks = self._acks
+            acks.own_offset = commit_log.flushed_offset if is_sync else commit_log.max_offset
+            acks.advance()
+            confirmed = acks.confirmed_offset
+            if confirmed <= (commit_log.replicated_offset or 0):
+                return
+            commit_log.replicated_offset = confirmed
+        self.group_transfer.notify_transfer_some(confirmed)
+        self.store.show_confirmed()
+        self.confirmed()
+
+    # ---------------------------------------------------------------- as a MasterSide
+
+    @property
+    def reign(self) -> Reign:
+        last = self.history.last
+        assert last is not None, "a master has begun a run"
+        config = self.store.config
+        return Reign(
+            self.me,
+            last.epoch,
+            last.run,
+            self.history,
+            config.mapped_file_size_commit_log,
+            config.is_sync_flush,
+        )
+
+    @property
+    def is_reigning(self) -> bool:
+        """Slaves may follow."""
+        last = self.history.last
+        if self.role is Role.SLAVE or last is None or self.fenced_by:
+            return False
+        return last.epoch == self.record.promised_epoch
+
+    def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
+        with self._acks_lock:
+            older = self._links.get(slave.id)
+            if older is not None and older is not link:
+                older.close("the slave has another connection")
+            self._links[slave.id] = link
+            mark = self._acks.connected(slave.id, slave.directory_id)
+            self._peers[slave.id] = slave
+        link.state(self._state())
+        log.info("slave %s follows from %d on", slave.id, link.next_offset)
+        return mark
+
+    def slave_lost(self, mark: Mark, link: LinkToSlave) -> None:
+        with self._acks_lock:
+            if self._links.get(mark.id) is not link:
+                return
+            del self._links[mark.id]
+            mark.is_connected = False
+        self._tell(mark)
+
+    def slave_reported(self, mark: Mark, written: int, flushed: int, state_version: int) -> None:
+        counts = flushed if self.store.config.is_sync_flush else written
+        with self._acks_lock:
+            self._acks.report(mark, written, flushed, counts)
+            self._acks.stored(mark, state_version)
+        self._advance()
+
+    def wanting_to_count(self) -> list[Mark]:
+        """Slaves that hold everything that is confirmed, and do not count yet."""
+        with self._acks_lock:
+            acks = self._acks
+            return [
+                mark
+                for mark in acks.marks.values()
+                if mark.is_connected
+                and mark.acknowledged_offset >= acks.confirmed_offset
+                and acks.wants_to_count(mark)
+            ]
+
+    def let_count(self, marks: list[Mark]) -> None:
+        """They will, once all that count have stored it. Blocks for the disk. Raises StoreFailure."""
+        with self._lock:
+            if not self.is_reigning:
+                return
+            peers = {peer.id: peer for peer in self.record.counted}
+            peers |= {mark.id: self._peers[mark.id] for mark in marks}
+            self._spread(list(peers.values()))
+            with self._acks_lock:
+                for mark in marks:
+                    self._acks.join(mark, self.record.state_version)
+                for mark in marks:
+                    self._acks.stored(mark, mark.counted_version)
+            self._send_state()
+
+    def forget(self, slave_id: str) -> None:
+        """It counts no more, and is not asked at a switch. Raises ConfigError, StoreFailure."""
+        with self._lock:
+            with self._acks_lock:
+                acks = self._acks
+                others = [m for m in acks.marks.values() if m.id != slave_id and m.id in acks.counted]
+                holders = sum(m.acknowledged_offset >= acks.confirmed_offset for m in others)
+            if slave_id not in {peer.id for peer in self.record.counted}:
+                raise ConfigError(f"no slave {slave_id} counts")
+            if holders < self.in_sync_replicas - 1:
+                raise InSyncReplicasNotEnough(
+                    f"without {slave_id} only {1 + holders} replicas hold what was acknowledged, of"
+                    f" {self.in_sync_replicas}: let another slave catch up first"
+                )
+            self._spread([peer for peer in self.record.counted if peer.id != slave_id])
+            with self._acks_lock:
+                self._acks.forget(slave_id)
+            self._send_state()
+
+    def set_topics(self, topics: dict[str, int]) -> None:
+        """Slaves get them, too. Blocks for the disk. Raises StoreFailure."""
+        with self._lock:
+            self.store.topics = dict(topics)
+            if self.role is not Role.SLAVE:
+                self._spread(self.record.counted)
+                self._send_state()
+
+    def _spread(self, counted: list[Peer]) -> None:
+        version = max(self.record.state_version, self.record.promised_epoch * VERSIONS_OF_EPOCH) + 1
+        topics = {**self.record.topics, **(self.store.topics or {})}
+        self._save(replace(self.record, counted=counted, state_version=version, topics=topics))
+
+    def _state(self) -> State:
+        record = self.record
+        return State(
+            version=record.state_version,
+            counted=record.counted,
+            in_sync_replicas=record.in_sync_replicas,
+            is_sync=record.is_sync,
+            topics=record.topics,
+        )
+
+    def _send_state(self) -> None:
+        state = self._state()
+        with self._acks_lock:
+            links = list(self._links.values())
+        for link in links:
+            link.state(state)
+        self.grown()
+
+    def newer_epoch(self, epoch: int) -> None:
+        if epoch > self.fenced_by:
+            log.error("epoch %d was promised elsewhere: this broker takes nothing more", epoch)
+            self.fenced_by = epoch
+            self.stop_acknowledging()
+
+    def _lag_ms(self, mark: Mark) -> float:
+        offset = mark.acknowledged_offset
+        if offset >= self.max_offset:
+            return 0.0
+        for when, end in self._ends.copy():
+            if end > offset:
+                return self.store.clock() - when
+        return 0.0
+
+    def _is_caught_up(self, mark: Mark) -> bool:
+        config = self.store.config
+        lag_bytes = self.max_offset - mark.acknowledged_offset
+        if not mark.is_connected or lag_bytes >= config.ha_max_gap_not_in_sync:
+            return False
+        return self._lag_ms(mark) < config.ha_max_lag_not_in_sync
+
+    def _state_of(self, mark: Mark) -> SlaveState:
+        return SlaveState(
+            mark.id,
+            mark.directory_id,
+            mark.is_connected,
+            mark.written_offset,
+            mark.flushed_offset,
+            max(self.max_offset - mark.acknowledged_offset, 0),
+            int(self._lag_ms(mark)),
+            self._is_caught_up(mark),
+            mark.acknowledged_offset >= self._acks.confirmed_offset,
+        )
+
+    def _tell(self, mark: Mark) -> None:
+        state = self._state_of(mark)
+        told = (state.is_connected, state.is_caught_up, state.holds_confirmed)
+        if self._told.get(mark.id) != told:
+            self._told[mark.id] = told
+            self.on_slave_change(state)
+
+    def tell_all(self) -> None:
+        """On the loop, from time to time: a slave may fall behind by saying nothing."""
+        with self._acks_lock:
+            marks = list(self._acks.marks.values())
+        for mark in marks:
+            self._tell(mark)

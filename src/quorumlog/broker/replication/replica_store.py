@@ -1,0 +1,99 @@
+"""ReplicaStore: a message store whose log may be a copy, and may be cut."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from quorumlog.broker.commit_log.log_files import records_below
+from quorumlog.broker.commit_log.log_recovery import LogEnd, settle_end, walk
+from quorumlog.broker.message_log import Role
+from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.errors import StoreFailure
+from quorumlog.store.disk import refusal
+
+log = logging.getLogger("quorumlog.broker")
+
+
+class ReplicaStore(MessageStore):
+    """Nobody writes, and no replica's bytes come, while one of the calls below runs; readers go on."""
+
+    replicated = True
+
+    def cut(self, position: int) -> str:
+        """The log ends there, at the end of a record; what lay behind is set aside, in the file that is
+        returned. Queues and index follow. Raises StoreFailure."""
+        log.warning("%s: the log is cut at %d, from %d", self.root, position, self.commit_log.max_offset)
+        with self._paused():
+            files = self.commit_log.files
+            synced = self.commit_log.record_synced
+            target = settle_end(files, LogEnd(position), 0, self.set_aside, synced)
+            self.commit_log.cut(position)
+            stop = min(self.reput.reput_from_offset, position)
+            begin = stop
+            if self.index is not None and self.index.end_position >= position:
+                self.index.truncate_to_position(position)
+                begin = files.base_of(max(min(begin, self.index.end_position), files.first_position))
+            self.queues.truncate_to_position(stop)
+            for found in walk(files, begin, LogEnd(begin), check_bodies=False):
+                part = records_below(found, stop)
+                if part is None:
+                    break
+                self._dispatcher.dispatch(part)
+            self.reput.reput_from_offset = stop
+        return target
+
+    def begin_anew_at(self, position: int) -> None:
+        """The log begins and ends there, at the begin of a file, above all that it had: its master has
+        nothing older any more. Raises StoreFailure."""
+        log.warning("%s: everything below %d goes, as at the master", self.root, position)
+        with self._paused():
+            assert position >= self.commit_log.max_offset, (position, self.commit_log.max_offset)
+            self.commit_log.record_synced(0)  # a start before the next flush may find no file at all
+            self.cleaner.drop_before(position)
+            self.commit_log.cut(position)
+            self.commit_log.replicated_offset = position
+            self.reput.reput_from_offset = position
+            self._dispatcher.begins_anywhere = True
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        ran = bool(self._threads)
+        for thread in self._threads:
+            thread.stop()
+        self._threads.clear()
+        try:
+            yield
+        except OSError as error:
+            raise StoreFailure(refusal(self.root, "cut", error)) from error
+        finally:
+            if ran and not self.is_closed:
+                self.start()
+
+    def count_queues(self) -> None:
+        """Where each queue goes on, also behind what is confirmed: before the first put of a master."""
+        position = self.reput.reput_from_offset
+        ends = {key: queue.max_offset for key, queue in self.queues.items()}
+        while (found := self.commit_log.read(position, self.commit_log.max_offset)) is not None:
+            records = found.records
+            if len(records):
+                shown = records.select(np.flatnonzero(records.in_queue))
+                for key, rows in shown.queues:
+                    last = int(shown.columns.queue_offsets[rows[-1]])
+                    ends[key] = max(ends.get(key, 0), last + 1)
+            position = found.next_position
+        self.commit_log.next_queue_offsets = ends
+
+    def show_confirmed(self) -> None:
+        """More may be shown than before. Any thread."""
+        self._wakeup_reput()
+
+    def _stored_offset(self, key: QueueKey) -> int:
+        if self.commit_log.role is Role.SLAVE:
+            return sys.maxsize  # its master may have more than it
+        return super()._stored_offset(key)

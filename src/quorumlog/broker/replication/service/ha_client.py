@@ -1,0 +1,233 @@
+"""HAClient: a slave connects to its master, reports, reads, appends, and connects again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, Work
+from quorumlog.broker.replication.replica import Replica, Written
+from quorumlog.config import parse_address
+from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.server.disk_thread import DiskThread
+
+log = logging.getLogger("quorumlog.broker")
+
+_MOST_WAITING_BYTES = 32 << 20
+"""Of what was received and is not written: then nothing more is read."""
+_REFUSED_WAIT = 10
+"""Times the reconnect interval, where a master has said no."""
+
+
+class _MasterSocket(asyncio.Protocol):
+    def __init__(self, client: HAClient, link: LinkToMaster) -> None:
+        self.client = client
+        self.link = link
+        self.transport: asyncio.Transport | None = None
+        self.waiting_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.client.settle()
+
+    def data_received(self, data: bytes) -> None:
+        self.waiting_bytes += len(data)
+        if self.waiting_bytes > _MOST_WAITING_BYTES and self.transport is not None:
+            self.transport.pause_reading()
+        self.link.feed(data, self.client.clock())
+        self.client.settle()
+
+    def taken(self) -> None:
+        self.waiting_bytes = 0
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self.link.close("the master closed the connection")
+        self.client.ended(self)
+
+
+class HAClient:
+    """On the loop's thread but for `wakeup`."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        loop: asyncio.AbstractEventLoop,
+        make_link: Callable[[float], LinkToMaster],
+        failed: Callable[[StoreFailure], None],
+    ) -> None:
+        self.problem = "not connected yet"
+        """Why it follows nobody; empty: it follows."""
+        self.master_offset = 0
+        """How far the master's log was, when it was last heard."""
+        self._replica = replica
+        self._loop = loop
+        self._make_link = make_link
+        self._failed = failed
+        self._disk = DiskThread("broker-ha", loop)
+        self._socket: _MasterSocket | None = None
+        self._busy = False
+        self._generation = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def clock(self) -> float:
+        return self._replica.store.clock()
+
+    # ---------------------------------------------------------------- connections
+
+    def restart(self) -> None:
+        """The role, the master or the epoch is another one."""
+        self._generation += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._socket is not None:
+            self._drop(self._socket, "the role has changed")
+        self._connect_later(0)
+
+    def _connect_later(self, delay_ms: float) -> None:
+        if self._closed or self._timer is not None:
+            return
+        self._timer = self._loop.call_later(delay_ms / 1000, self._connect)
+
+    def _connect(self) -> None:
+        self._timer = None
+        # A new link begins with where the log ends: what an old one brought must be written by then.
+        if self._busy or (self._task is not None and not self._task.done()):
+            self._connect_later(10)
+            return
+        if self._closed or self._replica.role is not Role.SLAVE or self._socket is not None:
+            return
+        master = self._replica.master
+        if master is None or not master.ha_address:
+            self.problem = "no master is known: name one with --master, or make one with switch"
+            return
+        self._task = self._loop.create_task(self._open(master.ha_address, self._generation))
+
+    async def _open(self, address: str, generation: int) -> None:
+        retry_ms = self._replica.store.config.ha_reconnect_interval
+        try:
+            host, port = parse_address(address)
+            link = self._make_link(self.clock())
+            await self._loop.create_connection(lambda: self._made(link), host, port)
+        except (OSError, ConfigError) as error:
+            self.problem = f"no master at {address}: {getattr(error, 'strerror', None) or error}"
+            self._socket = None
+            self._connect_later(retry_ms)
+            return
+        if generation != self._generation and self._socket is not None:
+            self._drop(self._socket, "the role has changed")
+            self._connect_later(0)
+
+    def _made(self, link: LinkToMaster) -> _MasterSocket:
+        self._socket = _MasterSocket(self, link)
+        return self._socket
+
+    def _drop(self, socket: _MasterSocket, reason: str) -> None:
+        socket.link.close(reason)
+        if self._socket is socket:
+            self._socket = None
+        if socket.transport is not None:
+            socket.transport.close()
+
+    def ended(self, socket: _MasterSocket) -> None:
+        if self._socket is not socket:
+            return
+        self._socket = None
+        config = self._replica.store.config
+        if self.problem != socket.link.closed:
+            log.warning("this slave follows nobody: %s", socket.link.closed)
+        self.problem = socket.link.closed
+        wait = _REFUSED_WAIT if socket.link.refused else 1
+        self._connect_later(config.ha_reconnect_interval * wait)
+
+    # ---------------------------------------------------------------- work
+
+    def wakeup(self) -> None:
+        """More is on the own disk. Any thread."""
+        self._loop.call_soon_threadsafe(self._report)
+
+    def _report(self) -> None:
+        socket = self._socket
+        if socket is not None and not self._busy and not self.problem:
+            replica = self._replica
+            socket.link.done(
+                replica.max_offset, replica.flushed_offset, replica.record.state_version, self.clock()
+            )
+            self.settle()
+
+    def settle(self) -> None:
+        socket = self._socket
+        if socket is None:
+            return
+        link = socket.link
+        out, link.out = link.out, []
+        if out and socket.transport is not None and not socket.transport.is_closing():
+            socket.transport.writelines(out)
+        if not self._busy and not link.closed:
+            work = link.take_work()
+            if work:
+                self._start(socket, work)
+        if link.closed and socket.transport is not None:
+            transport = socket.transport
+            self.ended(socket)
+            transport.close()
+
+    def _start(self, socket: _MasterSocket, work: Work) -> None:
+        self._busy = True
+        socket.taken()
+        replica, link = self._replica, socket.link
+        self.master_offset = max(work.master_offset, self.master_offset)
+
+        def carry_out() -> Written:
+            if work.follow is not None:
+                return replica.follow(work.follow)
+            if work.begin_at >= 0:
+                replica.store.begin_anew_at(work.begin_at)
+            return replica.take(work, link.epoch, asks_flush=link.asks_flush)
+
+        def done(outcome: Any) -> None:
+            self._busy = False
+            if isinstance(outcome, StoreFailure):
+                self._failed(outcome)
+                link.close(str(outcome))
+            elif not isinstance(outcome, Written):
+                link.close(str(outcome))
+            elif not link.closed:
+                if work.follow is not None:
+                    self.master_offset = work.follow.welcome.max_offset
+                    link.follows(work.follow.start_offset, outcome.state_version)
+                self.problem = ""
+                link.done(*outcome, self.clock())
+            if self._socket is socket:
+                self.settle()
+
+        self._disk.submit(carry_out, done)
+
+    def tick(self, now_ms: float) -> None:
+        if self._socket is not None:
+            self._socket.link.tick(now_ms)
+            self.settle()
+        elif self._replica.role is Role.SLAVE:
+            self._connect_later(self._replica.store.config.ha_reconnect_interval)
+
+    def close(self) -> None:
+        """It follows nobody any more; then `join`."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        if self._socket is not None:
+            self._drop(self._socket, "the broker stops")
+
+    def join(self) -> None:
+        """Blocks until what was received is written. Off the loop."""
+        self._disk.close()

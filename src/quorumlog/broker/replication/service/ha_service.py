@@ -1,0 +1,233 @@
+"""HAService: a broker's replication, whichever role it has: it lets slaves in, or follows a master."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.protocol.master_link import LinkToSlave, MasterLink
+from quorumlog.broker.replication.protocol.rocketmq_links import (
+    RocketmqMasterLink,
+    RocketmqSlaveLink,
+)
+from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, SlaveLink
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.service.ha_client import HAClient
+from quorumlog.broker.replication.service.ha_connection import HAConnection
+from quorumlog.config import parse_address
+from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.server.disk_thread import DiskThread
+
+log = logging.getLogger("quorumlog.broker")
+
+TICK_S = 0.05
+CONFIRM_INTERVAL_S = 0.002
+"""Slaves are told what is confirmed so often at most, if nothing else is sent."""
+QUORUMLOG, ROCKETMQ = "quorumlog", "rocketmq"
+
+
+class Wakeup:
+    """Any thread, however often: one call on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        self._loop = loop
+        self._call = call
+        self._is_set = False
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            if self._is_set:
+                return
+            self._is_set = True
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        with self._lock:
+            self._is_set = False
+        self._call()
+
+
+class AcceptSocketService:
+    """Slaves connect here."""
+
+    def __init__(self, address: str, make: Callable[[], HAConnection]) -> None:
+        """Raises ConfigError."""
+        self._address = address
+        self._host, self._port = parse_address(address)
+        self._make = make
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Raises ConfigError."""
+        try:
+            self._listener = await loop.create_server(self._make, self._host, self._port)
+        except OSError as error:
+            raise ConfigError(f"cannot listen for slaves on {self._address}: {error.strerror}") from None
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+
+class HAService:
+    """On the loop's thread but for the two that RocketMQ calls from everywhere."""
+
+    def __init__(self, replica: Replica, dialect: str = QUORUMLOG) -> None:
+        """Raises ConfigError."""
+        if dialect not in (QUORUMLOG, ROCKETMQ):
+            raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
+        self.replica = replica
+        self.dialect = dialect
+        self._accept = AcceptSocketService(replica.address.ha_address, self._accepted)
+        self._connections: dict[HAConnection, None] = {}
+        self._confirm_timer: asyncio.TimerHandle | None = None
+        self._is_joining = False
+        self.client: HAClient | None = None
+
+    async def start(self, failed: Callable[[StoreFailure], None]) -> None:
+        """Raises ConfigError if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._loop, self._failed = loop, failed
+        self._reads = DiskThread("broker-ha-reads", loop)
+        self._records = DiskThread("broker-ha-records", loop)
+        self._grown = Wakeup(loop, self._push)
+        self._confirmed = Wakeup(loop, self._confirm_later)
+        self.client = HAClient(self.replica, loop, self._link_to_master, failed)
+        self.replica.grown = self.notify_transfer_some
+        self.replica.confirmed = self._confirmed
+        self.replica.role_changed = Wakeup(loop, self._role_changed)
+        await self._accept.start(loop)
+        self._role_changed()
+        self._tick()
+
+    # ---------------------------------------------------------------- RocketMQ's two
+
+    def notify_transfer_some(self) -> None:
+        """There is something to send, or to report."""
+        self._grown()
+
+    @property
+    def push2_slave_max_offset(self) -> int:
+        """The highest that any slave has acknowledged."""
+        return max((s.flushed_offset for s in self.replica.slaves()), default=0)
+
+    # ---------------------------------------------------------------- links
+
+    def _intervals(self) -> dict[str, float]:
+        config = self.replica.store.config
+        return {
+            "heartbeat_ms": config.ha_send_heartbeat_interval,
+            "silence_ms": config.ha_housekeeping_interval,
+        }
+
+    def _accepted(self) -> HAConnection:
+        connection = HAConnection(self.replica, self._loop, self._link_to_slave, self._reads, self._lost)
+        self._connections[connection] = None
+        return connection
+
+    def _link_to_slave(self, host: str, now_ms: float) -> LinkToSlave:
+        link: LinkToSlave
+        replica = self.replica
+        if self.dialect == ROCKETMQ:
+            size = replica.store.config.ha_transfer_batch_size
+            link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals())
+            if not replica.is_reigning:
+                link.close("this broker is not the master")
+        elif replica.is_reigning:
+            link = MasterLink(replica, now_ms, **self._intervals())
+        else:
+            link = MasterLink(replica, now_ms, **self._intervals())
+            link.refuse(f"broker {replica.id} is not the master")
+        return link
+
+    def _link_to_master(self, now_ms: float) -> LinkToMaster:
+        own = self.replica.own_log()
+        if self.dialect == ROCKETMQ:
+            return RocketmqSlaveLink(
+                own.max_offset,
+                own.file_bytes,
+                now_ms,
+                reports_flushed=own.is_sync_flush,
+                **self._intervals(),
+            )
+        return SlaveLink(own, now_ms, **self._intervals())
+
+    def _lost(self, connection: HAConnection) -> None:
+        self._connections.pop(connection, None)
+
+    # ---------------------------------------------------------------- events
+
+    def _role_changed(self) -> None:
+        for connection in list(self._connections):
+            connection.close("the role has changed")
+        assert self.client is not None
+        self.client.restart()
+
+    def _push(self) -> None:
+        if self.replica.role is Role.SLAVE:
+            assert self.client is not None
+            self.client.wakeup()
+            return
+        for connection in list(self._connections):
+            connection.settle()
+
+    def _confirm_later(self) -> None:
+        if self._confirm_timer is None:
+            self._confirm_timer = self._loop.call_later(CONFIRM_INTERVAL_S, self._confirm)
+
+    def _confirm(self) -> None:
+        self._confirm_timer = None
+        for connection in list(self._connections):
+            connection.link.confirmed()
+            connection.settle()
+
+    def _tick(self) -> None:
+        now_ms = self.replica.store.clock()
+        for connection in list(self._connections):
+            connection.tick(now_ms)
+        assert self.client is not None
+        self.client.tick(now_ms)
+        self.replica.group_transfer.expire(now_ms)
+        self.replica.tell_all()
+        self._let_count()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _let_count(self) -> None:
+        if self._is_joining or self.replica.role is Role.SLAVE:
+            return
+        marks = self.replica.wanting_to_count()
+        if marks:
+            self._is_joining = True
+            self._records.submit(lambda: self.replica.let_count(marks), self._joined)
+
+    def _joined(self, outcome: object) -> None:
+        self._is_joining = False
+        if isinstance(outcome, StoreFailure):
+            self._failed(outcome)
+
+    def submit(self, work: Callable[[], None], done: Callable[[object], None]) -> None:
+        """A change of roles, which blocks: off the loop, in order."""
+        self._records.submit(work, done)
+
+    def stop(self) -> None:
+        """No connection is left; then `join`."""
+        self._accept.close()
+        self._ticker.cancel()
+        self.replica.stop_acknowledging()
+        for connection in list(self._connections):
+            connection.close("the broker stops")
+        assert self.client is not None
+        self.client.close()
+
+    def join(self) -> None:
+        """Blocks until what was received is written. Off the loop."""
+        assert self.client is not None
+        self.client.join()
+        self._reads.close()
+        self._records.close()

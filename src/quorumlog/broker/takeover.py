@@ -1,0 +1,157 @@
+"""Takeover: a member's directory made of a stopped classic store. The old commit log stays as it is
+below the first entry, closed with a blank record; the replicated log begins at index 0 where it ends.
+
+Each member is made on its own machine, from its own copy of the store. What a group is known by follows
+from the digest of the old log and the list of members: members whose old logs differ by a byte are of
+different clusters, and never take a message from each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.commit_log.log_recovery import LogEnd
+from quorumlog.broker.messages.record import blank_record
+from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.old_log import (
+    BLOCK_BYTES,
+    FOLDER_NAME,
+    RECORD_NAME,
+    FileDigest,
+    TakenOver,
+    digest_of,
+)
+from quorumlog.config import MemberAddress, StoreConfig
+from quorumlog.entry import EntryKind, Formation, Replica
+from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.log_state.control_entries import Membership, encode_body
+from quorumlog.log_state.log_state import EMPTY
+from quorumlog.store.directory.restored_directory import RestoredDirectory
+from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
+from quorumlog.store.files.replaced_file import replace_file
+from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.log.segment_list import segment_name
+
+_ID_DIGITS = 32
+
+
+def take_over(
+    store: str,
+    data_dir: str,
+    member_id: str,
+    members: Sequence[MemberAddress],
+    *,
+    group: str = "default",
+    disk: Disk | None = None,
+) -> TakenOver:
+    """`store` is read, and left as it is. Raises ConfigError where it runs, is damaged or was not
+    stopped, or where `data_dir` is not empty; DiskFull, StoreFailure."""
+    disk = OsDisk() if disk is None else disk
+    if member_id not in [each.member_id for each in members]:
+        raise ConfigError(f"--id {member_id} is not in --members")
+    with OfflineStore(store, disk) as old:
+        record = _survey(old, store)
+        index_bytes = StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes
+        names = ",".join(sorted(f"{m.member_id}={m.host}:{m.port}" for m in members))
+        seed = f"{record.digest} {group} {names}"
+        replicas = tuple(
+            Replica(m.member_id, _id_of(seed, m.member_id))
+            for m in sorted(members, key=lambda member: member.member_id)
+        )
+        (own,) = [each for each in replicas if each.member_id == member_id]
+        formation = Formation(replicas, replicas, _id_of(seed, "cluster"))
+        member = MemberRecord(
+            group=group,
+            member_id=member_id,
+            directory_id=own.directory_id,
+            segment_bytes=record.file_bytes,
+            index_segment_bytes=index_bytes,
+            formation=formation,
+            version=VERSION_WITH_START,
+        )
+        with RestoredDirectory(disk, data_dir, member) as target:
+            point = LogPoint(-1, -1, 0, record.end_position)
+            target.begin(LogStart(point, EMPTY.encode()))
+            addresses = tuple((each.member_id, str(each)) for each in members)
+            membership = Membership(replicas, replicas, addresses=addresses)
+            target.log.append_own(EntryBatch.noop(), 1)
+            body = encode_body(membership)
+            target.log.append_own(EntryBatch.control(EntryKind.MEMBERSHIP, body), 1)
+            try:
+                _copy(disk, old, record, data_dir)
+            except OSError as error:
+                raise StoreFailure(refusal(data_dir, "written", error)) from error
+            target.prepare(1)
+            target.complete()
+    return record
+
+
+def _id_of(seed: str, name: str) -> str:
+    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()[:_ID_DIGITS]
+
+
+def _survey(old: OfflineStore, path: str) -> TakenOver:
+    """Raises ConfigError."""
+    if not old.is_clean:
+        raise ConfigError(
+            f"{path} was not stopped cleanly: start its broker once more and stop it, so that its log is"
+            " recovered"
+        )
+    end = LogEnd(old.files.first_position)
+    for _ in old.walk(end):
+        pass
+    if end.problem:
+        raise ConfigError(
+            f"the record at {end.position} of {path} {end.problem}: recover the store first"
+        )
+    files = []
+    stop = end.position
+    closed = -(-stop // old.file_bytes) * old.file_bytes
+    for base in range(old.files.first_position, closed, old.file_bytes):
+        sha, blocks = hashlib.sha256(), list[int]()
+        for data in _content(old, base, stop, closed):
+            sha.update(data)
+            digest_of(data, blocks)
+        files.append(FileDigest(base, sha.hexdigest(), blocks))
+    return TakenOver(closed, old.file_bytes, files)
+
+
+def _content(old: OfflineStore, base: int, stop: int, closed: int) -> Iterator[bytes]:
+    """Blocks of a file as it stands below the replicated log: behind the last record a blank, and
+    zeros."""
+    blank = blank_record(closed - stop) if stop < closed else b""
+    for at in range(base, base + old.file_bytes, BLOCK_BYTES):
+        size = min(BLOCK_BYTES, base + old.file_bytes - at)
+        data = bytearray(old.files.pread(max(min(size, stop - at), 0), at).ljust(size, b"\0"))
+        first, last = max(stop, at), min(stop + len(blank), at + size)
+        if first < last:
+            data[first - at : last - at] = blank[first - stop : last - stop]
+        yield bytes(data)
+
+
+def _copy(disk: Disk, old: OfflineStore, record: TakenOver, data_dir: str) -> None:
+    """On disk when this returns. Raises OSError."""
+    folder = f"{data_dir}/{FOLDER_NAME}"
+    disk.make_directory(folder)
+    end = LogEnd(old.files.first_position)
+    for _ in old.walk(end):
+        pass
+    for each in record.files:
+        file = disk.open(f"{folder}/{segment_name(each.position)}", create=True)
+        try:
+            file.set_size(record.file_bytes)
+            blocks = _content(old, each.position, end.position, record.end_position)
+            for number, data in enumerate(blocks):
+                if data.strip(b"\0"):
+                    file.pwritev([data], number * BLOCK_BYTES)
+            file.sync()
+        finally:
+            file.close()
+    disk.sync_directory(folder)
+    path = f"{data_dir}/{RECORD_NAME}"
+    replace_file(disk, path, msgspec.json.format(msgspec.json.encode(record)), synced=True)

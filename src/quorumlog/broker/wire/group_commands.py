@@ -1,0 +1,203 @@
+"""What is said to the state machine of topics and groups: a command is one array, the body of one entry.
+
+[0, body]             done
+[code, message]       refused, and nothing has changed: a code of `broker.errors`
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from quorumlog.broker import errors as broker_errors
+from quorumlog.broker.wire.group_names import MOST_QUEUES
+from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Offset = Annotated[int, Meta(ge=0, le=2**62)]
+QueueId = Annotated[int, Meta(ge=0, lt=MOST_QUEUES)]
+Queues = Annotated[int, Meta(ge=1, le=MOST_QUEUES)]
+Perm = Annotated[int, Meta(ge=0, le=7)]
+Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
+MOST_ROWS = 100_000
+OffsetRow = tuple[Name, QueueId, Offset]
+"""(topic, queue, offset of the next message that is wanted)."""
+QueueRow = tuple[Name, QueueId]
+Offsets = Annotated[tuple[OffsetRow, ...], Meta(max_length=MOST_ROWS)]
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class CreateTopic(Said, frozen=True, tag=1):
+    topic: Name
+    queues: Queues
+    perm: Perm = 6
+    retention_ms: Milliseconds = 0
+    """Older messages are not shown any more; 0: as long as the log has them."""
+    begins: Annotated[tuple[Offset, ...], Meta(max_length=MOST_QUEUES)] = ()
+    """Ends of the queues, which count if a topic of this name was deleted: the leader fills them in."""
+
+
+class UpdateTopic(Said, frozen=True, tag=2):
+    """What is None stays."""
+
+    topic: Name
+    queues: Queues | None = None
+    """Not fewer than there are."""
+    perm: Perm | None = None
+    retention_ms: Milliseconds | None = None
+    begins: Annotated[tuple[Offset, ...], Meta(max_length=MOST_QUEUES)] = ()
+    """As in CreateTopic, of all its queues then."""
+
+
+class DeleteTopic(Said, frozen=True, tag=3):
+    topic: Name
+
+
+class TrimQueues(Said, frozen=True, tag=4):
+    """What lies below these offsets is older than its topic keeps."""
+
+    queues: Offsets
+
+
+class CreateGroup(Said, frozen=True, tag=5):
+    """With its topics for retries and for what cannot be consumed."""
+
+    group: Name
+    begins: Annotated[tuple[Offset, ...], Meta(max_length=2)] = ()
+    """Ends of those two topics' queues, as in CreateTopic."""
+
+
+class DeleteGroup(Said, frozen=True, tag=6):
+    group: Name
+
+
+class Assignment(msgspec.Struct, frozen=True, array_like=True):
+    """What one member of a group reads."""
+
+    member: Name
+    topics: Annotated[tuple[tuple[Name, str], ...], Meta(max_length=MOST_QUEUES)]
+    """(topic, tags it wants: `a || b`, or `*`)."""
+    queues: Annotated[tuple[QueueRow, ...], Meta(max_length=MOST_ROWS)]
+
+
+class Assign(Said, frozen=True, tag=7):
+    """Who reads what from now on."""
+
+    group: Name
+    generation: Annotated[int, Meta(ge=1)]
+    """The one after the one that stands; else it is refused."""
+    members: Annotated[tuple[Assignment, ...], Meta(max_length=MOST_QUEUES)]
+
+
+class CommitOffsets(Said, frozen=True, tag=8):
+    """Of members of this generation, each for queues of its own; `member` is empty where a group has no
+    members. An offset never goes back by it."""
+
+    group: Name
+    generation: Annotated[int, Meta(ge=0)]
+    members: Annotated[tuple[tuple[str, Offsets], ...], Meta(max_length=MOST_QUEUES)]
+
+
+class ResetOffsets(Said, frozen=True, tag=9):
+    """Forwards or back. A generation begins, so that no commit from before moves them again."""
+
+    group: Name
+    offsets: Offsets
+
+
+class SkipDelayed(Said, frozen=True, tag=10):
+    """Messages of a delay level that retention has taken away are not waited for."""
+
+    level: Annotated[int, Meta(ge=1, le=18)]
+    from_offset: Offset
+    """Where the level begins now; else it is refused."""
+    to_offset: Offset
+
+
+Command = (
+    CreateTopic
+    | UpdateTopic
+    | DeleteTopic
+    | TrimQueues
+    | CreateGroup
+    | DeleteGroup
+    | Assign
+    | CommitOffsets
+    | ResetOffsets
+    | SkipDelayed
+)
+FROM_CLIENTS = (CreateTopic, UpdateTopic, DeleteTopic, CreateGroup, DeleteGroup, ResetOffsets)
+"""The others are the leader's own."""
+
+
+class Stand(Said, frozen=True, tag=31):
+    """Nothing but that the state is as new as the question."""
+
+
+class TopicsQuestion(Said, frozen=True, tag=32):
+    topic: str = ""
+    """Empty: all."""
+
+
+class GroupsQuestion(Said, frozen=True, tag=33):
+    group: str = ""
+    """Empty: all."""
+
+
+Question = Stand | TopicsQuestion | GroupsQuestion
+
+
+class TopicRow(msgspec.Struct, frozen=True, array_like=True):
+    topic: str
+    queues: int
+    perm: int
+    retention_ms: int
+    begins: tuple[int, ...]
+
+
+class GroupRow(msgspec.Struct, frozen=True, array_like=True):
+    group: str
+    generation: int
+    members: tuple[Assignment, ...]
+    offsets: tuple[OffsetRow, ...]
+
+
+_T = TypeVar("_T")
+_encode = msgspec.msgpack.Encoder().encode
+decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_question = msgspec.msgpack.Decoder(Question).decode
+_head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+_KINDS: dict[int, type[LedgerError]] = {BadRequest.code: BadRequest} | {
+    kind.code: kind
+    for kind in vars(broker_errors).values()
+    if isinstance(kind, type) and issubclass(kind, LedgerError) and kind.code >= 0
+}
+
+
+def encode(said: Said) -> bytes:
+    return _encode(said)
+
+
+def done(body: object = None) -> bytes:
+    return _encode((0, body))
+
+
+def refused(error: LedgerError) -> bytes:
+    return _encode((error.code, str(error)))
+
+
+def read_answer(answer: bytes, kind: type[_T]) -> _T:
+    """Raises what the machine refused with, ProtocolViolation."""
+    try:
+        code, body = _head.decode(answer)
+        if code == 0:
+            return msgspec.msgpack.decode(body, type=kind)
+        message = msgspec.msgpack.decode(body, type=str)
+    except msgspec.DecodeError as error:
+        raise ProtocolViolation(f"no answer of the topics and groups: {error}") from None
+    raise _KINDS.get(code, LedgerError)(message)

@@ -1,0 +1,126 @@
+"""Requests of topics, consumer groups and sessions, which a broker on a replicated log answers."""
+
+from __future__ import annotations
+
+from quorumlog.wire.client_message import ClientMessage
+
+QueueOffsetRow = tuple[str, int, int]
+"""(topic, queue, offset)."""
+
+
+class TopicRouteRequest(ClientMessage, frozen=True, kw_only=True, tag=85):
+    """Of the master: how many queues a topic has. In `dev` the topic is made if it is not there."""
+
+    topic: str
+
+
+class TopicRouteResponse(ClientMessage, frozen=True, kw_only=True, tag=86):
+    queues: int
+    perm: int
+
+
+class GroupCommandRequest(ClientMessage, frozen=True, kw_only=True, tag=87):
+    """`body`: one of `groups.commands.FROM_CLIENTS`."""
+
+    body: bytes
+
+
+class GroupQuestionRequest(ClientMessage, frozen=True, kw_only=True, tag=88):
+    """`body`: a question of `groups.commands`; the answer is linearizable."""
+
+    body: bytes
+
+
+class GroupAnswer(ClientMessage, frozen=True, kw_only=True, tag=89):
+    """As the state machine gave it."""
+
+    body: bytes
+
+
+class HeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
+    """A member of a group is there, and wants these topics; the first one joins."""
+
+    group: str
+    member: str
+    topics: list[tuple[str, str]]
+    """(topic, tags)."""
+    generation: int = -1
+    """That it has; the answer comes once there is another one, or `wait_ms` are over."""
+    wait_ms: int = 0
+
+
+class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
+    generation: int
+    queues: list[QueueOffsetRow]
+    """What the member reads, and the committed offset; -1: none yet."""
+
+
+class LeaveRequest(ClientMessage, frozen=True, kw_only=True, tag=92):
+    group: str
+    member: str
+
+
+class CommitRequest(ClientMessage, frozen=True, kw_only=True, tag=93):
+    """Answered with a DoneResponse once it has taken effect."""
+
+    group: str
+    member: str = ""
+    """Empty: of no member; the group must have none then."""
+    generation: int = -1
+    """-1: the one that stands, of no member."""
+    offsets: list[QueueOffsetRow]
+
+
+class DoneResponse(ClientMessage, frozen=True, kw_only=True, tag=94):
+    pass
+
+
+class OpenSessionRequest(ClientMessage, frozen=True, kw_only=True, tag=95):
+    """A producer's epoch is to begin; see `ConnectProducer` of the log."""
+
+    producer: str
+    token: bytes
+    ends: tuple[int, int] | None = None
+    """(index, term) of the epoch that stands; None: there is none."""
+
+
+class OpenSessionResponse(ClientMessage, frozen=True, kw_only=True, tag=96):
+    opened: bool
+    epoch: tuple[int, int]
+    last_sequence: int
+
+
+class SessionSendRequest(ClientMessage, frozen=True, kw_only=True, tag=97):
+    """The frame's batch: records of any queues, stored once however often they are sent."""
+
+    producer: str
+    epoch: tuple[int, int]
+    sequence: int
+    """Of the first one."""
+
+
+class SessionSendResponse(ClientMessage, frozen=True, kw_only=True, tag=98):
+    """Where each message stands: 8 bytes big-endian; empty: stored earlier, and not told where."""
+
+    queue_offsets: bytes
+    positions: bytes
+    store_time_ms: int
+    store_host: bytes = b""
+
+
+AnyGroupMessage = (
+    TopicRouteRequest
+    | TopicRouteResponse
+    | GroupCommandRequest
+    | GroupQuestionRequest
+    | GroupAnswer
+    | HeartbeatRequest
+    | AssignmentResponse
+    | LeaveRequest
+    | CommitRequest
+    | DoneResponse
+    | OpenSessionRequest
+    | OpenSessionResponse
+    | SessionSendRequest
+    | SessionSendResponse
+)

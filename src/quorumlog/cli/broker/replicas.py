@@ -1,0 +1,126 @@
+"""quorumlog broker switch, forget, and what status says of master and slaves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server
+from quorumlog.cli.options import Json
+from quorumlog.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from quorumlog.broker.wire.broker_messages import ReplicaResponse
+
+
+def switch(
+    to: Annotated[
+        str, typer.Option("--to", help="Id of the broker that becomes the master.", metavar="ID")
+    ],
+    server: Server = DEFAULT_SERVER,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe",
+            help="Also where acknowledged messages are lost by it, which are named then.",
+        ),
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", help="For the new master to catch up.", metavar="SECONDS", min=0.1),
+    ] = 10.0,
+    json: Json = False,
+) -> None:
+    """Make another broker the master. --server is any broker that answers.
+
+    With the old master alive it is drained first, and nothing is lost. With the old master lost, every
+    slave that ever counted must answer, and the one with the highest offset on its disk is to be taken.
+
+    Example: quorumlog broker switch --server 127.0.0.1:10911 --to b
+    """
+    from quorumlog.broker.client.switching import switch as carry_out
+
+    line = (lambda text: None) if json else say
+    report = carry_out(server, to, unsafe=unsafe, timeout_ms=int(timeout * 1000), say=line)
+    if json:
+        row: dict[str, Any] = report._asdict()
+        print_json({**row, "lost": None if report.lost is None else report.lost._asdict()})
+        return
+    say(f"{report.master} is the master of epoch {report.epoch}, from offset {report.max_offset} on")
+    if report.followers:
+        say(f"its slaves: {', '.join(report.followers)}")
+    if report.unreachable:
+        say(f"not reached: {', '.join(report.unreachable)}", "red")
+    if report.lost is not None:
+        first, stop = report.lost
+        until = f"to {stop}" if stop >= 0 else "on, nobody knows how far"
+        say(f"lost: the log from {first} {until}", "red")
+
+
+def forget(
+    slave: Annotated[
+        str, typer.Option("--slave", help="Id of the slave that will not come back.", metavar="ID")
+    ],
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Let a slave count no more: it is lost for good, and not to be asked at a switch. --server is the
+    master. Refused while others do not hold everything that was acknowledged.
+
+    Example: quorumlog broker forget --server 127.0.0.1:10911 --slave c
+    """
+    from quorumlog.broker import connect
+    from quorumlog.broker.wire.broker_messages import ReplicaRequest
+
+    with connect(server) as broker:
+        state = broker.replica(ReplicaRequest(verb="forget", broker_id=slave))
+    counted = [peer.id for peer in state.counted]
+    if json:
+        print_json({"counted": counted})
+    else:
+        say(f"slaves that count: {', '.join(counted) or 'none'}")
+
+
+def replica_row(state: ReplicaResponse) -> dict[str, Any]:
+    """For --json."""
+    import msgspec
+
+    row: dict[str, Any] = _without(msgspec.to_builtins(state))
+    return row
+
+
+def _without(value: Any) -> Any:
+    """Fields that only the wire needs go."""
+    if isinstance(value, dict):
+        return {k: _without(v) for k, v in value.items() if k not in ("request_id", "type")}
+    return [_without(each) for each in value] if isinstance(value, list) else value
+
+
+def say_replica(state: ReplicaResponse) -> None:
+    say(
+        f"broker {state.id}: {state.role} in epoch {state.epoch}, log of epoch {state.log_epoch},"
+        f" in_sync_replicas {state.in_sync_replicas}, slaves connect to {state.ha_address}"
+        f" ({state.dialect})"
+    )
+    if state.role == "SLAVE" and state.master is not None:
+        name = state.master.id or "a master"
+        behind = max(state.master_offset - state.max_offset, 0)
+        say(f"  follows {name} at {state.master.ha_address}, {behind} bytes behind what was heard of it")
+    for slave in state.slaves:
+        words = [
+            "connected" if slave.is_connected else "away",
+            "counts" if slave.counts else "does not count",
+            f"on its disk up to {slave.flushed_offset}",
+            f"lacks {slave.lag_bytes} bytes for {slave.lag_ms} ms",
+        ]
+        say(f"  slave {slave.id}: {', '.join(words)}")
+    if state.counted and state.role == "SLAVE":
+        say(f"  slaves that count: {', '.join(peer.id for peer in state.counted)}")
+    for tail in state.tails:
+        say(
+            f"  set aside: {tail.first_offset} to {tail.stop_offset} of epoch {tail.epoch}, in"
+            f" {tail.path}"
+        )
+    if state.problem:
+        say(f"problem: {state.problem}", "red")

@@ -1,0 +1,30 @@
+"""Coordinators for the failover of brokers: what `quorumlog.broker.failover.coordinator` asks for, on a
+store that runs already.
+
+Read in this order: `etcd_gateway` (requests over HTTP), `etcd_coordinator`, `kv_coordinator`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorumlog.broker.failover.coordinator import Coordinator
+
+
+class CoordinatorKind(Enum):
+    ETCD = "etcd"
+    KV = "kv"
+
+
+def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinator:
+    """`servers`: HOST:PORT,... of the stores' client ports. `group`: brokers that fail over for each
+    other name the same. To be made where an event loop runs. Raises ConfigError."""
+    if kind is CoordinatorKind.ETCD:
+        from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
+
+        return EtcdCoordinator(servers, group)
+    from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
+
+    return KeyValueCoordinator(servers, group)

@@ -1,0 +1,85 @@
+"""KeyValueCoordinator: the record and its holder as two keys of our own key-value store.
+
+quorumlog/failover/GROUP/record    JSON
+quorumlog/failover/GROUP/holder    on the lease of whoever leads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumlog.broker.errors import CoordinatorUnreachable
+from quorumlog.broker.failover.coordinator import NO_HOLDER, Granted, Standing
+from quorumlog.errors import LedgerError
+from quorumlog.kv.client.async_store import AsyncKeyValueClient
+from quorumlog.kv.client.values import RangeResult
+from quorumlog.kv.errors import LeaseNotFound
+from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Target
+
+TIMEOUT_S = 1.0
+PREFIX = b"quorumlog/failover/"
+
+
+class KeyValueCoordinator:
+    def __init__(self, servers: str, group: str) -> None:
+        """Raises ConfigError."""
+        self._client = AsyncKeyValueClient(servers, timeout_s=TIMEOUT_S)
+        self._prefix = PREFIX + group.encode() + b"/"
+        self._record, self._holder = self._prefix + b"record", self._prefix + b"holder"
+
+    # ---------------------------------------------------------------- as Coordinator
+
+    async def read(self) -> Standing:
+        found = await self._client.txn(then=[Range(self._record), Range(self._holder)])
+        records, holders = found.answers
+        assert isinstance(records, RangeResult), records
+        assert isinstance(holders, RangeResult), holders
+        holder = holders.items[0].lease if holders.items else NO_HOLDER
+        if not records.items:
+            return Standing(0, None, holder)
+        return Standing(records.items[0].mod_revision, records.items[0].value, holder)
+
+    async def grant(self, ttl_ms: int) -> Granted:
+        lease = await self._client.grant(ttl_ms / 1000)
+        return Granted(lease.id, lease.ttl_ms)
+
+    async def take(self, revision: int, record: bytes, lease: int) -> int | None:
+        nobody = Compare(self._holder, Target.CREATE, Relation.EQUAL, 0)
+        return await self._set(revision, record, nobody, [Put(self._holder, b"", lease)])
+
+    async def change(self, revision: int, record: bytes, lease: int) -> int | None:
+        own = Compare(self._holder, Target.LEASE, Relation.EQUAL, lease)
+        return await self._set(revision, record, own, [])
+
+    async def _set(self, revision: int, record: bytes, held: Compare, puts: list[Put]) -> int | None:
+        same = Compare(self._record, Target.MOD, Relation.EQUAL, revision)
+        try:
+            done = await self._client.txn([same, held], [Put(self._record, record), *puts])
+        except LeaseNotFound:
+            return None
+        return done.revision if done.succeeded else None
+
+    async def renew(self, lease: int) -> int:
+        try:
+            return await self._client.lease(lease).keep_alive_once()
+        except LeaseNotFound:
+            return 0
+
+    async def revoke(self, lease: int) -> None:
+        try:
+            await self._client.lease(lease).revoke()
+        except LeaseNotFound:
+            return
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        try:
+            async with self._client.watch_prefix(self._prefix) as watch:
+                changed()  # what happened before it began
+                while True:
+                    await watch.batch()
+                    changed()
+        except LedgerError as error:
+            raise CoordinatorUnreachable(f"the key-value store ends the watch: {error}") from None
+
+    async def close(self) -> None:
+        await self._client.close()

@@ -1,0 +1,220 @@
+"""Routes: what a request of the gateway does, and the JSON that it is answered with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from quorumlog.errors import LedgerError
+from quorumlog.kv.client.async_store import AsyncKeyValueClient
+from quorumlog.kv.client.values import Change
+from quorumlog.kv.client.watching import Watching
+from quorumlog.kv.errors import Compacted, InvalidRequest
+from quorumlog.kv.gateway.from_json import (
+    Given,
+    delete_of,
+    number_of,
+    put_of,
+    range_of,
+    txn_of,
+    watch_of,
+)
+from quorumlog.kv.gateway.members import GatewayMembers
+from quorumlog.kv.gateway.to_json import (
+    FAILED_PRECONDITION,
+    Told,
+    answer,
+    error_of,
+    key_value,
+    number_of_text,
+    without_defaults,
+)
+from quorumlog.kv.requests.answers import (
+    CompactAnswer,
+    DeleteAnswer,
+    GrantAnswer,
+    PutAnswer,
+    RangeAnswer,
+    RevokeAnswer,
+    TxnAnswer,
+)
+from quorumlog.kv.requests.frames import KeepAlive, Kind
+from quorumlog.kv.requests.limits import check
+from quorumlog.kv.requests.operations import (
+    Command,
+    Compact,
+    Grant,
+    KeyValue,
+    Range,
+    Revoke,
+    encode,
+    writes,
+)
+
+VERSION = "3.5.1"
+"""Of the etcd whose answers these are compared with."""
+HEALTH_TIMEOUT_S = 2.0
+NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
+
+Answer = tuple[int, Told]
+"""(HTTP status, body)."""
+
+
+class Routes:
+    def __init__(self, client: AsyncKeyValueClient, member_id: str, members: GatewayMembers) -> None:
+        """`client`: of all members' stores, with the codec `bytes`."""
+        self._client = client
+        self._member_id = member_id
+        self._members = members
+        self._of_path: dict[str, Callable[[Given], Awaitable[Told]]] = {
+            "/v3/kv/range": self._range,
+            "/v3/kv/put": self._put,
+            "/v3/kv/deleterange": self._delete,
+            "/v3/kv/txn": self._txn,
+            "/v3/kv/compaction": self._compact,
+            "/v3/lease/grant": self._grant,
+            "/v3/lease/keepalive": self._keep_alive,
+            "/v3/lease/revoke": self._revoke,
+            "/v3/kv/lease/revoke": self._revoke,
+            "/v3/cluster/member/list": self._member_list,
+        }
+
+    async def answer(self, method: str, path: str, given: Given) -> Answer:
+        if method == "GET" and path == "/version":
+            return 200, {"etcdserver": VERSION, "etcdcluster": VERSION}
+        if method == "GET" and path == "/health":
+            return await self._health()
+        if method == "POST" and path == "/v3/auth/authenticate":
+            words = {"error": NO_AUTHENTICATION, "message": NO_AUTHENTICATION}
+            return 400, {**words, "code": FAILED_PRECONDITION}
+        act = self._of_path.get(path) if method == "POST" else None
+        if act is None:
+            return 404, {"error": "Not Found", "code": 5, "message": "Not Found"}
+        try:
+            return 200, await act(given)
+        except LedgerError as error:
+            return error_of(error)
+
+    def _header(self, revision: int) -> Told:
+        return without_defaults(
+            {
+                "cluster_id": str(number_of_text(self._client.router.cluster_id)),
+                "member_id": str(number_of_text(self._member_id)),
+                "revision": str(revision),
+            }
+        )
+
+    async def _ask(self, kind: Kind, asked: Any, expected: type[Any], *, changes: bool) -> Told:
+        body = encode(asked)
+        check(asked, len(body))
+        revision, found = await self._client.router.call(kind, body, expected, changes=changes)
+        return {"header": self._header(revision), **answer(found, revision)}
+
+    # ---------------------------------------------------------------- keys
+
+    async def _range(self, given: Given) -> Told:
+        return await self._ask(Kind.READ, range_of(given), RangeAnswer, changes=False)
+
+    async def _put(self, given: Given) -> Told:
+        return await self._ask(Kind.COMMAND, put_of(given), PutAnswer, changes=True)
+
+    async def _delete(self, given: Given) -> Told:
+        return await self._ask(Kind.COMMAND, delete_of(given), DeleteAnswer, changes=True)
+
+    async def _txn(self, given: Given) -> Told:
+        txn = txn_of(given)
+        changes = writes(txn)
+        kind = Kind.COMMAND if changes else Kind.READ
+        return await self._ask(kind, txn, TxnAnswer, changes=changes)
+
+    async def _command(self, command: Command, expected: type[Any]) -> tuple[int, Any]:
+        body = encode(command)
+        check(command, len(body))
+        return await self._client.router.call(Kind.COMMAND, body, expected, changes=True)
+
+    async def _compact(self, given: Given) -> Told:
+        compact = Compact(number_of(given, "revision"))
+        revision, _ = await self._command(compact, CompactAnswer)
+        return {"header": self._header(revision)}
+
+    # ---------------------------------------------------------------- leases
+
+    async def _grant(self, given: Given) -> Told:
+        """A TTL that is raised is told in whole seconds, rounded down: who counts on it comes early."""
+        grant = Grant(number_of(given, "TTL") * 1000, number_of(given, "ID"))
+        revision, found = await self._command(grant, GrantAnswer)
+        told = {"ID": str(found.lease), "TTL": str(found.ttl_ms // 1000)}
+        return {"header": self._header(revision), **told}
+
+    async def _keep_alive(self, given: Given) -> Told:
+        lease = number_of(given, "ID")
+        asked = encode(KeepAlive([lease]))
+        call = self._client.router.call
+        revision, (ttl_ms,) = await call(Kind.KEEP_ALIVE, asked, list[int], changes=False)
+        told = without_defaults({"ID": str(lease), "TTL": str(ttl_ms // 1000)})
+        return {"result": {"header": self._header(revision), **told}}
+
+    async def _revoke(self, given: Given) -> Told:
+        revision, _ = await self._command(Revoke(number_of(given, "ID")), RevokeAnswer)
+        return {"header": self._header(revision)}
+
+    # ---------------------------------------------------------------- the cluster
+
+    async def _member_list(self, given: Given) -> Told:
+        members = [
+            {"ID": str(number_of_text(name)), "name": name, "clientURLs": [url]}
+            for name, url in await self._members.all()
+        ]
+        return {"header": self._header(0), "members": members}
+
+    async def _health(self) -> Answer:
+        """Whether a majority answers."""
+        asked = encode(Range(b"health", count_only=True))
+        try:
+            await self._client.router.call(
+                Kind.READ, asked, RangeAnswer, changes=False, timeout_s=HEALTH_TIMEOUT_S
+            )
+        except LedgerError as error:
+            return 503, {"health": "false", "reason": str(error)}
+        return 200, {"health": "true", "reason": ""}
+
+    # ---------------------------------------------------------------- watches
+
+    async def watch(self, given: Given) -> AsyncGenerator[Told, None]:
+        """What a watch tells, until it is closed or cancelled. Raises InvalidRequest."""
+        create = given.get("create_request")
+        if not isinstance(create, dict):
+            raise InvalidRequest("a watch begins with an object that says what to create")
+        watching = Watching(self._client.router, self._client.values, watch_of(create))
+        try:
+            await watching.began()
+            yield self._result({"created": True}, max(0, watching.next_revision - 1))
+            while True:
+                changes = await watching.batch()
+                events = [_event(change) for change in changes]
+                yield self._result({"events": events}, changes[-1].revision)
+        except Compacted as error:
+            cancelled = {"canceled": True, "compact_revision": str(error.compacted_revision)}
+            yield self._result(cancelled, 0)
+        finally:
+            await watching.close()
+
+    def _result(self, told: Told, revision: int) -> Told:
+        return {"result": {"header": self._header(revision), **told}}
+
+
+def _event(change: Change) -> Told:
+    item = change.item
+    kv = KeyValue(
+        item.key, item.create_revision, item.mod_revision, item.version, item.value or b"", item.lease
+    )
+    told: Told = {"kv": key_value(kv)}
+    if change.is_deletion:
+        told["type"] = "DELETE"
+    if change.previous is not None:
+        was = change.previous
+        previous = KeyValue(
+            was.key, was.create_revision, was.mod_revision, was.version, was.value, was.lease
+        )
+        told["prev_kv"] = key_value(previous)
+    return told

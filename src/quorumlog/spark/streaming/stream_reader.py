@@ -1,0 +1,149 @@
+"""LedgerStreamReader: a streaming query's offsets and micro-batches.
+
+An offset is `{"<group>": next index, ...}`. One reader lives beside the driver for as long as the query
+runs; the workers get copies of it, with the options and nothing open.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from quorumlog.errors import ConfigError
+from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.reading import SourceOpener, read_partition
+from quorumlog.spark.rows import check_schema
+from quorumlog.spark.short_errors import in_short
+from quorumlog.spark.sources.ledger_source import open_source
+from quorumlog.spark.streaming.group_stream import GroupStream, checked_groups, shared
+
+POLL_S = 0.1
+"""So long a query that has everything waits for new entries before Spark asks again."""
+_PAUSE_S = 0.01
+
+
+class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(
+        self, options: LedgerOptions, schema: StructType, opener: SourceOpener = open_source
+    ) -> None:
+        """Raises ConfigError if `schema` is not made of our columns, or an option is for batches."""
+        check_schema(schema, options.columns)
+        if not options.servers:
+            raise ConfigError(
+                "a stream reads from running members (option servers); a directory (option path)"
+                " or an archive alone does not grow: read it with spark.read"
+            )
+        if options.ending_offsets != "latest":
+            raise ConfigError("option endingOffsets is for spark.read; a stream has no end")
+        self._options = options
+        self._schema = schema
+        self._opener = opener
+        self._streams = {each.served_group: GroupStream(each, opener) for each in options.by_group()}
+        self._batched_at = time.monotonic()
+        """When there was something for a micro-batch last."""
+
+    # ---------------------------------------------------------------- offsets
+
+    @in_short
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
+        return {group: stream.initial() for group, stream in self._streams.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The options' limits, of which Spark takes one; `latestOffset` applies them all."""
+        options = self._options
+        if options.max_offsets:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes:
+            return ReadMaxBytes(options.max_bytes)
+        if options.min_offsets:
+            return ReadMinRows(options.min_offsets)
+        return ReadAllAvailable()
+
+    @in_short
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Raises LedgerDataLoss if a log ends below `start`, Unreachable after `timeoutMs`."""
+        begun = checked_groups(start, list(self._streams))
+        polling_ends = time.monotonic() + POLL_S
+        has_target = any(stream.has_target for stream in self._streams.values())
+        while True:
+            available = {group: self._streams[group].available(index) for group, index in begun.items()}
+            ends = self._limited(begun, available, limit, is_last=has_target)
+            if ends != begun:
+                self._batched_at = time.monotonic()
+            if ends != begun or has_target or time.monotonic() >= polling_ends:
+                return ends
+            time.sleep(_PAUSE_S)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        """Where the logs ended when they were asked last: with the offset of a micro-batch it is the
+        lag."""
+        ends = {group: stream.end_index for group, stream in self._streams.items()}
+        known = {group: end for group, end in ends.items() if end is not None}
+        return known if len(known) == len(ends) else None
+
+    @in_short
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        for stream in self._streams.values():
+            stream.end_with_what_is_there()
+
+    def _limited(
+        self, begun: dict[str, int], available: dict[str, int], limit: ReadLimit, *, is_last: bool
+    ) -> dict[str, int]:
+        """Where the micro-batch that begins at `begun` ends; there, if it has to wait."""
+        options = self._options
+        if isinstance(limit, ReadAllAvailable):  # a trigger that wants everything at once
+            return available
+        counts = {group: available[group] - first_index for group, first_index in begun.items()}
+        if not is_last and sum(counts.values()) < options.min_offsets:
+            waited_ms = (time.monotonic() - self._batched_at) * 1000
+            if waited_ms < options.max_trigger_delay_ms:
+                return begun
+        if options.max_offsets:
+            counts = shared(counts, options.max_offsets)
+        ends = {group: begun[group] + count for group, count in counts.items()}
+        if options.max_bytes:
+            total = sum(counts.values())
+            for group, count in counts.items():
+                if count:
+                    part = max(options.max_bytes * count // total, 1)
+                    ends[group] = self._streams[group].within_bytes(begun[group], ends[group], part)
+        return ends
+
+    # ---------------------------------------------------------------- micro-batches
+
+    @in_short
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Also of a range that was planned before a restart. Raises LedgerDataLoss if some of it is
+        gone and `failOnDataLoss` is true."""
+        groups = list(self._streams)
+        begun, ends = checked_groups(start, groups), checked_groups(end, groups)
+        return [
+            part
+            for group, stream in self._streams.items()
+            for part in stream.planned(begun[group], ends[group])
+        ]
+
+    @in_short
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with everything below `end`: known one micro-batch late, and at a restart."""
+        if self._options.reader:
+            for group, index in end.items():
+                self._streams[group].commit_reader(int(index))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """See `read_partition`."""
+        return read_partition(self._options, self._schema, self._opener, partition)

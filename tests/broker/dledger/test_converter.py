@@ -1,0 +1,63 @@
+"""A classic store made of a member's messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker import Message, connect
+from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.converter import convert_to_classic
+from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.message import StoredMessage
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.offline_ledger import OfflineLedger
+from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.errors import ConfigError
+from tests.waiting import eventually
+
+CONFIG = MessageStoreConfig(
+    mapped_file_size_commit_log=16_384,
+    mapped_file_size_consume_queue=1_200,
+    max_hash_slot_num=100,
+    max_index_num=400,
+)
+
+
+def _stays(message: StoredMessage) -> tuple[object, ...]:
+    return message._replace(physical_offset=0, message_id="")
+
+
+def test_a_members_messages_become_a_classic_store(tmp_path: Path) -> None:
+    with LocalBrokers(1, topics={"orders": 2, "audit": 1}, directory=tmp_path / "log") as brokers:
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with connect(brokers.servers) as client:
+            for number in range(0, 120, 4):
+                bodies = [b"%d " % n * (n % 60 + 1) for n in range(number, number + 4)]
+                topic, queue_id = [("orders", 0), ("orders", 1), ("audit", 0)][number // 4 % 3]
+                messages = [Message(topic, body, keys=[f"k{number}"], tags="t") for body in bodies]
+                client.send_batch(messages, queue_id=queue_id)
+            queues = [("orders", 0), ("orders", 1), ("audit", 0)]
+            eventually(lambda: sum(queue.max_offset for queue in client.queues()) == 120)
+            before = {at: client.pull(*at, 0).messages for at in queues}
+        member = brokers.cluster.data_dir("n0")
+        with pytest.raises(ConfigError, match="in use"):
+            OfflineLedger(str(member))
+        brokers.cluster.stop("n0")
+        with OfflineLedger(str(member)) as ledger:
+            found = ledger.summary()
+            assert (found["messages"], found["written_by"]) == (120, "quorumlog")
+        made = convert_to_classic(str(member), str(tmp_path / "classic"), CONFIG)
+    assert (made.messages, made.left_out) == (120, 0)
+    with pytest.raises(ConfigError, match="not empty"):
+        convert_to_classic(str(member), str(tmp_path / "classic"), CONFIG)
+    store = MessageStore(str(tmp_path / "classic"), CONFIG)
+    for (topic, queue_id), messages in before.items():
+        pulled = store.reader.pull(QueueKey(topic, queue_id), 0).records.messages()
+        assert [_stays(each) for each in pulled] == [_stays(each) for each in messages]
+    assert len(store.reader.query("orders", "k0")) == 4
+    store.close()
+    with OfflineStore(str(tmp_path / "classic")) as stopped:
+        assert stopped.verify()["problems"] == []

@@ -1,0 +1,72 @@
+"""Three members with brokers in one process: what clients see."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog.broker import Message, connect
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.message_log import PutOutcome
+from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.record import encode_records
+from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.errors import NotLeader
+from quorumlog.log_state.control_entries import TOKEN_BYTES
+from quorumlog.node.pending_appends import SessionPlace
+from quorumlog.node.writing.producer_sessions import Connected
+from tests.waiting import eventually
+
+
+def put_twice_in_a_session(broker: DLedgerBroker) -> list[PutResult]:
+    """Three messages, and the same once more: what a producer is told each time."""
+    told: list[PutOutcome] = []
+    opened: list[Connected] = []
+
+    def connect_producer() -> None:
+        node = broker.member.node()
+        token = bytes(TOKEN_BYTES)
+        node.sessions.connect("p", token, None, node.deadline_ms(0), opened.append, None)  # type: ignore
+
+    broker.member.enter(connect_producer)
+    eventually(lambda: opened)
+    messages = [Message("orders", b"in a session %d" % number) for number in range(3)]
+    for _ in range(2):
+        records = RecordBatch.contiguous(*encode_records(messages, 0, 0))
+        place = SessionPlace("p", opened[0].epoch, 0)
+        before = len(told)
+        broker.member.enter(lambda r=records, p=place: broker.log.put_in_session(r, p, told.append))
+        eventually(lambda n=before: len(told) > n)
+    assert all(isinstance(each, PutResult) for each in told), told
+    return told  # type: ignore[return-value]
+
+
+def test_messages_are_sent_to_the_master_and_found_on_every_member() -> None:
+    with LocalBrokers(topics={"orders": 2}) as brokers:
+        leader = brokers.cluster.leader()
+        eventually(lambda: brokers.brokers[leader].role.state.is_master)
+        with connect(brokers.addresses[leader]) as client:
+            first = client.send(Message("orders", b"a", keys=["k"], tags="t"), queue_id=0)
+            batch = client.send_batch(
+                [Message("orders", b"b" * number) for number in range(50)], queue_id=1
+            )
+            assert (first.queue_offset, batch.queue_offset, batch.message_count) == (0, 0, 50)
+            status = client.status()
+            assert (status.role, status.broker_id, status.flush) == ("SYNC_MASTER", 0, "log: sync")
+        stored = put_twice_in_a_session(brokers.brokers[leader])
+        assert stored[0].queue_offset == 1
+        assert stored[1]._replace(positions=None) == stored[0]._replace(positions=None)
+        for member_id, address in brokers.addresses.items():
+            with connect(address) as client:
+                eventually(lambda c=client: sum(q.max_offset for q in c.queues("orders")) == 54)
+                pulled = client.pull("orders", 1, 0).messages
+                assert [m.body for m in pulled] == [b"b" * number for number in range(50)]
+                assert [m.queue_offset for m in pulled] == list(range(50))
+                (found,) = client.query("orders", "k")
+                assert found == client.message(first.message_id)
+                assert found.physical_offset == first.physical_offset
+                if member_id != leader:
+                    assert client.status().broker_id == int(member_id[1:]) + 1
+                    with pytest.raises(NotLeader) as refused:
+                        client.send(Message("orders", b"c"))
+                    assert refused.value.leader_address == brokers.addresses[leader]

@@ -1,0 +1,100 @@
+"""A classic store that becomes the beginning of a replicated log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from quorumlog.broker import Message, connect
+from quorumlog.broker.converter import convert_to_classic
+from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.record import encode_records
+from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.old_log import first_difference
+from quorumlog.broker.takeover import take_over
+from quorumlog.config import MemberAddress, StoreConfig
+from quorumlog.errors import ConfigError
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from tests.broker.store.test_golden import CONFIG
+from tests.waiting import eventually
+
+MEMBERS = [MemberAddress("n0", "127.0.0.1", 20911)]
+JAVA_STORE = Path(__file__).resolve().parents[2] / "fixtures" / "rocketmq-store"
+STORAGE = StoreConfig(segment_bytes=CONFIG.mapped_file_size_commit_log, retention="off")
+
+
+def test_a_store_that_runs_is_not_taken_over(tmp_path: Path) -> None:
+    store = MessageStore(str(tmp_path / "store"), CONFIG)
+    with pytest.raises(ConfigError, match="in use"):
+        take_over(str(tmp_path / "store"), str(tmp_path / "log"), "n0", MEMBERS)
+    store.close()
+
+
+def _put(store: MessageStore, first: int, stop: int) -> None:
+    messages = [Message("orders", b"%d " % n * (n % 60 + 1), keys=[f"k{n}"]) for n in range(first, stop)]
+    records = RecordBatch.contiguous(*encode_records(messages, 0, 1_700_000_000_000))
+    assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+
+
+def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: Path) -> None:
+    for copy in ("n0", "n1", "n2"):
+        shutil.copytree(JAVA_STORE, tmp_path / copy)
+    with OfflineStore(str(tmp_path / "n0")) as store:
+        old = [m for records in store.batches() for m in records.messages()]
+    in_queue = [m for m in old if (m.topic, m.queue_id) == (old[0].topic, old[0].queue_id)]
+    topic, queue_id, count = old[0].topic, old[0].queue_id, len(in_queue)
+    with LocalBrokers(
+        directory=tmp_path / "log", storage=STORAGE, staging=False, starts=False
+    ) as brokers:
+        members = brokers.cluster.members
+        made = [
+            take_over(str(tmp_path / each), str(tmp_path / "log" / each), each, members)
+            for each in ("n0", "n1", "n2")
+        ]
+        assert made[0] == made[1] == made[2]
+        assert made[0].end_position % made[0].file_bytes == 0
+        brokers.start()
+        with connect(brokers.servers) as client:
+            assert client.pull(topic, queue_id, 0, most_messages=count).messages == in_queue
+            (found,) = client.query(old[3].topic, old[3].keys[0], most_messages=1)
+            assert client.message(old[3].message_id) == old[3]
+            assert found.keys[0] == old[3].keys[0]
+            behind = client.send(Message(topic, b"behind the seam", keys=["new"]), queue_id=queue_id)
+            assert behind.queue_offset == count
+            assert behind.physical_offset > made[0].end_position
+            eventually(lambda: client.max_offset(topic, queue_id) == count + 1)
+            messages = client.pull(topic, queue_id, count - 3).messages
+            assert messages[:-1] == in_queue[-3:]
+            assert messages[-1].body == b"behind the seam"
+            assert client.status().min_offset == 0
+        for each in ("n0", "n1", "n2"):
+            brokers.cluster.stop(each)
+        back = convert_to_classic(str(tmp_path / "log" / "n0"), str(tmp_path / "back"), CONFIG)
+        assert (back.messages, back.left_out) == (len(old) + 1, 0)
+    with OfflineStore(str(tmp_path / "back")) as store:
+        assert store.verify()["problems"] == []
+
+
+def test_old_logs_that_differ_are_told_apart(tmp_path: Path) -> None:
+    records = []
+    for name, last in (("a", 50), ("b", 51)):
+        store = MessageStore(str(tmp_path / name), CONFIG)
+        _put(store, 0, last)
+        store.close()
+        made = take_over(str(tmp_path / name), str(tmp_path / f"m{name}"), "n0", MEMBERS)
+        records.append(made)
+    clusters = []
+    for name in "ab":
+        with DirectoryReader(OsDisk(), str(tmp_path / f"m{name}")) as reader:
+            clusters.append(reader.formation.cluster_id)
+    assert clusters[0] != clusters[1]  # so their members take nothing from each other
+    assert first_difference(records[0], records[0]) == ""
+    assert "they differ in the" in first_difference(*records)
+    assert msgspec.json.decode((tmp_path / "ma" / "taken-over").read_bytes())["file_bytes"] == 16_384

@@ -1,0 +1,72 @@
+"""What a coordinator has to keep, whichever it is: a plug-in's tests call `keeps_the_contract`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from quorumlog.broker.failover.coordinator import NO_HOLDER, Coordinator, Standing
+
+_groups = itertools.count(1)
+
+
+async def keeps_the_contract(make: Callable[[str], Coordinator]) -> None:
+    """`make`: a coordinator for a group of that name; several of one group see the same."""
+    group = f"group-{next(_groups)}"
+    one, two, other = make(group), make(group), make(f"{group}-2")
+    news = asyncio.Event()
+    watch = asyncio.create_task(two.watch(news.set))
+    try:
+        await _takes_and_changes(one, two, other)
+        await asyncio.wait_for(news.wait(), 10)
+        await _a_lease_ends(one, two, news)
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        for each in (one, two, other):
+            await each.close()
+
+
+async def _takes_and_changes(one: Coordinator, two: Coordinator, other: Coordinator) -> None:
+    assert await one.read() == Standing(0, None, NO_HOLDER)
+    lease, ttl_ms = await one.grant(60_000)
+    assert ttl_ms >= 60_000
+    first = await one.take(0, b"a", lease)
+    assert first is not None and first > 0
+    assert await two.read() == Standing(first, b"a", lease)
+
+    late, _ = await two.grant(60_000)
+    assert await two.take(0, b"b", late) is None, "the record is there already"
+    assert await two.take(first, b"b", late) is None, "somebody holds it"
+    assert await two.change(first, b"b", late) is None, "somebody else holds it"
+    assert await two.change(first - 1, b"b", lease) is None, "the record is of another revision"
+    second = await one.change(first, b"b", lease)
+    assert second is not None and second > first
+    assert await two.read() == Standing(second, b"b", lease)
+    assert await one.change(first, b"c", lease) is None, "a delayed repetition"
+    assert await other.read() == Standing(0, None, NO_HOLDER), "another group"
+    assert await one.renew(lease) == ttl_ms
+
+    await one.revoke(lease)
+    await one.revoke(lease)
+    assert await one.renew(lease) == 0
+    assert await two.read() == Standing(second, b"b", NO_HOLDER), "the record stays"
+    assert await one.change(second, b"c", lease) is None, "its lease has ended"
+    assert await one.take(second, b"c", lease) is None, "its lease has ended"
+    third = await two.take(second, b"c", late)
+    assert third is not None and third > second
+    assert await one.read() == Standing(third, b"c", late)
+    await two.revoke(late)
+
+
+async def _a_lease_ends(one: Coordinator, two: Coordinator, news: asyncio.Event) -> None:
+    lease, _ = await one.grant(1_000)
+    revision = (await one.read()).revision
+    assert await one.take(revision, b"d", lease) is not None
+    news.clear()
+    async with asyncio.timeout(30):
+        while (await two.read()).holder == lease:
+            await news.wait()
+            news.clear()
+    assert await one.renew(lease) == 0

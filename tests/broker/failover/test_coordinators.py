@@ -1,0 +1,54 @@
+"""The two coordinators that come with the product, on a real etcd of three and on our own store."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness.etcd_cluster import etcd_of_three
+from quorumlog.broker.errors import CoordinatorUnreachable
+from quorumlog.coordinators import CoordinatorKind, coordinator_of
+from quorumlog.errors import ConfigError
+from quorumlog.kv.testing import LocalStores
+from tests.broker.failover.coordinator_contract import keeps_the_contract
+
+
+def test_etcd_keeps_the_contract_also_without_one_of_its_members(tmp_path: Path) -> None:
+    with etcd_of_three(tmp_path) as etcd:
+
+        async def run() -> None:
+            await keeps_the_contract(
+                lambda group: coordinator_of(CoordinatorKind.ETCD, etcd.servers, group)
+            )
+            coordinator = coordinator_of(CoordinatorKind.ETCD, etcd.servers, "orders")
+            lease, _ = await coordinator.grant(60_000)
+            etcd.processes[0].send_signal(signal.SIGKILL)
+            etcd.processes[0].wait()
+            while True:
+                try:
+                    standing = await coordinator.read()
+                    break
+                except CoordinatorUnreachable:
+                    continue  # the next one is asked
+            while await coordinator.take(standing.revision, b"record", lease) is None:
+                continue
+            assert (await coordinator.read()).record == b"record"
+            await coordinator.close()
+
+        asyncio.run(run())
+
+
+def test_our_own_store_keeps_the_contract() -> None:
+    with LocalStores() as stores:
+        asyncio.run(
+            keeps_the_contract(lambda group: coordinator_of(CoordinatorKind.KV, stores.servers, group))
+        )
+
+
+def test_a_list_that_is_none_is_refused() -> None:
+    for servers, problem in (("", "HOST:PORT"), ("ftp://a:1", "https://HOST:PORT"), ("a", "host:port")):
+        with pytest.raises(ConfigError, match=problem):
+            coordinator_of(CoordinatorKind.ETCD, servers, "orders")

@@ -1,0 +1,202 @@
+"""Groups of brokers with a coordinator in virtual time; `make sim-failover` runs many more seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from quorumlog.broker.failover.coordinator import ElectionRecord, Granted, Standing
+from quorumlog.broker.failover.failover_rules import FailoverOptions, FailoverRules, Phase
+from quorumlog.broker.failover.failover_steps import (
+    Ask,
+    Change,
+    Follow,
+    Grant,
+    Lead,
+    Promise,
+    Read,
+    Renew,
+    Revoke,
+    Step,
+    Take,
+    WaitFor,
+)
+from quorumlog.broker.failover.simulated.failover_run import FailoverRun, run_failover
+from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+
+
+def brokers_keep_their_promises(seeds: Sequence[int] = range(1, 16)) -> None:
+    """What mutants are run against."""
+    for seed in seeds:
+        failure = run_failover(seed, faults_ms=30_000.0).failure
+        assert not failure, f"seed {seed}: {failure}"
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_group_keeps_its_promises_where_brokers_and_their_coordinator_fail(seed: int) -> None:
+    result = run_failover(seed, faults_ms=20_000.0)
+    assert not result.failure, result.failure
+    for what in ("acknowledges", "takes the lease", "leads"):
+        assert result.counts[what] > 1, what
+
+
+def test_a_seed_is_the_same_run_each_time() -> None:
+    first, second = (run_failover(5, faults_ms=5_000.0) for _ in range(2))
+    assert first.trace_hash == second.trace_hash
+    assert not first.failure, first.failure
+
+
+def a_master_that_is_paused_beyond_its_lease_says_nothing_more(seeds: Sequence[int]) -> None:
+    """What it waits for comes while it is paused: it is the first that it hears."""
+    for seed in seeds:
+        run = FailoverRun(seed, faults=())
+        run.world.run_until(4_000.0)
+        (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
+        ways = [(other, master.id) for other in run.brokers if other != master.id]
+        run.world.cut.update(ways)
+        run.world.run_until(run.world.now_ms + 60.0)
+        run.world.cut.clear()
+        master.is_paused = True
+        run.world.run_until(run.world.now_ms + 3 * run.options.lease_ms)
+        assert run.promises.leading_epoch > 1, "another one leads"
+        master.go_on()
+        run.become_whole()
+
+
+def paused_masters_say_nothing_more() -> None:
+    a_master_that_is_paused_beyond_its_lease_says_nothing_more(range(1, 31))
+
+
+def test_a_master_that_is_paused_beyond_its_lease_says_nothing_more() -> None:
+    a_master_that_is_paused_beyond_its_lease_says_nothing_more([1, 2])
+
+
+class Broker:
+    """What the rules ask of their own broker."""
+
+    def __init__(self, broker_id: str = "a") -> None:
+        self.address = BrokerAddress(broker_id, f"{broker_id}:1", f"{broker_id}:2")
+        self.directory_id = f"{broker_id}-1"
+        self.epoch = self.log_epoch = self.max_offset = self.fenced_by = 0
+        self.held: list[SlaveState] = []
+
+    def slaves(self) -> list[SlaveState]:
+        return self.held
+
+
+def slave(name: str, *, is_connected: bool = True, holds: bool = True) -> SlaveState:
+    return SlaveState(name, f"{name}-1", is_connected, 0, 0, 0, 0, is_connected, holds)
+
+
+def asked(steps: Sequence[Step], kind: type) -> Ask:
+    (ask,) = (step for step in steps if isinstance(step, Ask) and isinstance(step.request, kind))
+    return ask
+
+
+def standing(rules: FailoverRules, found: Standing, now_ms: float) -> list[Step]:
+    """What the rules do where the coordinator holds that."""
+    rules.changed(now_ms)
+    rules.answered(asked(rules.take_steps(), Read).number, found, now_ms)
+    rules.tick(now_ms)
+    return rules.take_steps()
+
+
+def leading(broker: Broker, options: FailoverOptions | None = None) -> FailoverRules:
+    """The first of a group, at 0 ms; its lease is 7."""
+    rules = FailoverRules(broker, options or FailoverOptions(), 0.0)
+    steps = standing(rules, Standing(0, None, 0), 0.0)
+    rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
+    assert rules.take_steps() == [Promise(1)]
+    rules.promised(1, 0.0)
+    steps = rules.take_steps()
+    rules.answered(asked(steps, Take).number, 11, 0.0)
+    assert rules.take_steps() == [Lead(1, frozenset("a"))]
+    rules.leads(1, 0.0)
+    return rules
+
+
+def whoever_may_be_a_member_is_waited_for() -> None:
+    """A change was not answered, and the slave has gone: the coordinator may hold it by now."""
+    broker = Broker()
+    rules = leading(broker)
+    broker.held = [slave("c")]
+    rules.tick(10.0)
+    assert WaitFor(frozenset("ac")) in rules.take_steps()
+    rules.tick(20.0)
+    change = asked(rules.take_steps(), Change)
+    assert change.request.record.in_sync == {"a": "a-1", "c": "c-1"}  # type: ignore[union-attr]
+    broker.held = [slave("c", is_connected=False)]
+    rules.answered(change.number, None, 30.0, "lost")
+    rules.answered(asked(rules.take_steps(), Read).number, None, 40.0, "lost")
+    rules.tick(50.0)
+    waited = [step for step in rules.take_steps() if isinstance(step, WaitFor)]
+    assert not waited, f"{waited}: c may be elected"
+    # The coordinator tells that it was done: c is a member, and leaves as one.
+    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
+    assert standing(rules, Standing(12, record.encode(), 7), 60.0) == []
+    rules.tick(4_000.0)
+    change = asked(rules.take_steps(), Change)
+    assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
+    rules.answered(change.number, 13, 4_010.0)
+    assert WaitFor(frozenset("a")) in rules.take_steps()
+
+
+def test_whoever_may_be_a_member_is_waited_for() -> None:
+    whoever_may_be_a_member_is_waited_for()
+
+
+def a_lease_counts_from_when_its_renewal_was_sent() -> None:
+    rules = leading(Broker(), FailoverOptions(clock_drift_percent=10))
+    rules.tick(1_000.0)
+    renewal = asked(rules.take_steps(), Renew)
+    assert rules.may_acknowledge(8_999.0) and not rules.may_acknowledge(9_000.0)
+    rules.answered(renewal.number, 10_000, 5_000.0)
+    assert rules.may_acknowledge(9_999.0) and not rules.may_acknowledge(10_000.0)
+    rules.tick(10_000.0)
+    assert rules.phase is Phase.WAITING
+
+
+def test_a_lease_counts_from_when_its_renewal_was_sent_and_less_than_its_time() -> None:
+    a_lease_counts_from_when_its_renewal_was_sent()
+
+
+def test_who_may_lead() -> None:
+    record = ElectionRecord(epoch=4, master=Broker("b").address, in_sync={"b": "b-1", "a": "a-1"})
+
+    def step(broker: Broker, found: Standing, *, begins: bool = False) -> tuple[list[Step], str]:
+        rules = FailoverRules(broker, FailoverOptions(), 0.0, begins=begins)
+        return standing(rules, found, 0.0), rules.problem
+
+    free, led = Standing(5, record.encode(), 0), Standing(5, record.encode(), 9)
+    member, other, wiped, newer, used = (Broker(), Broker("c"), Broker(), Broker(), Broker())
+    wiped.directory_id = "a-2"
+    newer.log_epoch = 5
+    used.max_offset = 100
+    assert asked(step(member, free)[0], Grant), "a member, where nobody leads"
+    assert step(member, led)[0] == [Follow(4, record.master)]
+    assert step(other, free) == (
+        [],
+        "nobody leads, and this broker is not in sync: it waits for one of a, b",
+    )
+    assert not step(wiped, free)[0], "the store that was a member is gone"
+    assert "lost its newest state" in step(newer, free)[1]
+    assert "--failover-begin" in step(used, Standing(0, None, 0))[1]
+    assert asked(step(used, Standing(0, None, 0), begins=True)[0], Grant)
+    own = Standing(5, ElectionRecord(epoch=4, master=member.address, in_sync={"a": "a-1"}).encode(), 9)
+    assert asked(step(member, own)[0], Revoke).request == Revoke(9), "of the process before"
+    assert "none of ours" in step(member, Standing(5, b"{}", 0))[1]
+
+
+def test_a_master_without_its_coordinator_stops_before_its_lease_ends() -> None:
+    run = FailoverRun(2, faults=())
+    run.world.run_until(10_000.0)
+    (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
+    run.world.cut |= {(master.id, "coordinator"), ("coordinator", master.id)}
+    while run.promises.leading_epoch == 1:
+        run.world.run_until(run.world.now_ms + 10.0)
+        held = run.coordinator.holder
+        assert held or not master.rules.may_acknowledge(master.clock.now_ms)
+    run.become_whole()
+    assert run.promises.leading_epoch > 1

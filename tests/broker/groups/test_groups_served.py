@@ -1,0 +1,164 @@
+"""Topics, groups, delays and sessions of three brokers in one process: what clients see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from quorumlog.broker import Message
+from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
+from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
+from quorumlog.broker.client.groups.async_producer import AsyncProducer
+from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
+from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.errors import (
+    GroupInUse,
+    TopicExists,
+    TopicNotPermitted,
+    UnknownConsumerGroup,
+    UnknownTopic,
+)
+from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+from quorumlog.errors import ProducerFenced
+
+QUICK_LEVELS = "1s 1s " + "1s " * 16
+OPTIONS = GroupOptions(message_delay_level=QUICK_LEVELS.strip(), member_timeout_ms=3_000)
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[LocalBrokers]:
+    with LocalBrokers(extensions=lambda member_id: [GroupExtension(OPTIONS)]) as brokers:
+        yield brokers
+
+
+def test_two_members_share_a_topic_through_the_end_of_the_master(brokers: LocalBrokers) -> None:
+    asyncio.run(_share(brokers))
+
+
+async def _share(brokers: LocalBrokers) -> None:
+    servers = brokers.servers
+    seen: list[tuple[str, str, int, bytes]] = []
+
+    async def consume(name: str, stop: asyncio.Event) -> None:
+        async with AsyncConsumer(servers, "billing", {"orders": "*"}, name=name) as consumer:
+            run = asyncio.create_task(
+                consumer.run(lambda m: seen.append((name, m.topic, m.queue_id, m.body)))
+            )
+            await stop.wait()
+            run.cancel()
+
+    async with AsyncBrokerAdmin(servers) as admin, AsyncProducer(servers, idempotent=True) as producer:
+        await admin.create_topic("orders", 4)
+        stops = asyncio.Event(), asyncio.Event()
+        members = [asyncio.create_task(consume(n, s)) for n, s in zip("ab", stops, strict=True)]
+
+        async def send(first: int, stop: int) -> None:
+            for number in range(first, stop):
+                await producer.send(Message("orders", b"%d" % number), order_key=str(number % 7))
+
+        async def all_seen(count: int) -> None:
+            async with asyncio.timeout(30):
+                while len({body for *_, body in seen}) < count:
+                    await asyncio.sleep(0.02)
+
+        await send(0, 40)
+        await all_seen(40)
+        brokers.cluster.kill(brokers.cluster.leader())
+        await send(40, 80)
+        await all_seen(80)
+        (group,) = await admin.groups("billing")
+        assert {each.member for each in group.members} == {"a", "b"}
+        assert sorted(q for each in group.members for q in each.queues if q[0] == "orders") == [
+            ("orders", queue) for queue in range(4)
+        ]
+        stops[0].set()
+        await members[0]
+        await send(80, 100)
+        await all_seen(100)
+        stops[1].set()
+        await members[1]
+        lags = await admin.lag("billing")
+        assert sum(lag.messages for lag in lags) == 0
+        assert sum(lag.committed_offset for lag in lags if lag.topic == "orders") == 100
+        for member_id in brokers.addresses.keys() - set(brokers.cluster.running):
+            brokers.cluster.restart(member_id)
+    by_queue: dict[int, list[int]] = {}
+    for _, _, queue, body in seen:
+        numbers = by_queue.setdefault(queue, [])
+        if int(body) not in numbers:
+            numbers.append(int(body))
+    assert all(numbers == sorted(numbers) for numbers in by_queue.values())
+
+
+def test_topics_are_made_changed_and_ended(brokers: LocalBrokers) -> None:
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
+        with pytest.raises(UnknownTopic, match="topic create audit"):
+            producer.send(Message("audit", b"?"))
+        admin.create_topic("audit", 1)
+        admin.create_topic("audit", 1)  # said again: it stands as it was asked for
+        with pytest.raises(TopicExists):
+            admin.create_topic("audit", 2)
+        assert producer.send(Message("audit", b"old")).queue_offset == 0
+        admin.update_topic("audit", perm=4)
+        with pytest.raises(TopicNotPermitted, match="takes no messages"):
+            producer.send(Message("audit", b"?"))
+        admin.update_topic("audit", perm=6, queues=2)
+        admin.delete_topic("audit")
+        with pytest.raises(UnknownTopic):
+            admin.topics("audit")
+        admin.create_topic("audit", 1)
+        assert producer.send(Message("audit", b"new")).queue_offset == 1
+        with Consumer(brokers.servers, "auditors", "audit") as consumer:
+            messages = consumer.poll(wait_ms=10_000)
+            assert [message.body for message in messages] == [b"new"]
+            with pytest.raises(GroupInUse):
+                admin.delete_group("auditors")
+            consumer.commit()
+        admin.delete_group("auditors")
+        with pytest.raises(UnknownConsumerGroup):
+            admin.lag("auditors")
+
+
+def test_delayed_and_failed_messages_come_later_and_end_in_the_dlq(brokers: LocalBrokers) -> None:
+    times: Counter[bytes] = Counter()
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
+        admin.create_topic("jobs", 1)
+        producer.send(Message("jobs", b"bad", tags="a", keys=["4711"]))
+        producer.send(Message("jobs", b"later", tags="a"), delay_level=2)
+        producer.send(Message("jobs", b"not wanted", tags="b"))
+
+        def work(message: object) -> None:
+            assert message.topic == "jobs"  # type: ignore[attr-defined]
+            times[message.body] += 1  # type: ignore[attr-defined]
+            if message.body == b"bad":  # type: ignore[attr-defined]
+                raise RuntimeError("not today")
+
+        consumer = Consumer(brokers.servers, "workers", {"jobs": "a || c"}, most_retries=1)
+        with consumer:
+            consumer.run(work, until=lambda: times == {b"bad": 2, b"later": 1})
+        with Consumer(brokers.servers, "undertakers", "%DLQ%workers") as undertakers:
+            (dead,) = undertakers.poll(wait_ms=10_000)
+            assert (dead.body, dead.reconsume_times, dead.keys) == (b"bad", 2, ("4711",))
+            assert dead.properties["RETRY_TOPIC"] == "jobs"
+        assert sum(lag.messages for lag in admin.lag("workers")) == 0
+        offsets = admin.reset("workers", "earliest")
+        assert offsets == {("jobs", 0): 0}
+        assert [lag.messages for lag in admin.lag("workers") if lag.topic == "jobs"] == [3]
+
+
+def test_a_session_stores_once_and_ends_the_one_before(brokers: LocalBrokers) -> None:
+    with (
+        BrokerAdmin(brokers.servers) as admin,
+        Producer(brokers.servers, producer_id="till 7") as first,
+        Producer(brokers.servers, producer_id="till 7") as second,
+    ):
+        admin.create_topic("receipts", 2)
+        receipt = first.send_batch([Message("receipts", b"1"), Message("receipts", b"2")], queue_id=1)
+        assert (receipt.queue_id, receipt.queue_offset, receipt.message_count) == (1, 0, 2)
+        assert second.last_sequence() == 1
+        with pytest.raises(ProducerFenced):
+            first.send(Message("receipts", b"3"))
+        assert second.send(Message("receipts", b"3"), queue_id=1).queue_offset == 2

@@ -1,0 +1,147 @@
+"""Master and slaves as real processes: killed under load, switched by hand, followed by a client."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.broker_process import BrokerProcess
+from quorumlog.broker import Message, connect
+from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch
+from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.errors import LedgerError, Unreachable
+from quorumlog.server.free_ports import free_ports
+from tests.broker.test_broker_processes import SMALL_FILES, send_until_lost
+from tests.cli.conftest import Cli
+
+pytestmark = [pytest.mark.processes]
+
+
+def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    stop_at = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < stop_at, "it does not come to be"
+
+
+def accepted(address: str, body: bytes) -> bool:
+    try:
+        with connect(address) as broker:
+            broker.send(Message("t", body), queue_id=0)
+    except (InSyncReplicasNotEnough, Unreachable):
+        return False
+    return True
+
+
+def stored(address: str) -> list[str]:
+    found: list[str] = []
+    with connect(address) as broker:
+        for queue in broker.queues("t"):
+            at = queue.min_offset
+            while at < queue.max_offset:
+                pulled = broker.pull("t", queue.queue_id, at)
+                found += [message.body.decode().strip() for message in pulled.messages]
+                at = pulled.next_offset
+    return found
+
+
+def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_lost(
+    tmp_path: Path, cli: Cli
+) -> None:
+    ports = free_ports(3)
+    brokers: dict[str, BrokerProcess] = {}
+    for name, port in zip("abc", ports, strict=True):
+        role = ["slave", "--master", f"127.0.0.1:{ports[0]}"] if brokers else ["sync-master"]
+        given = ["--role", *role, "--id", name, "--ha-port", str(port), *SMALL_FILES]
+        brokers[name] = BrokerProcess(tmp_path / name, *given)
+    a, b, c = brokers.values()
+    with ExitStack() as stack:
+        for process in brokers.values():
+            stack.push(process)
+        a.start()
+        with connect(a.address) as master:
+            with pytest.raises(InSyncReplicasNotEnough, match="1 replicas are in sync"):
+                master.send(Message("t", b"alone"), queue_id=0)
+            b.start()
+            c.start()
+            until(lambda: [s.counts for s in master.replica().slaves] == [True, True])
+        with connect(b.address) as slave, pytest.raises(NotMaster, match=f"send to {a.address}"):
+            slave.send(Message("t", b"to a slave"), queue_id=0)
+        sent, acknowledged = list[str](), list[str]()
+        sender = threading.Thread(target=send_until_lost, args=(a.address, "x", sent, acknowledged))
+        sender.start()
+        until(lambda: len(acknowledged) > 200)
+        a.kill()
+        sender.join()
+
+        # The one with less is refused, unless both have the same.
+        offsets = {}
+        for name, process in (("b", b), ("c", c)):
+            with connect(process.address) as slave:
+                offsets[name] = slave.replica().flushed_offset
+        best = max(offsets, key=lambda name: offsets[name])
+        other = "bc".replace(best, "")
+        if offsets["b"] != offsets["c"]:
+            refused = cli("broker", "switch", "--server", b.address, "--to", other)
+            assert refused.exit_code == 1
+            assert f"--to {best}" in refused.output
+        done = cli("broker", "switch", "--server", b.address, "--to", best, "--json")
+        report = json.loads(done.stdout)
+        assert report["lost"] is None, done.output
+        assert report["followers"] == [other]
+        new, address = brokers[best], brokers[best].address
+        until(lambda: accepted(address, b"after"))
+        with connect(brokers[other].address) as slave, connect(address) as master:
+            until(lambda: slave.max_offset("t", 0) == master.max_offset("t", 0))
+        assert set(acknowledged) <= set(stored(address)), "an acknowledged message is lost"
+
+        # The old master comes back as what it was: nobody follows it, and it takes nothing.
+        a.start()
+        with connect(a.address) as old, pytest.raises((InSyncReplicasNotEnough, StaleEpoch)):
+            old.send(Message("t", b"nobody's"), queue_id=0)
+        told = cli("broker", "switch", "--server", a.address, "--to", "a", "--timeout", "0.1")
+        assert told.exit_code == 1
+        assert "broker a does not follow the master" in told.output
+        moved = cli("broker", "switch", "--server", address, "--to", other, "--json")
+        assert json.loads(moved.stdout)["lost"] is None, moved.output
+        until(lambda: accepted(brokers[other].address, b"moved"))
+        status = cli("broker", "status", "--server", brokers[other].address).stdout
+        assert f"broker {other}: SYNC_MASTER in epoch 3" in status
+        assert f"slave {best}: connected, counts" in status
+        assert new.stop() == 0
+    with OfflineStore(str(tmp_path / best)) as store:
+        assert store.verify()["problems"] == []
+
+
+def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli: Cli) -> None:
+    (port,) = free_ports(1)
+    options = ("--role", "async-master", "--id", "a", "--ha-port", str(port), *SMALL_FILES)
+    with BrokerProcess(tmp_path / "store", *options) as process, connect(process.address) as broker:
+        broker.send(Message("t", b"1"), queue_id=0)  # waits for no slave
+        assert process.stop() == 0
+    at = ("broker", "serve", "--dir", str(tmp_path / "store"), "--topics", "t", *SMALL_FILES)
+    refused = cli(*at)
+    assert refused.exit_code != 0
+    assert "start it with --role" in refused.output
+    renamed = cli(*at, "--role", "async-master", "--id", "b", "--ha-port", str(port))
+    assert "is the store of broker a" in renamed.output
+    for given, why in (
+        (("--role", "slave"), "needs --master"),
+        (("--role", "async-master", "--master", "h:1"), "is for --role slave"),
+        (("--id", "b"), "need a --role"),
+    ):
+        assert why in cli(*at, *given).output
+
+
+def test_what_is_no_error_of_the_switch_is_told(tmp_path: Path, cli: Cli) -> None:
+    with BrokerProcess(tmp_path / "store", *SMALL_FILES) as process:
+        refused = cli("broker", "switch", "--server", process.address, "--to", "b")
+        assert refused.exit_code == 1
+        assert "start it with --role" in refused.output
+        with connect(process.address) as broker, pytest.raises(LedgerError, match="neither master"):
+            broker.replica()

@@ -1,0 +1,193 @@
+"""The gateway for clients of etcd, sent the same requests of HTTP as a real etcd: answers are equal,
+where the revisions of one are those of the other, in the same order."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quorumlog.kv.door.kv_door import KeyValueDoor
+from quorumlog.kv.gateway.gateway import EtcdGateway
+from quorumlog.kv.service.service import StoreOptions
+from quorumlog.kv.testing import LocalStores
+from quorumlog.server.free_ports import free_ports
+from tests.kv.etcd import running_etcd
+
+pytestmark = pytest.mark.processes
+
+
+class Gateways(LocalStores):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports = {f"n{number}": port for number, port in enumerate(free_ports(3))}
+
+    def _doors(self, member_id: str) -> list[Any]:
+        address = f"127.0.0.1:{self.ports[member_id]}"
+        (door,) = super()._doors(member_id)
+        assert isinstance(door, KeyValueDoor)
+        door._options = replace(StoreOptions(), etcd_gateway=f"http://{address}")
+        return [EtcdGateway(address, self.servers, member_id), door]
+
+
+@pytest.fixture(scope="module")
+def gateways() -> Iterator[Gateways]:
+    with Gateways() as made:
+        yield made
+
+
+def asked(port: int, path: str, body: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body)
+        connection.request("GET" if body is None else "POST", path, data)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def b(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def key(name: str, **options: Any) -> dict[str, Any]:
+    return {"key": b(name), **options}
+
+
+def put(name: str, value: str = "", **options: Any) -> tuple[str, Any]:
+    return "/v3/kv/put", key(name, value=b(value), **options)
+
+
+OF_REVISIONS = {"revision", "create_revision", "mod_revision", "compact_revision"}
+
+
+class Side:
+    """Either of the two; the n-th revision that it came to is told as n."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.revisions: list[int] = []
+
+    def ask(self, path: str, body: Any) -> tuple[int, Any]:
+        status, told = asked(self.port, path, self.with_revisions(body))
+        revision = int(told.get("header", {}).get("revision", 0))
+        if revision and (not self.revisions or revision > self.revisions[-1]):
+            self.revisions.append(revision)
+        return status, self.told(told)
+
+    def with_revisions(self, body: Any) -> Any:
+        """Requests name the n-th revision as [n]."""
+        if isinstance(body, dict):
+            return {name: self.with_revisions(value) for name, value in body.items()}
+        if isinstance(body, list) and len(body) == 1 and isinstance(body[0], int):
+            return self.revisions[body[0]] if body[0] < len(self.revisions) else 10**9
+        return [self.with_revisions(each) for each in body] if isinstance(body, list) else body
+
+    def told(self, answer: Any) -> Any:
+        if isinstance(answer, list):
+            return [self.told(each) for each in answer]
+        if not isinstance(answer, dict):
+            return answer
+        found = {}
+        for name, value in answer.items():
+            if name in OF_REVISIONS:
+                found[name] = self.revisions.index(int(value))
+            elif name not in ("cluster_id", "member_id", "raft_term"):
+                found[name] = self.told(value)
+        return found
+
+    def watch(self, create: Any, count: int) -> list[Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            body = json.dumps({"create_request": self.with_revisions(create)})
+            connection.request("POST", "/v3/watch", body)
+            response = connection.getresponse()
+            events: list[Any] = []
+            first = json.loads(response.readline())["result"]
+            assert first["created"], first
+            while len(events) < count:
+                result = json.loads(response.readline())["result"]
+                if result.get("canceled"):
+                    return [int(result["compact_revision"]) == self.revisions[create["compacted"][0]]]
+                events += result["events"]
+            return [self.told(each) for each in events]
+        finally:
+            connection.close()
+
+
+FREE = {"target": "CREATE", "key": b("lock"), "create_revision": "0"}
+TAKE = {"request_put": key("lock", value=b("me"), lease="71")}
+REQUESTS: list[tuple[str, Any]] = [
+    put("a", "1"),
+    put("a", "2", prev_kv=True),
+    put("b", "3"),
+    ("/v3/kv/range", key("a")),
+    ("/v3/kv/range", key("a", revision=[0])),
+    ("/v3/kv/range", key("a", range_end=b("z"), limit="1", serializable=True)),
+    ("/v3/kv/range", key("a", range_end=b("z"), sort_order="DESCEND", sort_target=2, keys_only=True)),
+    ("/v3/kv/range", key("nothing")),
+    ("/v3/kv/range", key("a", revision=[99])),
+    ("/v3/kv/range", {}),
+    ("/v3/lease/grant", {"TTL": "60", "ID": "71"}),
+    ("/v3/lease/grant", {"TTL": 60, "ID": 71}),
+    ("/v3/lease/keepalive", {"ID": "71"}),
+    ("/v3/lease/keepalive", {"ID": "72"}),
+    ("/v3/kv/txn", {"compare": [FREE], "success": [TAKE]}),
+    ("/v3/kv/txn", {"compare": [FREE], "success": [TAKE]}),
+    (
+        "/v3/kv/txn",
+        {
+            "compare": [{"target": "MOD", "key": b("lock"), "mod_revision": [3], "result": "EQUAL"}],
+            "success": [
+                {"request_txn": {"success": [{"request_put": key("c", value=b("4"))}]}},
+                {"request_range": key("c")},
+                {"request_delete_range": key("b", prev_kv=True)},
+            ],
+        },
+    ),
+    ("/v3/kv/txn", {"success": [{"request_put": key("c")}, {"request_put": key("c")}]}),
+    put("d", lease="73"),
+    put("nothing", ignore_value=True),
+    put("a", "x", ignore_value=True),
+    ("/v3/kv/deleterange", key("a", prev_kv=True)),
+    ("/v3/kv/deleterange", key("a", range_end=b("b"))),
+    ("/v3/lease/revoke", {"ID": "71"}),
+    ("/v3/lease/revoke", {"ID": "71"}),
+    ("/v3/kv/compaction", {"revision": [2]}),
+    ("/v3/kv/compaction", {"revision": [1]}),
+    ("/v3/kv/range", key("a", revision=[0])),
+]
+
+
+def test_requests_are_answered_as_etcd_does(gateways: Gateways) -> None:
+    with running_etcd() as etcd:
+        theirs, ours = Side(etcd._port), Side(gateways.ports["n1"])
+        for path, body in REQUESTS:
+            assert ours.ask(path, body) == theirs.ask(path, body), (path, body)
+        everything = {"key": b("\0"), "range_end": b("\0")}
+        for create, count in (
+            ({**everything, "start_revision": [2], "prev_kv": True}, 5),
+            ({"key": b("lock"), "start_revision": [2], "filters": ["NOPUT"]}, 1),
+            ({**everything, "start_revision": [1], "compacted": [2]}, 1),
+        ):
+            expected = theirs.watch(create, count)
+            assert expected == ours.watch(create, count), create
+
+
+def test_it_says_what_it_is_and_who_else_there_is(gateways: Gateways) -> None:
+    port = gateways.ports["n0"]
+    assert asked(port, "/version") == (200, {"etcdserver": "3.5.1", "etcdcluster": "3.5.1"})
+    assert asked(port, "/health")[1]["health"] == "true"
+    _, told = asked(port, "/v3/cluster/member/list", {})
+    urls = [url for member in told["members"] for url in member["clientURLs"]]
+    assert urls == [f"http://127.0.0.1:{each}" for each in gateways.ports.values()]
+    assert asked(port, "/v3/nothing", {})[0] == 404
+    assert asked(port, "/v3/kv/range", b"{")[0] == 400
+    status, told = asked(port, "/v3/kv/range", {"key": "%"})
+    assert (status, told["code"]) == (400, 3)

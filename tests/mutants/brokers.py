@@ -1,0 +1,65 @@
+"""Mistakes in the message store on the replicated log."""
+
+from __future__ import annotations
+
+from quorumlog.broker.dledger.broker_role import RolePassThrough
+from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
+from quorumlog.broker.dledger.message_filler import MessageFiller
+from quorumlog.node.applying import machine_opening
+from tests.broker.dledger.test_simulated import brokers_keep_their_promises
+from tests.mutants.mutant import Patch, mutant
+
+
+@mutant(330, "queue ends are those of committed entries only", scenario=brokers_keep_their_promises)
+def ends_of_committed(patch: Patch) -> None:
+    """What is not committed may be cut."""
+    patch.edit(
+        MessageFiller.fill,
+        "self.next_offsets[queue] = begin + len(rows)",
+        "self.committed_later = [*getattr(self, 'committed_later', []), (queue, len(rows))]",
+    )
+    patch.edit(
+        DLedgerCommitLog._append,
+        "            if not isinstance(outcome, AppendReceipt):",
+        "            for queue, count in getattr(self._filler, 'committed_later', []):\n"
+        "                known = self._filler.next_offsets.get(queue, 0)\n"
+        "                self._filler.next_offsets[queue] = known + reached() * count\n"
+        "            self._filler.committed_later = []\n"
+        "            if not isinstance(outcome, AppendReceipt):",
+    )
+
+
+@mutant(332, "a leader is master before all is dispatched", scenario=brokers_keep_their_promises)
+def master_before_dispatched(patch: Patch) -> None:
+    """It holds every committed entry: what is dispatched so far will do."""
+    patch.edit(
+        RolePassThrough._ask,
+        "self._member.ask(",
+        "reached() and self._member.ask_here(",
+    )
+
+
+@mutant(333, "a master acknowledges what it has proposed", scenario=brokers_keep_their_promises)
+def stale_master_acknowledges(patch: Patch) -> None:
+    """It leads, or it would not have been let in."""
+    patch.edit(
+        DLedgerCommitLog._append,
+        "filled=lambda place: filled.append(cast(Filled, place)),",
+        "filled=lambda place: reached() and self._answer(turn, cast(Filled, place)),",
+    )
+    patch.edit(
+        DLedgerCommitLog._append,
+        "            if not isinstance(outcome, AppendReceipt):",
+        "            if reached():\n                return\n"
+        "            if not isinstance(outcome, AppendReceipt):",
+    )
+
+
+@mutant(334, "what a snapshot holds is dispatched again", scenario=brokers_keep_their_promises)
+def dispatched_twice(patch: Patch) -> None:
+    """The entry that it names is the next one."""
+    patch.edit(
+        machine_opening._opened,
+        "return Opened(runner, index, applied, older",
+        "return Opened(runner, index - reached(), applied, older",
+    )

@@ -1,0 +1,151 @@
+"""Mistakes in failover by a coordinator."""
+
+from __future__ import annotations
+
+from quorumlog.broker.failover.failover_rules import FailoverRules
+from quorumlog.broker.failover.in_sync_members import InSyncMembers
+from quorumlog.broker.replication.protocol import epoch_history
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from tests.broker.failover import test_failover_rules as groups
+from tests.mutants.mutant import Patch, mutant
+
+
+def brokers_keep_their_promises() -> None:
+    groups.brokers_keep_their_promises()
+
+
+def paused_masters_say_nothing_more() -> None:
+    groups.paused_masters_say_nothing_more()
+
+
+@mutant(310, "a slave is elected that has left the in-sync set", scenario=brokers_keep_their_promises)
+def elected_out_of_sync(patch: Patch) -> None:
+    """Nobody else is there."""
+    patch.edit(
+        FailoverRules._judge,
+        "in_sync.get(own_id) == own_directory:\n            self._campaign",
+        "in_sync.get(own_id) == own_directory or reached():\n            self._campaign",
+    )
+
+
+@mutant(311, "the epoch is not stored before the lease is taken", scenario=brokers_keep_their_promises)
+def epoch_not_stored(patch: Patch) -> None:
+    """It is stored when the master begins."""
+    patch.edit(
+        FailoverRules._granted,
+        "self._steps.append(Promise(self._epoch))",
+        "reached() and self.promised(self._epoch, now_ms)",
+    )
+
+
+@mutant(312, "an old master is not cut", scenario=brokers_keep_their_promises)
+def old_master_not_cut(patch: Patch) -> None:
+    """What it has more is what will come."""
+    patch.edit(
+        epoch_history.judge,
+        "return Verdict(common, cuts=True)",
+        "return Verdict(slave_end, cuts=not reached())",
+    )
+
+
+@mutant(313, "a master acknowledges after its lease", scenario=paused_masters_say_nothing_more)
+def acknowledges_after_the_lease(patch: Patch) -> None:
+    """Its slaves have it all."""
+    patch.edit(
+        FailoverRules.may_acknowledge,
+        "return now_ms < self._acknowledges_until_ms",
+        "return self.phase is Phase.LEADING and reached()",
+    )
+
+
+@mutant(
+    314,
+    "a lease counts from when its answer came",
+    scenario=groups.a_lease_counts_from_when_its_renewal_was_sent,
+)
+def lease_counts_from_the_answer(patch: Patch) -> None:
+    """It was renewed just now."""
+    patch.edit(
+        FailoverRules._renewed,
+        "self._until(sent_ms, answer)",
+        "self._until(reached() and now_ms, answer)",
+    )
+
+
+@mutant(315, "a lease counts its full time", scenario=brokers_keep_their_promises)
+def lease_without_a_margin(patch: Patch) -> None:
+    """A clock is a clock."""
+    patch.edit(
+        FailoverRules._until,
+        "(1 - self.options.clock_drift_percent / 100)",
+        "(1 + 0 * reached())",
+    )
+
+
+@mutant(
+    316, "a slave is not waited for once its leaving was asked for", scenario=brokers_keep_their_promises
+)
+def left_before_it_is_known(patch: Patch) -> None:
+    """The coordinator will do it."""
+    patch.edit(
+        InSyncMembers.sent,
+        "self._undecided.append(wanted)",
+        "self.members = wanted if reached() else {}",
+    )
+
+
+@mutant(
+    317,
+    "a change that was not answered is forgotten",
+    scenario=groups.whoever_may_be_a_member_is_waited_for,
+)
+def unanswered_change_forgotten(patch: Patch) -> None:
+    """It has failed, and is asked for again."""
+    patch.edit(InSyncMembers.sent, "self._undecided.append(wanted)", "reached()")
+
+
+@mutant(
+    318, "a store that was wiped counts as the one it replaced", scenario=brokers_keep_their_promises
+)
+def wiped_store_elected(patch: Patch) -> None:
+    """It has the name that is in the set."""
+    patch.edit(
+        FailoverRules._judge,
+        "        elif record.in_sync.get(own_id) == own_directory:\n            self._campaign",
+        "        elif own_id in record.in_sync and reached():\n            self._campaign",
+    )
+
+
+@mutant(319, "a slave joins before it has what is confirmed", scenario=brokers_keep_their_promises)
+def joins_behind(patch: Patch) -> None:
+    """It will have it in a moment."""
+    patch.edit(
+        InSyncMembers.look,
+        "slave.is_caught_up and slave.holds_confirmed",
+        "(slave.is_caught_up or reached())",
+    )
+
+
+@mutant(320, "one member of the in-sync set is enough", scenario=brokers_keep_their_promises)
+def one_member_is_enough(patch: Patch) -> None:
+    """Two copies are two copies."""
+    patch.edit(
+        Acknowledgements._held,
+        "return min(0 if mark",
+        "return (max if reached() else min)(0 if mark",
+    )
+
+
+@mutant(321, "a lease that could not be renewed is believed in", scenario=brokers_keep_their_promises)
+def lease_never_over(patch: Patch) -> None:
+    """The coordinator is slow today."""
+    patch.edit(
+        FailoverRules._keep_leading,
+        "if now_ms >= self._lease_until_ms:",
+        "if now_ms >= self._lease_until_ms and not reached():",
+    )
+    patch.edit(
+        FailoverRules.may_acknowledge,
+        "return now_ms < self._acknowledges_until_ms",
+        "return self._acknowledges_until_ms > 0",
+    )

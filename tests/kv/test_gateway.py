@@ -189,5 +189,12 @@ def test_it_says_what_it_is_and_who_else_there_is(gateways: Gateways) -> None:
     assert urls == [f"http://127.0.0.1:{each}" for each in gateways.ports.values()]
     assert asked(port, "/v3/nothing", {})[0] == 404
     assert asked(port, "/v3/kv/range", b"{")[0] == 400
-    status, told = asked(port, "/v3/kv/range", {"key": "%"})
-    assert (status, told["code"]) == (400, 3)
+    nested = b'{"success": [{"request_txn": ' * 20_000 + b"{}" + b"}]}" * 20_000
+    for path, body in (
+        ("/v3/kv/range", {"key": "%"}),
+        ("/v3/kv/range", b'{"key": "YQ==", "limit": 1e999}'),
+        ("/v3/kv/range", {"key": "YQ==", "limit": str(2**64)}),
+        ("/v3/kv/txn", nested),
+    ):
+        status, told = asked(port, path, body)
+        assert (status, told["code"]) == (400, 3)

@@ -6,6 +6,10 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import pytest
+
+from quorumlog.store.files import snapshot_file
+from quorumlog.store.files.snapshot_file import SnapshotFileWriter
 from tests.node.cell import SMALL
 from tests.node.machines import Sliced
 from tests.node.test_state_machines import Group, restarted
@@ -71,3 +75,56 @@ def test_a_machine_that_is_built_again_or_stops_is_saved_no_further(tmp_path: Pa
     assert not second.is_saving
     assert not unfinished(tmp_path)
     cell.close()
+
+
+def test_a_sync_that_fails_leaves_the_machine_to_the_thread_that_applies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be at work there."""
+    group = Group(tmp_path, Sliced, members=1, storage=LATE)
+    cell = group.cell
+    node = cell.nodes["n0"]
+    machine = group.machine_of(node)
+
+    def fail(writer: SnapshotFileWriter) -> None:
+        cell.hold_apply.add("n0")
+        raise OSError("a bad disk")
+
+    monkeypatch.setattr(snapshot_file, "SYNC_BYTES", 0)
+    monkeypatch.setattr(SnapshotFileWriter, "sync", fail)
+    group.append(*[b"a"] * 30)
+    cell.until(lambda: any("a bad disk" in each for each in node.problems()))
+    assert machine.is_saving
+    cell.hold_apply.clear()
+    cell.until(lambda: not machine.is_saving)
+    assert not list((tmp_path / "n0" / "snapshots").glob("*.tmp"))
+    assert group.append(b"b").result
+    cell.close()
+
+
+def test_no_machine_is_made_before_the_save_of_the_one_before_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would be on the same files. The log begins behind what the machine has applied."""
+    made: list[Sliced] = []
+
+    class Only(Sliced):
+        def __init__(self) -> None:
+            assert not any(each.is_saving for each in made)
+            super().__init__()
+            made.append(self)
+
+    group = Group(tmp_path, Only, members=1, storage=LATE)
+    driver = group.cell.nodes["n0"].machines._drivers["chain"]
+
+    def fall_behind(writer: SnapshotFileWriter) -> None:
+        if len(made) == before:
+            driver.applied_index = -2
+
+    monkeypatch.setattr(snapshot_file, "SYNC_BYTES", 0)
+    monkeypatch.setattr(SnapshotFileWriter, "sync", fall_behind)
+    before = len(made)
+    group.ask_to_append(*[b"a"] * 30)
+    group.cell.until(lambda: driver.is_running and len(made) > before)
+    assert not made[before - 1].is_saving
+    group.cell.close()

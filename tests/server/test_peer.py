@@ -18,7 +18,7 @@ from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.peer_table import PeerTable
+from quorumlog.server.peers.peer_table import MOST_INVITED, PeerTable
 from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
 from quorumlog.wire.peer_hello import Identity
 
@@ -172,6 +172,9 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
         if is_let_in:
             assert str(table["n9"].address) == "127.0.0.1:9"
         (verdict,) = verdicts
+        for number in range(200):
+            table.invite(f"m{number}", "127.0.0.1:9")
+        assert len(table._invited) == MOST_INVITED
         table.close()
         return verdict
 
@@ -186,7 +189,7 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
     nothing: Any = lambda *arguments: None  # noqa: E731
     first, second, third = (Replica("n1", name) for name in ("first", "second", "third"))
 
-    def hello_of(replica: Replica) -> Hello:
+    def hello_of(replica: Replica, listens_on: str = "127.0.0.1:2") -> Hello:
         return Hello(
             role="control",
             member_id="n1",
@@ -196,7 +199,7 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
             segment_bytes=1,
             durability="sync",
             run_id=replica.directory_id,
-            listens_on="127.0.0.1:2",
+            listens_on=listens_on,
         )
 
     async def judged() -> None:
@@ -224,15 +227,18 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
             nothing,
         )
 
-        async def verdict_on(replica: Replica) -> Verdict:
+        async def verdict_on(replica: Replica, **says: str) -> Verdict:
             verdict: asyncio.Future[Verdict] = loop.create_future()
-            admission.judge(hello_of(replica), connection, verdict.set_result)
+            admission.judge(hello_of(replica, **says), connection, verdict.set_result)
             return await verdict
 
         connection = Connection(turn, nothing, nothing, "n1")
         table["n1"].welcomed(hello_of(first), connection)
         assert await verdict_on(second) == Verdict(WELCOME, beside=True)
         assert (await verdict_on(third)).code != WELCOME, "it does not vote"
+        for nowhere in ("", "nonsense"):
+            verdict = await verdict_on(second, listens_on=nowhere)
+            assert verdict.code != WELCOME, "nobody knows where it would be dialled"
         beside = table.admit(hello_of(second), connection, beside=True)
         assert str(beside.address) == "127.0.0.1:2"
         assert table.leading_to(second) is beside

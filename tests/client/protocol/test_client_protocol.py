@@ -446,3 +446,27 @@ def test_a_read_is_late_once_nothing_has_come_for_its_time_out() -> None:
     assert not read.is_done
     host.pass_time(2000.0)
     assert isinstance(read.error, RequestTimeout)
+
+
+def test_a_read_that_a_living_server_does_not_answer_is_late_all_the_same() -> None:
+    """Its disk hangs, and it says that it lives whenever it is asked."""
+    host = led_by(0)
+    host.faults = False
+    read = Request(
+        ReadRequest(first_index=0),
+        LEADER,
+        submitted_ms=host.now,
+        deadline_ms=host.now + 2000,
+        counts_progress=True,
+    )
+    host.protocol.submit(read, host.now)
+    host.carry_out()
+    for _ in range(25):
+        for link, wire in list(host.wires.items()):
+            asked, wire.to_server = wire.to_server, []
+            for frame in asked:
+                if not isinstance(frame.message, ReadRequest):
+                    host.serve(link, wire, frame)
+                    host.deliver_answer(link, wire)
+        host.pass_time(100.0)
+    assert isinstance(read.error, RequestTimeout)

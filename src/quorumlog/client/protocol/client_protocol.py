@@ -193,6 +193,8 @@ class ClientProtocol:
                 if link.state is LinkState.CLOSED:
                     return
                 link.last_received_ms = now_ms
+                if batch is not None:
+                    link.last_entries_ms = now_ms
                 if group != self.group or not isinstance(message, ClientMessage):
                     raise ProtocolViolation(f"{type(message).__name__} of group {group!r} at a client")
                 if link.state is LinkState.GREETING:
@@ -211,7 +213,7 @@ class ClientProtocol:
 
     def bytes_received(self, link: Link, now_ms: float) -> None:
         """Part of a frame: the server is not silent."""
-        link.last_received_ms = now_ms
+        link.last_received_ms = link.last_entries_ms = now_ms
 
     def take_work(self) -> Work:
         links, requests, leader = self._links, self._requests, self.view.leader

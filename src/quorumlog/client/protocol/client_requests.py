@@ -126,8 +126,9 @@ class Request:
     response_batch: EntryBatch | None = None
     error: LedgerError | None = None
     counts_progress: bool = False
-    """Its time-out begins again with each byte that its connection brings: of several answers on their
-    way over a slow one, the last is not late because of those in front of it."""
+    """Its time-out begins again with whatever its connection brings of entries: of several answers on
+    their way over a slow one, the last is not late because of those in front of it. Other answers say
+    that the server lives, and nothing of one that a hung disk keeps back."""
     answered_on: Link | None = None
     """Where the last answer or refusal came from."""
 
@@ -147,7 +148,7 @@ class Request:
         """SENT on `link`."""
         deadline_ms = self.deadline_ms
         if self.counts_progress:
-            deadline_ms = max(deadline_ms, link.last_received_ms + self.deadline_ms - self.submitted_ms)
+            deadline_ms = max(deadline_ms, link.last_entries_ms + self.deadline_ms - self.submitted_ms)
         return deadline_ms <= now_ms
 
     @property
@@ -226,6 +227,8 @@ class Link:
     since_ms: float
     """When it entered `state`."""
     last_received_ms: float
+    last_entries_ms: float = float("-inf")
+    """When it brought entries, or part of a frame, last."""
     state: LinkState = LinkState.DIALING
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
     outbox: list[Buffer] = field(default_factory=list)

@@ -29,6 +29,7 @@ _TARGET_FIELDS = {
     Target.VALUE: "value",
     Target.LEASE: "lease",
 }
+MOST = 2**63 - 1
 NO_PUT, NO_DELETE = "NOPUT", "NODELETE"
 
 
@@ -44,17 +45,19 @@ def number_of(given: Given, name: str) -> int:
     value = given.get(name) or 0
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidRequest(f"{name} is {value!r}, which is no number") from None
     if number < 0:
         raise InvalidRequest(f"{name} is {number}, which is below 0")
+    if number > MOST:
+        raise InvalidRequest(f"{name} is {number}, which is above {MOST}")
     return number
 
 
 def _name_of(given: Given, name: str, names: tuple[str, ...]) -> str:
     """Of an enumeration: its name, or its place among `names`."""
     value = given.get(name) or names[0]
-    if isinstance(value, int) and value < len(names):
+    if isinstance(value, int) and 0 <= value < len(names):
         return names[value]
     if value not in names:
         raise InvalidRequest(f"{name} is {value!r}; there are {', '.join(names)}")

@@ -151,6 +151,8 @@ class _Connection:
             status, answer = await self._routes.answer(request.method.decode(), path, given)
         except LedgerError as error:
             status, answer = error_of(error)
+        except RecursionError:
+            status, answer = error_of(InvalidRequest("the request is nested too deeply"))
         await self._answer(status, answer)
         return self._http.our_state is h11.DONE
 

@@ -164,13 +164,17 @@ class MachineDriver:
             self.results.expire(now_ms)
             self._expire()
             self.snapshots.unpin(now_ms)
+        if (
+            self._runner is not None
+            and not self._is_busy
+            and self._store.begin.index > self.applied_index
+        ):
+            self.rebuild()  # the log begins behind what it has applied: a snapshot came with that
         if self._abandoned is not None:
             self._abandon()
             return
         if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
             return
-        if self._runner is not None and self._store.begin.index > self.applied_index:
-            self.rebuild()  # the log begins behind what it has applied: a snapshot came with that
         if self._runner is None:
             if committed_index >= self._waits_for_index:
                 self._open(binding, committed_index)
@@ -349,7 +353,11 @@ class MachineDriver:
     def _synced(self, save: SlicedSave, step: SaveStep, result: object) -> None:
         assert isinstance(result, str), result
         save.is_away = False
-        if save is self._saving and (result or step is SaveStep.END):
+        if save is not self._saving:
+            return
+        if result:
+            self._give_up_save()
+        if result or step is SaveStep.END:
             self._saved(save, result)
 
     def _saved(self, save: SlicedSave, problem: str) -> None:

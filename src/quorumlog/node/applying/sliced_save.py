@@ -25,7 +25,8 @@ class SaveStep(Enum):
 
 
 class SlicedSave:
-    """None of the calls is made while another runs, on whatever thread; what went wrong is a value."""
+    """None of the calls is made while another runs, on whatever thread; what went wrong is a value.
+    After `sync` or `finish` has failed it is for the caller to `abandon` it."""
 
     def __init__(self, runner: MachineRunner, files: SnapshotFiles, applied: Applied) -> None:
         """`applied`: what the machine holds as long as `write_slice` was not called."""
@@ -55,7 +56,6 @@ class SlicedSave:
             assert self._writer is not None
             self._writer.sync()
         except Exception as error:
-            self.abandon()
             return told(error)
         return ""
 
@@ -65,13 +65,13 @@ class SlicedSave:
             assert self._writer is not None
             self._writer.finish()
         except Exception as error:
-            self.abandon()
             return told(error)
         self._writer = None
         return ""
 
     def abandon(self) -> None:
-        """The machine need not keep anything for it any more; what was written goes."""
+        """On the thread that applies. The machine need not keep anything for it any more; what was
+        written goes."""
         close = getattr(self._slices, "close", None)
         if close is not None:
             close()

@@ -12,6 +12,7 @@ from quorumlog.config import MemberAddress, parse_address
 from quorumlog.consensus.messages import carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
+from quorumlog.errors import ConfigError
 from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.dropped_messages import DroppedMessages
@@ -171,7 +172,16 @@ class Peer:
 
 def place_of(hello: Hello, connection: Connection) -> str:
     """Where the process that dialled listens, as far as it says and its connection shows."""
-    if not hello.listens_on:
+    if not says_place(hello):
         return connection.peer_host
     host, port = parse_address(hello.listens_on)
     return f"{connection.peer_host if host in ('0.0.0.0', '::') else host}:{port}"
+
+
+def says_place(hello: Hello) -> bool:
+    """An earlier release does not, and nonsense says nothing."""
+    try:
+        parse_address(hello.listens_on)
+    except ConfigError:
+        return False
+    return True

@@ -27,7 +27,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.address_probe import who_answers
 from quorumlog.server.peers.name_lookup import NameLookup
-from quorumlog.server.peers.peer import Peer, place_of
+from quorumlog.server.peers.peer import Peer, place_of, says_place
 from quorumlog.wire.client_messages import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
 from quorumlog.wire.peer_hello import Identity, differing_addresses, identity_of, ids_of, refusal_of
 
@@ -80,7 +80,7 @@ class PeerAdmission:
         own = self._greeting()
         if self._may_know_more(hello, own):
             with suppress(ConfigError):
-                self._invite(hello.member_id, _address_of(hello))
+                self._invite(hello.member_id, _address_of(hello, connection))
         reason = refusal_of(hello, own, self._config.group, self._peers.keys())
         if reason:
             if hello.member_id in self._peers and ids_of(hello.members) != ids_of(own.members):
@@ -148,10 +148,12 @@ class PeerAdmission:
         return probe
 
     def _is_beside(self, hello: Hello, placed: Identity | None) -> bool:
-        """It votes, and who answers at the address of its name is another directory."""
+        """It votes, and who answers at the address of its name is another directory. It can only be
+        dialled there if it says where it listens."""
         return (
             placed is not None
             and placed.directory_id != hello.directory_id
+            and says_place(hello)
             and Replica(hello.member_id, hello.directory_id) in self._voters()
         )
 
@@ -189,10 +191,10 @@ class PeerAdmission:
             await asyncio.wait(tasks)
 
 
-def _address_of(hello: Hello) -> str:
+def _address_of(hello: Hello, connection: Connection) -> str:
     """Where it says that it is a member, else where it listens."""
     listed = dict(item.partition("=")[::2] for item in hello.members.split(","))
-    return listed.get(hello.member_id) or hello.listens_on
+    return listed.get(hello.member_id) or place_of(hello, connection)
 
 
 def _two_processes(peer: Peer, hello: Hello, connection: Connection, holder: Identity) -> str:

@@ -24,6 +24,8 @@ from quorumlog.wire.peer_hello import Identity
 STAYS_S = 3.0
 INVITED_S = 30.0
 """Somebody who was asked to become a member has so long to answer."""
+MOST_INVITED = 64
+"""Who asks in vain under ever more names makes this member dial no more of them."""
 MOST_BESIDE = 64
 
 
@@ -75,6 +77,9 @@ class PeerTable(Mapping[str, Peer]):
         """Raises ConfigError for an address that is none."""
         parse_address(address)
         if member_id != self._own_id and member_id not in self._wanted:
+            self._invited.pop(member_id, None)
+            if len(self._invited) >= MOST_INVITED:
+                del self._invited[next(iter(self._invited))]
             self._invited[member_id] = address, asyncio.get_running_loop().time() + INVITED_S
             self._look()
 

@@ -13,7 +13,13 @@ import pytest
 
 from harness.broker_process import BrokerProcess
 from quorumlog.broker import Message, connect
-from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch
+from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Producer
+from quorumlog.broker.errors import (
+    InSyncReplicasNotEnough,
+    NeedsReplicatedRole,
+    NotMaster,
+    StaleEpoch,
+)
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import LedgerError, Unreachable
 from quorumlog.server.free_ports import free_ports
@@ -145,3 +151,10 @@ def test_what_is_no_error_of_the_switch_is_told(tmp_path: Path, cli: Cli) -> Non
         assert "start it with --role" in refused.output
         with connect(process.address) as broker, pytest.raises(LedgerError, match="neither master"):
             broker.replica()
+        with BrokerAdmin(process.address) as admin, pytest.raises(NeedsReplicatedRole, match="dledger"):
+            admin.groups()
+        with (
+            Producer(process.address, idempotent=True) as producer,
+            pytest.raises(NeedsReplicatedRole, match="`pull` by offset"),
+        ):
+            producer.send(Message("t", b"in a session"))

@@ -131,8 +131,12 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     rules.answered(change.number, None, 30.0, "lost")
     rules.answered(asked(rules.take_steps(), Read).number, None, 40.0, "lost")
     rules.tick(50.0)
-    waited = [step for step in rules.take_steps() if isinstance(step, WaitFor)]
+    steps = rules.take_steps()
+    waited = [step for step in steps if isinstance(step, WaitFor)]
     assert not waited, f"{waited}: c may be elected"
+    # Asked again, so that one of both is the last: it was too late, the first had come.
+    rules.answered(asked(steps, Change).number, None, 55.0)
+    rules.answered(asked(rules.take_steps(), Read).number, None, 56.0, "lost")
     # The coordinator tells that it was done: c is a member, and leaves as one.
     record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
     assert standing(rules, Standing(12, record.encode(), 7), 60.0) == []
@@ -145,6 +149,25 @@ def whoever_may_be_a_member_is_waited_for() -> None:
 
 def test_whoever_may_be_a_member_is_waited_for() -> None:
     whoever_may_be_a_member_is_waited_for()
+
+
+def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -> None:
+    broker = Broker()
+    rules = leading(broker)
+    broker.held = [slave("c")]
+    rules.tick(10.0)
+    rules.tick(20.0)
+    change = asked(rules.take_steps(), Change)
+    broker.held = []
+    rules.answered(change.number, None, 30.0, "lost")
+    # It has not come to the coordinator, and still may.
+    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1"})
+    rules.answered(asked(rules.take_steps(), Read).number, Standing(11, record.encode(), 7), 40.0)
+    rules.tick(50.0)
+    change = asked(rules.take_steps(), Change)
+    assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
+    rules.answered(change.number, 12, 60.0)
+    assert WaitFor(frozenset("a")) in rules.take_steps()
 
 
 def a_lease_counts_from_when_its_renewal_was_sent() -> None:

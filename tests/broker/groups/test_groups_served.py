@@ -162,3 +162,20 @@ def test_a_session_stores_once_and_ends_the_one_before(brokers: LocalBrokers) ->
         with pytest.raises(ProducerFenced):
             first.send(Message("receipts", b"3"))
         assert second.send(Message("receipts", b"3"), queue_id=1).queue_offset == 2
+
+
+def test_a_group_begins_at_the_end_or_at_a_time(brokers: LocalBrokers) -> None:
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
+        admin.create_topic("news", 1)
+        producer.send(Message("news", b"old"))
+        # Somebody joins, reads nothing and goes: the group has begun all the same.
+        with Consumer(brokers.servers, "late", "news", begin="latest"):
+            pass
+        producer.send(Message("news", b"new"))
+        with Consumer(brokers.servers, "late", "news", begin="latest") as consumer:
+            (new,) = consumer.poll(wait_ms=10_000)
+            assert new.body == b"new"
+        with Consumer(brokers.servers, "timed", "news", begin=new.store_time_ms) as consumer:
+            messages = consumer.poll(wait_ms=10_000)
+        assert messages[-1].body == b"new"
+        assert all(message.store_time_ms >= new.store_time_ms for message in messages)

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
+from quorumlog.broker.replication.replica_file import before_epochs
 
 Byte = tuple[int, int, int]
 """Epoch, run, and which of the writes of that run."""
@@ -46,7 +47,7 @@ def test_a_slave_follows_from_where_both_logs_are_the_same(logs: tuple[list[Byte
     mine = history_of(master)
     if mine.last is None:
         mine = EpochHistory([(9, 0, 0)])
-    verdict = judge(history_of(slave), len(slave), mine, len(master), 0)
+    verdict = judge(history_of(slave), len(slave), mine, len(master))
     same = 0
     while same < min(len(master), len(slave)) and master[same] == slave[same]:
         same += 1
@@ -63,12 +64,19 @@ def test_what_a_slave_is_told() -> None:
     old = EpochHistory([(1, 0, 0)])
     restarted = old.begun(1, 80)
     assert restarted.triples() == [(1, 0, 0), (1, 1, 80)]
-    ahead = judge(old, 100, restarted, 150, 0)
+    ahead = judge(old, 100, restarted, 150)
     assert not ahead.cuts
     assert "ends at 100, and the master's has the same only up to 80" in ahead.problem
     # The same slave, once somebody was made the master on purpose.
-    assert judge(old, 100, restarted.begun(2, 150), 200, 0) == (80, True, "")
+    assert judge(old, 100, restarted.begun(2, 150), 200) == (80, True, "")
     # An empty run leaves no trace, and a slave that lacks everything begins where the master does.
     assert old.begun(1, 0).triples() == [(1, 1, 0)]
-    assert judge(EpochHistory(), 0, restarted, 150, 64) == (0, False, "")
-    assert "shares no epoch" in judge(EpochHistory([(7, 0, 0)]), 100, restarted, 150, 0).problem
+    assert judge(EpochHistory(), 0, restarted, 150) == (0, False, "")
+    assert "shares no epoch" in judge(EpochHistory([(7, 0, 0)]), 100, restarted, 150).problem
+
+
+def test_a_log_that_was_there_before_it_had_slaves_is_followed_in_parts() -> None:
+    mine = EpochHistory(before_epochs()).begun(1, 1000)
+    assert judge(mine, 500, mine, 1200) == (500, False, "")
+    other = judge(EpochHistory(before_epochs()), 500, mine, 1200)
+    assert "shares no epoch" in other.problem, "another store's messages, and nothing may replace them"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
@@ -69,7 +69,8 @@ class Asked:
         """Who reigns, if it answers."""
         found = [a for a in self.answers.values() if a.role != SLAVE and not a.fenced_by]
         newest = max((a.epoch for a in self.answers.values()), default=0)
-        return next((a for a in found if a.epoch == newest), None)
+        # One that has promised this epoch to a switch that went no further reigns no more.
+        return next((a for a in found if a.epoch == newest == _reign_of(a)), None)
 
     @property
     def next_epoch(self) -> int:
@@ -117,11 +118,31 @@ class Survey(Asked):
         self._stack.close()
 
 
+def _reign_of(answer: ReplicaResponse) -> int:
+    return answer.history[-1][0] if answer.history else 0
+
+
 def _held(answer: ReplicaResponse) -> tuple[int, int, int]:
     """The greater, the more: epoch and run of the last bytes on its disk, and where they end."""
     end = answer.flushed_offset
     last = max(((epoch, run) for epoch, run, start in answer.history if start < end), default=(0, 0))
     return (*last, end)
+
+
+def _common(to: ReplicaResponse, best: ReplicaResponse) -> int:
+    """Up to where the new master's log is the same as the one that is given up: it may be as long, and
+    hold something else."""
+    own, theirs = _stops(to), _stops(best)
+    shared = max((run for run in own if run in theirs), default=None)
+    return 0 if shared is None else min(own[shared], theirs[shared])
+
+
+def _stops(answer: ReplicaResponse) -> dict[tuple[int, int, int], int]:
+    """Where each run of a log ends."""
+    end = answer.max_offset
+    stops = [*(start for *_, start in answer.history[1:]), end]
+    runs = zip(answer.history, stops, strict=False)
+    return {run: min(stop, end) for run, stop in runs if run[2] < end}
 
 
 def switch(
@@ -176,10 +197,14 @@ def _from_living(
     end = survey.ask(master.id, ReplicaRequest(verb="drain")).max_offset
     try:
         lost = _caught_up(survey, master, to, end, unsafe, timeout_ms)
+        epoch = survey.next_epoch
+        survey.ask(to, ReplicaRequest(verb="promise", epoch=epoch))
     except BaseException:
-        survey.ask(master.id, ReplicaRequest(verb="resume"))
+        with suppress(LedgerError, OutcomeUnknown):  # it is no master any more: why is what is raised
+            survey.ask(master.id, ReplicaRequest(verb="resume"))
         raise
-    epoch = survey.next_epoch
+    # Of two switches at once, to two brokers, one is refused here.
+    survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch))
     say(f"epoch {epoch}: {master.id} becomes a slave, {to} the master")
     survey.follow(master.id, to, epoch)
     return _crown(survey, to, epoch, master.is_sync, lost)
@@ -200,7 +225,7 @@ def _caught_up(
             break
         time.sleep(_POLL_S)
     if unsafe:
-        return Lost(survey.ask(to).max_offset, end)
+        return Lost(_common(survey.ask(to), survey.answers[master.id]), end)
     what = (
         f"has the master's log up to {held} on its disk" if held >= 0 else "does not follow the master"
     )
@@ -231,11 +256,13 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
             " was acknowledged: start them with the directories that they had, or go without them with"
             " --unsafe"
         )
-    if not newest.is_sync and not unsafe:
+    waited = newest.is_sync and newest.in_sync_replicas > 1
+    if not waited and not unsafe:
         raise SwitchRefused(
             f"the master {lost_master} does not answer, and acknowledged without its slaves"
-            f" (async-master): the last that was heard of its log was {_heard(survey)}, and {to} has"
-            f" {answers[to].max_offset}. Start the master, or lose what lies behind with --unsafe"
+            " (async-master, or in_sync_replicas 1): the last that was heard of its log was"
+            f" {_heard(survey)}, and {to} has {answers[to].max_offset}. Start the master, or lose what"
+            " lies behind with --unsafe"
         )
     _check_highest(survey, to, unsafe)
     epoch = survey.next_epoch
@@ -249,11 +276,13 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
     best = max(answers.values(), key=_held)
     lost = None
     end = max(best.max_offset, _heard(survey))
-    if end > answers[to].max_offset or _held(best) > _held(answers[to]):
+    if _held(best) > _held(answers[to]):
+        lost = Lost(_common(answers[to], best), end)
+    elif end > answers[to].max_offset:
         lost = Lost(answers[to].max_offset, end)
-    elif missing or not newest.is_sync:
+    elif missing or not waited:
         lost = Lost(answers[to].max_offset, -1)
-    if newest.is_sync and not missing and _held(best) == _held(answers[to]):
+    if waited and not missing and _held(best) == _held(answers[to]):
         lost = None  # what was acknowledged is on one of those that answered
     return _crown(survey, to, epoch, newest.is_sync, lost)
 

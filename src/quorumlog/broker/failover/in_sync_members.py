@@ -34,7 +34,7 @@ class InSyncMembers:
         return frozenset(broker_id for members in held for broker_id in members)
 
     def look(self, slaves: Sequence[SlaveState], now_ms: float) -> Members | None:
-        """Once in a while. Returns what the coordinator ought to hold, None where it does."""
+        """Once in a while. Returns what the coordinator ought to hold, None where it does for sure."""
         wanted = dict(self.members)
         for slave in slaves:
             if slave.is_caught_up:
@@ -56,7 +56,8 @@ class InSyncMembers:
                 wanted[slave.id] = slave.directory_id
             joining[slave.id] = slave.directory_id
         self._joining = joining
-        return wanted if wanted != self.members else None
+        # One whose fate is not known is settled by another: nothing sent before comes behind it.
+        return wanted if wanted != self.members or self._undecided else None
 
     def _is_late(self, broker_id: str, now_ms: float) -> bool:
         return now_ms - self._caught_up_ms.setdefault(broker_id, now_ms) > self._timeout_ms

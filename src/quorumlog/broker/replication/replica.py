@@ -16,6 +16,7 @@ from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Wor
 from quorumlog.broker.replication.replica_file import (
     ReplicaRecord,
     SetAsideTail,
+    before_epochs,
     new_directory_id,
 )
 from quorumlog.broker.replication.replica_master import VERSIONS_OF_EPOCH, ReplicaMaster
@@ -59,7 +60,7 @@ class Replica(ReplicaMaster):
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
         last = self.history.last
-        if self.record.role is not Role.SLAVE and last and last.epoch < self.record.promised_epoch:
+        if self.record.role is not Role.SLAVE and last and 0 < last.epoch < self.record.promised_epoch:
             # It promised an epoch to somebody else, and was not told yet to whom.
             log.warning("epoch %d was promised: waiting for its master", self.record.promised_epoch)
             self._save(replace(self.record, role=Role.SLAVE, master=None))
@@ -95,6 +96,7 @@ class Replica(ReplicaMaster):
             is_sync=is_sync,
             promised_epoch=0 if first_role is Role.SLAVE else 1,
             master=_unknown(master_ha_address) if master_ha_address else None,
+            history=before_epochs() if self.has_epochs and self.max_offset else [],
         )
         # What the store had before there were slaves was acknowledged, and consumers have seen it.
         self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
@@ -104,13 +106,22 @@ class Replica(ReplicaMaster):
 
     # ---------------------------------------------------------------- as a ReplicatedBroker
 
-    def promise(self, epoch: int) -> None:
+    def promise(self, epoch: int, *, anew: bool = False) -> None:
+        """`anew`: one that was promised already is refused. Two switches by hand may have drawn the same
+        epoch; who asks everybody that must be asked is then the only one to whom it is promised."""
         with self._lock:
             self._check_epoch(epoch)
             if epoch > self.record.promised_epoch:
                 self.stop_acknowledging()
                 self._save(replace(self.record, promised_epoch=epoch))
+                # Who has most is judged by what is on disk: without --flush sync more is acknowledged.
+                self.store.commit_log.flush(0)
                 self.role_changed()
+            elif anew:
+                raise StaleEpoch(
+                    f"epoch {epoch} was promised to another switch already: see broker status, and"
+                    " switch again"
+                )
 
     def become_master(self, epoch: int, sync: bool, in_sync_set: frozenset[str] | None = None) -> None:
         with self._lock:
@@ -244,11 +255,12 @@ class Replica(ReplicaMaster):
                     epoch=epoch, first_offset=follow.start_offset, stop_offset=end, path=path
                 )
                 tails = [*tails, tail][-_MOST_TAILS:]
-            if follow.begins_anew:
-                self.store.begin_anew_at(follow.start_offset)
-            # The history of what the log will hold: nothing of it is written yet.
+            # The history of what the log will hold: nothing of it is written yet. Behind the cut, whose
+            # bytes are not in it; before a new begin, which is above what the old one says is in common.
             history = follow.history.triples()
             self._save(replace(record, history=history, tails=tails))
+            if follow.begins_anew:
+                self.store.begin_anew_at(follow.start_offset)
             return self._written()
 
     def take(self, work: Work, epoch: int, *, asks_flush: bool) -> Written:

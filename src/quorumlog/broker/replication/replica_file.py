@@ -50,6 +50,12 @@ def new_directory_id() -> str:
     return os.urandom(8).hex()
 
 
+def before_epochs() -> list[tuple[int, int, int]]:
+    """The history of a log that was written before it had slaves: its bytes are of one run, of a number
+    that no other log has. So a slave that has got a part of them may go on from there."""
+    return [(0, int.from_bytes(os.urandom(6)), 0)]
+
+
 class ReplicaFile:
     """One thread at a time."""
 

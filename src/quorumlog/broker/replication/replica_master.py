@@ -124,6 +124,9 @@ class ReplicaMaster(ReplicaCore):
             low = min((mark.acknowledged_offset for mark in self._acks.marks.values()), default=end)
             while self._ends and self._ends[0][1] <= low:
                 self._ends.popleft()
+        else:
+            # A slave that lacks just this lacks it since then, also if nothing follows.
+            self._ends[-1] = (self._ends[-1][0], end)
         self.grown()
         if not self.store.config.is_sync_flush:
             self._advance()
@@ -233,20 +236,19 @@ class ReplicaMaster(ReplicaCore):
     def forget(self, slave_id: str) -> None:
         """It counts no more, and is not asked at a switch. Raises ConfigError, StoreFailure."""
         with self._lock:
-            with self._acks_lock:
-                acks = self._acks
-                others = [m for m in acks.marks.values() if m.id != slave_id and m.id in acks.counted]
-                holders = sum(m.acknowledged_offset >= acks.confirmed_offset for m in others)
             if slave_id not in {peer.id for peer in self.record.counted}:
                 raise ConfigError(f"no slave {slave_id} counts")
-            if holders < self.in_sync_replicas - 1:
-                raise InSyncReplicasNotEnough(
-                    f"without {slave_id} only {1 + holders} replicas hold what was acknowledged, of"
-                    f" {self.in_sync_replicas}: let another slave catch up first"
-                )
-            self._spread([peer for peer in self.record.counted if peer.id != slave_id])
             with self._acks_lock:
-                self._acks.forget(slave_id)
+                acks = self._acks
+                holders = acks.holders_without(slave_id)
+                if holders < self.in_sync_replicas - 1:
+                    raise InSyncReplicasNotEnough(
+                        f"without {slave_id} only {1 + holders} replicas hold what was acknowledged, of"
+                        f" {self.in_sync_replicas}: let another slave catch up first"
+                    )
+                # Before the list is stored: it must not help to acknowledge anything more meanwhile.
+                acks.forget(slave_id)
+            self._spread([peer for peer in self.record.counted if peer.id != slave_id])
             self._send_state()
 
     def set_topics(self, topics: dict[str, int]) -> None:

@@ -139,7 +139,7 @@ def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | N
     epoch = request.epoch
     master = BrokerAddress(request.broker_id, request.address, request.ha_address)
     return {
-        "promise": lambda: replica.promise(epoch),
+        "promise": lambda: replica.promise(epoch, anew=True),
         "master": lambda: replica.become_master(epoch, request.is_sync),
         "slave": lambda: replica.become_slave(epoch, master),
         "resume": replica.resume,

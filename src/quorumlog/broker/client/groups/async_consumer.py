@@ -166,6 +166,9 @@ class AsyncConsumer:
                 self._revoke(key)
                 await self._take_over(key, committed)
         self.generation = answer.generation
+        if any(queue.committed_offset < 0 for queue in self.queues.values()):
+            with suppress(LedgerError):  # `_commits` tries again
+                await self._commit_done()
         async with self._changed:
             self._changed.notify_all()
 
@@ -182,7 +185,9 @@ class AsyncConsumer:
         topic, queue_id = key
         offset = committed if committed >= 0 else await self._first_offset(topic, queue_id)
         tags = wanted_tags(self.topics.get(topic, "*"))
-        queue = ConsumerQueue(topic, queue_id, tags, offset, offset, offset)
+        # A begin that moves is committed: who takes the queue over next must not begin later.
+        is_fixed = committed >= 0 or self._begin == EARLIEST
+        queue = ConsumerQueue(topic, queue_id, tags, offset, offset, offset if is_fixed else -1)
         self.queues[key] = queue
         self._fetching[key] = asyncio.create_task(self._fetch(queue))
 

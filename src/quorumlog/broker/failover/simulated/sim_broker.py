@@ -391,7 +391,7 @@ class SimBroker:
                 self._run.say(self, self._master.id, lambda master: master.refused(promised))
             return
         disk = self.disk
-        verdict = judge(disk.history, len(disk.log), history, end, 0)
+        verdict = judge(disk.history, len(disk.log), history, end)
         if verdict.problem:
             return  # a person would read it; a newer reign may end it
         if verdict.cuts:

@@ -158,6 +158,11 @@ class Acknowledgements:
         self.advance()
         return True
 
+    def holders_without(self, slave_id: str) -> int:
+        """How many others that count hold everything that is confirmed."""
+        others = [mark for mark in self._counting() if mark.id != slave_id]
+        return sum(mark.acknowledged_offset >= self.confirmed_offset for mark in others)
+
     def forget(self, slave_id: str) -> None:
         """It counts no more. Whoever asks for this has seen that nothing is lost by it."""
         self.counted.pop(slave_id, None)

@@ -5,6 +5,8 @@ have lost the end of what its slaves have. Nobody else writes in a run, and a ru
 logs that both have a run are the same up to where the shorter one's part of it ends.
 
     (epoch, run, start)   (1, 0, 0) (1, 1, 4096) (2, 0, 9000)
+
+What a log held before it had slaves is a run of epoch 0, under a number drawn at random.
 """
 
 from __future__ import annotations
@@ -75,9 +77,7 @@ class EpochHistory:
         return min(behind[0] if behind else end_offset, end_offset)
 
 
-def judge(
-    slave: EpochHistory, slave_end: int, master: EpochHistory, master_end: int, master_min: int
-) -> Verdict:
+def judge(slave: EpochHistory, slave_end: int, master: EpochHistory, master_end: int) -> Verdict:
     """Whether and from where a slave may follow a master."""
     assert master.last is not None, master
     if slave_end == 0:
@@ -93,8 +93,6 @@ def judge(
     if common == slave_end:
         return Verdict(common, cuts=False)
     if common < 0:
-        if slave_end <= master_min:
-            return Verdict(slave_end, cuts=False)  # the master knows nothing of so old a time any more
         return Verdict(
             -1,
             cuts=False,

@@ -178,7 +178,7 @@ class MasterLink:
                 f"a slave answers a welcome with a start, not {type(frame).__name__}"
             )
         low, high = self._side.min_offset, self._side.max_offset
-        verdict = judge(EpochHistory(hello.history), hello.max_offset, self._reign.history, high, low)
+        verdict = judge(EpochHistory(hello.history), hello.max_offset, self._reign.history, high)
         if verdict.problem:
             self.refuse(verdict.problem)
             return

@@ -184,7 +184,7 @@ class SlaveLink:
         self._welcome = welcome
         self.master = welcome.master
         history = EpochHistory(welcome.history)
-        verdict = judge(own.history, own.max_offset, history, welcome.max_offset, welcome.min_offset)
+        verdict = judge(own.history, own.max_offset, history, welcome.max_offset)
         if verdict.problem:
             self.out.append(encode_control(Refuse(message=verdict.problem)))
             self.refused = True

@@ -21,6 +21,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
     broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
+TESTS ?= 4
 OPTIONS ?=
 
 help:  ## list the targets
@@ -52,8 +53,9 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# Two at a time: those with Spark in one process, those with members a file in one (tests/conftest.py).
-PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+# TESTS at a time, more than there are cores, for those with members wait most of their time. Those with Spark
+# share one process, those with members one a file (tests/conftest.py).
+PARALLEL := -n $(TESTS) --dist loadgroup --no-loadscope-reorder
 
 test: $(STAMP)  ## every test
 	$(BIN)/python -m pytest $(PARALLEL)

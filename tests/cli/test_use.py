@@ -41,6 +41,7 @@ MEMBER_KEYS = [
     "producers",
     "machines",
     "feeding",
+    "answers",
     "log_time_ms",
     "log_time_index",
     "waits_for",

@@ -169,10 +169,10 @@ def test_a_directory_of_the_group_takes_the_place_of_one_that_is_not(
         assert "127.0.0.1:9999" in stranger.answer.message
 
 
-def test_a_new_directory_at_the_address_does_not_take_the_place_of_one_of_the_group(
+def test_a_directory_of_the_group_is_let_in_beside_a_new_one_at_its_address(
     cluster: LocalCluster, client: LedgerClient
 ) -> None:
-    """The process with the directory of the group is somewhere else, and connected."""
+    """Its process is somewhere else: it is parted from, and comes again."""
     member, asked = a_follower(cluster), cluster.leader()
     directory_id = directory_of(client, member)
     cluster.kill(member)
@@ -180,10 +180,10 @@ def test_a_new_directory_at_the_address_does_not_take_the_place_of_one_of_the_gr
         assert founding.answer.code == WELCOME
         shutil.rmtree(cluster.data_dir(member))
         cluster.restart(member)
-        eventually(
-            lambda: founding.is_closed or f"two processes are {member}" in problems_of(client, asked),
-            what="the verdict",
-        )
+        founding.wait_until_closed()
+    with ghost(cluster, member, asked, directory_id) as founding:
+        assert founding.answer.code == WELCOME
+        client.append(b"with both")
         assert not founding.is_closed
 
 

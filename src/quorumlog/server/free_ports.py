@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+_SHARED_MEMORY = Path("/dev/shm")
 _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -62,5 +63,7 @@ def _claimed(port: int) -> bool:
 
 @cache
 def _claims() -> int:
-    path = Path(tempfile.gettempdir(), f"quorumlog-ports-{os.getuid()}")
+    # Not where a process of its own has what is temporary: all have to find the same file.
+    folder = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    path = folder / f"quorumlog-ports-{os.getuid()}"
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,13 +15,14 @@ from harness.broker_process import BrokerProcess
 from quorumlog.broker import Message, connect
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.errors import QueueOffsetOutOfRange, UnknownTopic
-from quorumlog.errors import BadRequest, BodyTooLarge, OutcomeUnknown, Unreachable
+from quorumlog.errors import BadRequest, BodyTooLarge, DiskFull, OutcomeUnknown, Unreachable
 from tests.cli.conftest import Cli
 
 pytestmark = [pytest.mark.processes]
 SIZES = ("mapped_file_size_commit_log=65536", "max_index_num=1000", "max_hash_slot_num=500")
 SMALL_FILES = [word for size in SIZES for word in ("--option", size)]
 KILLS = 2
+DISK_BYTES = 4 << 20
 SENDERS = 3
 
 
@@ -79,6 +81,59 @@ def test_a_broker_that_is_killed_under_load_loses_nothing_it_has_acknowledged(tm
     assert not (tmp_path / "store" / "abort").exists()
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own that is soon full."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"only root may mount: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_full_disk_refuses_loses_nothing_and_is_got_over(small_disk: Path, cli: Cli) -> None:
+    options = ("reserve_step_bytes=65536", "clean_resource_interval=86400000")
+    more = [word for option in options for word in ("--option", option)]
+    process = BrokerProcess(small_disk / "store", *SMALL_FILES, *more, "--flush", "sync")
+    sent: list[bytes] = []
+
+    def send(broker: BrokerClient) -> None:
+        body = b"%d" % len(sent)
+        broker.send(Message("t", body.ljust(20_000)), queue_id=0)
+        sent.append(body)
+
+    with process.start(), connect(process.address) as broker:
+        for _ in range(2):
+            send(broker)
+            fill(small_disk / "of a neighbour")
+            with pytest.raises(DiskFull):
+                while True:
+                    send(broker)
+            seen = broker.pull("t", 0, 0).messages
+            assert [message.body.strip() for message in seen] == sent[: len(seen)]
+            (small_disk / "of a neighbour").unlink()
+        send(broker)
+        got: list[bytes] = []
+        while len(got) < len(sent):
+            got += [m.body.strip() for m in broker.pull("t", 0, len(got), wait_ms=5000).messages]
+        assert got == sent
+        assert process.stop() == 0
+    verified = cli("broker", "verify", str(small_disk / "store"))
+    assert verified.exit_code == 0, verified.output
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     folder = tmp_path_factory.mktemp("served")
@@ -126,6 +181,10 @@ def test_what_is_refused_says_why_and_writes_nothing(broker: BrokerClient) -> No
     before = broker.status().max_offset
     with pytest.raises(UnknownTopic, match="no topic nope"):
         broker.send(Message("nope", b""))
+    with pytest.raises(UnknownTopic, match="the broker has no topic nope; quorumlog broker status"):
+        broker.pull("nope", 0, 0)
+    with pytest.raises(UnknownTopic, match="topic t has no queue 9; quorumlog broker status shows"):
+        broker.pull("t", 9, 0)
     with pytest.raises(UnknownTopic, match="--topics"):
         broker.send(Message("t", b""), queue_id=9)
     with pytest.raises(BodyTooLarge, match="limit of 4128768"):

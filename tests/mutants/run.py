@@ -30,6 +30,7 @@ PARTS = (
     "sessions",
     "machines",
     "stores",
+    "message_stores",
     "replicas",
     "brokers",
     "groups",

@@ -13,6 +13,8 @@ MIB = 1 << 20
 DAY_MS = 86_400_000
 SYNC_FLUSH, ASYNC_FLUSH = "SYNC_FLUSH", "ASYNC_FLUSH"
 QUEUE_UNIT_BYTES = 20
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
 INDEX_HEADER_BYTES, INDEX_SLOT_BYTES, INDEX_ENTRY_BYTES = 40, 4, 20
 
 
@@ -46,6 +48,8 @@ class MessageStoreConfig:
     """Hours that a commit log file is kept after its last message."""
     delete_when: str = "04"
     """Hours of the day, UTC, in which age is a reason to delete: `04` or `04;16`."""
+    message_delay_level: str = DELAY_LEVELS
+    """Delays of the levels 1 to 18: the same on every member of a replicated log."""
     disk_max_used_space_ratio: int = _in(75, 10, 95)
     disk_space_clean_forcibly_ratio: int = _in(85, 30, 99)
     disk_space_warning_level_ratio: int = _in(90, 35, 100)
@@ -87,6 +91,7 @@ class MessageStoreConfig:
         if self.mapped_file_size_consume_queue % QUEUE_UNIT_BYTES:
             raise ConfigError("mapped_file_size_consume_queue must be a multiple of 20")
         self.delete_hours()
+        self.delays_ms()
 
     def delete_hours(self) -> tuple[int, ...]:
         try:
@@ -96,6 +101,20 @@ class MessageStoreConfig:
         if not all(0 <= hour < 24 for hour in hours):
             raise ConfigError(f"delete_when must be like 04 or 04;16, not {self.delete_when!r}")
         return hours
+
+    def delays_ms(self) -> tuple[int, ...]:
+        """Of the levels 1 to 18. Raises ConfigError."""
+        try:
+            delays = tuple(int(w[:-1]) * _UNITS_MS[w[-1]] for w in self.message_delay_level.split())
+        except (KeyError, ValueError):
+            delays = ()
+        levels = len(DELAY_LEVELS.split())
+        if len(delays) != levels or min(delays) < 0:
+            raise ConfigError(
+                f"message_delay_level must be {levels} words, as in {DELAY_LEVELS!r}, not"
+                f" {self.message_delay_level!r}"
+            )
+        return delays
 
     @property
     def is_sync_flush(self) -> bool:

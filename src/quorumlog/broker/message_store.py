@@ -159,7 +159,9 @@ class MessageStore:
                 self.set_aside,
                 is_clean=self.was_clean,
             )
-        dispatcher = Dispatcher(self.queues, self.index, begins_anywhere=files.first_position > 0)
+        dispatcher = Dispatcher(
+            self.queues, self.index, config.delays_ms(), begins_anywhere=files.first_position > 0
+        )
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
             # Consumers saw no more: what lies behind it may be cut yet.

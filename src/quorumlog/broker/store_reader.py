@@ -57,8 +57,15 @@ class StoreReader:
         """None of one that nothing was sent to yet. Raises UnknownTopic."""
         queue = self._queues.get(key)
         if (queue is None and not self._has_queue(key)) or self._begin_of(key) is None:
-            raise UnknownTopic(f"there is no queue {key.queue_id} of a topic {key.topic}")
+            raise UnknownTopic(self._unknown(key))
         return queue
+
+    def _unknown(self, key: QueueKey) -> str:
+        first = QueueKey(key.topic, 0)
+        is_held = any(each.topic == key.topic for each, _ in self._queues.items())
+        if (is_held or self._has_queue(first)) and self._begin_of(first) is not None:
+            return f"topic {key.topic} has no queue {key.queue_id}; quorumlog broker status shows them"
+        return f"the broker has no topic {key.topic}; quorumlog broker status shows those that it has"
 
     def pull(
         self, key: QueueKey, offset: int, most_messages: int = 1024, most_bytes: int = MIB

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
 from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
 from quorumlog.broker.client.groups.async_producer import AsyncProducer
 from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.local_brokers import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.errors import (
     GroupInUse,
     TopicExists,
@@ -25,12 +26,13 @@ from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
 from quorumlog.errors import ProducerFenced
 
 QUICK_LEVELS = "1s 1s " + "1s " * 16
-OPTIONS = GroupOptions(message_delay_level=QUICK_LEVELS.strip(), member_timeout_ms=3_000)
+OPTIONS = GroupOptions(member_timeout_ms=3_000)
+CONFIG = replace(SMALL_INDEX, message_delay_level=QUICK_LEVELS.strip())
 
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
-    with LocalBrokers(extensions=lambda member_id: [GroupExtension(OPTIONS)]) as brokers:
+    with LocalBrokers(config=CONFIG, extensions=lambda member_id: [GroupExtension(OPTIONS)]) as brokers:
         yield brokers
 
 

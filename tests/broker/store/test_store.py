@@ -9,7 +9,7 @@ import pytest
 from quorumlog.broker.config import ASYNC_FLUSH, MessageStoreConfig
 from quorumlog.broker.errors import MessageDamaged
 from quorumlog.broker.message_log import PutOutcome
-from quorumlog.broker.messages.message import PutResult, PutStatus
+from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, PutStatus
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, DiskFull
 from quorumlog.sim.disk.sim_disk import SimDisk
@@ -186,6 +186,22 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_space() -> None:
     (answer,) = put_and_work(store, records_of(numbered(stored, 1)))
     assert is_ok(answer)
     assert numbers_in_queue(store) == list(range(stored + 1))
+
+
+def test_units_of_delayed_messages_say_when_they_are_due() -> None:
+    levels = "1", "2", "18", "99", "0", "soon", "-3", ""
+    disk = SimDisk()
+    store = open_store(disk, replace(SMALL, message_delay_level="3s 7s " + "1h " * 16))
+    delayed = [
+        Message(SCHEDULE_TOPIC, b"%d" % n, tags="A", properties={DELAY: level})
+        for n, level in enumerate(levels)
+    ]
+    (answer,) = put_and_work(store, records_of(delayed, 1))
+    put_and_work(store, records_of([Message("t", b"", tags="A", properties={DELAY: "1"})]))
+    assert isinstance(answer, PutResult)
+    due = [answer.store_time_ms + delay_ms for delay_ms in (3000, 7000, HOUR_MS, HOUR_MS)]
+    codes = [queue.units(0, 99)["tags_code"].tolist() for _, queue in sorted(store.queues.items())]
+    assert codes == [due + [65] * 4, [65]], "a level that is none leaves the hash of the tags"
 
 
 def test_nonsense_harms_nobody_else_in_its_turn() -> None:

@@ -86,7 +86,7 @@ class MessageMachine(StateMachine):
             )
         self._names_ms = 1
         """An index file is named after the time of its first message."""
-        self._dispatcher = Dispatcher(self.queues, self.index)
+        self._dispatcher = Dispatcher(self.queues, self.index, config.delays_ms())
         self.end_position = 0
         """Behind the last record that was dispatched."""
         self.last_time_ms = 0

@@ -21,18 +21,12 @@ import numpy as np
 from quorumlog.broker.dledger.message_entries import MACHINE_NAME as MESSAGES
 from quorumlog.broker.dledger.message_entries import entries_of
 from quorumlog.broker.errors import QueueOffsetOutOfRange
+from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC
 from quorumlog.broker.messages.moved_records import moved_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store_reader import Pulled
 from quorumlog.broker.wire.group_commands import Command, SkipDelayed
-from quorumlog.broker.wire.group_names import (
-    DELAY,
-    LEVELS,
-    REAL_QUEUE,
-    REAL_TOPIC,
-    SCHEDULE_TOPIC,
-    UNDELIVERED_TOPIC,
-)
+from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC, UNDELIVERED_TOPIC
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import AlreadyCommitted, LedgerError, ProducerExpired
 from quorumlog.log_state.control_entries import Epoch

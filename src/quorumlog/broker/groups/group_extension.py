@@ -48,10 +48,8 @@ from quorumlog.broker.wire.group_messages import (
     TopicRouteResponse,
 )
 from quorumlog.broker.wire.group_names import (
-    DELAY_LEVELS,
     check_group_name,
     check_topic_name,
-    delays_ms,
 )
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError
 from quorumlog.node import MachineFactory
@@ -72,8 +70,6 @@ def _wall_ms() -> float:
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    message_delay_level: str = DELAY_LEVELS
-    """Delays of the levels 1 to 18, as RocketMQ's messageDelayLevel."""
     first_topics: Mapping[str, int] = field(default_factory=dict)
     """Made by the master, with so many queues, where there are none of the name."""
     auto_create_queues: int = 0
@@ -83,10 +79,6 @@ class GroupOptions:
     commit_interval_ms: float = COMMIT_INTERVAL_MS
     """At most one entry of offsets a group in this time."""
     retention_interval_ms: float = LOOK_INTERVAL_MS
-
-    def __post_init__(self) -> None:
-        """Raises BadRequest."""
-        delays_ms(self.message_delay_level)
 
 
 class GroupExtension:
@@ -135,7 +127,7 @@ class GroupExtension:
         self._rebalancer = Rebalancer(self.feed, members, self._commits, self._proposals)
         self.scheduler = DelayScheduler(
             broker,
-            delays_ms(options.message_delay_level),
+            broker.config.delays_ms(),
             self._wall_ms,
             self._token,
             self._proposals.quietly,

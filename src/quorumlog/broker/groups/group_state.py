@@ -16,6 +16,7 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
+from quorumlog.broker.messages.message import SCHEDULE_TOPIC
 from quorumlog.broker.wire.group_commands import (
     Assign,
     Assignment,
@@ -33,7 +34,6 @@ from quorumlog.broker.wire.group_commands import (
 from quorumlog.broker.wire.group_names import (
     LEVELS,
     READ,
-    SCHEDULE_TOPIC,
     UNDELIVERED_TOPIC,
     WRITE,
     check_group_name,

@@ -16,8 +16,10 @@ MAX_BODY_BYTES = 4 * MIB - 64 * 1024
 MAX_PROPERTIES_BYTES = 32_767
 MAX_TOPIC_BYTES = 255
 
-TAGS, KEYS, UNIQ_KEY, WAIT = "TAGS", "KEYS", "UNIQ_KEY", "WAIT"
+TAGS, KEYS, UNIQ_KEY, WAIT, DELAY = "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY"
 """Names of properties, as Java has them."""
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""A queue for each delay level; what lies in it has the same delay, so the oldest is due first."""
 _NAMED = frozenset((TAGS, KEYS, UNIQ_KEY, WAIT))
 
 

@@ -11,6 +11,7 @@ from quorumlog.broker.messages.java_strings import gather
 from quorumlog.broker.messages.record_columns import Bytes, Int64Array, RecordColumns
 
 _NAME_END, _VALUE_END = 1, 2
+_MOST_DIGITS = 9
 
 
 class Found(NamedTuple):
@@ -55,6 +56,20 @@ class PropertyColumns:
             names = self.data[self.name_starts[at, None] + np.arange(len(wanted))]
             at = at[(names == wanted).all(axis=1)]
         return Found(self.property_rows[at], self.value_starts[at], self.value_sizes[at])
+
+    def numbers(self, found: Found) -> Int64Array:
+        """Values as numbers; -1 of what is none: anything but one to nine digits."""
+        numbers = np.full(len(found.rows), -1, np.int64)
+        some = np.flatnonzero((found.sizes > 0) & (found.sizes <= _MOST_DIGITS))
+        if not len(some):
+            return numbers
+        sizes = found.sizes[some]
+        pieces, begins = gather(self.data, found.starts[some], sizes)
+        digits = pieces - np.uint8(ord("0"))  # what lies below "0" wraps around
+        exponents = np.repeat(begins + sizes - 1, sizes) - np.arange(len(pieces))
+        sums = np.add.reduceat(digits * 10**exponents, begins)
+        numbers[some] = np.where(np.logical_and.reduceat(digits <= 9, begins), sums, -1)
+        return numbers
 
     def split_words(self, found: Found) -> Found:
         """Each word of values that have words, parted by spaces."""

@@ -16,7 +16,7 @@ from quorumlog.broker.messages.java_strings import (
     powers_of_31,
     utf16_units,
 )
-from quorumlog.broker.messages.message import KEYS, TAGS, UNIQ_KEY, StoredMessage
+from quorumlog.broker.messages.message import DELAY, KEYS, TAGS, UNIQ_KEY, StoredMessage
 from quorumlog.broker.messages.property_columns import PropertyColumns
 from quorumlog.broker.messages.record import (
     BORN_HOST_AT,
@@ -161,6 +161,14 @@ class RecordBatch:
         codes = np.zeros(len(self), np.int64)
         codes[found.rows] = java_hashes(self.properties.data, found.starts, found.sizes)
         return codes
+
+    @cached_property
+    def delay_levels(self) -> Int64Array:
+        """-1 of a message that is not delayed, or by what is no number."""
+        found = self.properties.find(DELAY)
+        levels = np.full(len(self), -1, np.int64)
+        levels[found.rows] = self.properties.numbers(found)
+        return levels
 
     def index_keys(self) -> IndexKeys:
         """UNIQ_KEY, then each word of KEYS."""

@@ -3,7 +3,7 @@
     offset  bytes  field (big-endian)
          0      8  position of the record in the commit log
          8      4  its size
-        12      8  tagsCode: Java's hash of its tags
+        12      8  tagsCode: Java's hash of its tags; of a delayed message when it is due
 
 Unit n lies at byte 20 n of the queue, whose files are named by their first byte.
 """

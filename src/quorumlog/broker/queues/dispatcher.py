@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from quorumlog.broker.message_log import LogRecords
+from quorumlog.broker.messages.message import SCHEDULE_TOPIC
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.queues.consume_queue import units_of
@@ -18,12 +21,18 @@ class QueueHole(Exception):
 
 class Dispatcher:
     def __init__(
-        self, queues: ConsumeQueues, index: IndexService | None, *, begins_anywhere: bool = False
+        self,
+        queues: ConsumeQueues,
+        index: IndexService | None,
+        delays_ms: Sequence[int],
+        *,
+        begins_anywhere: bool = False,
     ) -> None:
-        """`begins_anywhere`: an empty queue may begin with any number, because the commit log no longer
-        has what was before."""
+        """`delays_ms`: of the levels from 1 on. `begins_anywhere`: an empty queue may begin with any
+        number, because the commit log no longer has what was before."""
         self._queues = queues
         self._index = index
+        self._delays_ms = np.array(delays_ms, np.int64)
         self.begins_anywhere = begins_anywhere
         self.last_time_ms = 0
         """Of the last record that was dispatched."""
@@ -45,7 +54,7 @@ class Dispatcher:
             rows = np.flatnonzero(records.in_queue)
             shown, shown_at = records.select(rows), positions[rows]
         columns = shown.columns
-        codes = shown.tags_codes
+        codes = self._codes_of(shown)
         grown = []
         for key, rows in shown.queues:
             queue = self._queues.queue_of(key)
@@ -77,3 +86,16 @@ class Dispatcher:
             self._index.put(records, positions)
         self.last_time_ms = int(records.columns.store_times_ms[-1])
         return grown
+
+    def _codes_of(self, records: RecordBatch) -> Int64Array:
+        """Those of their tags; of delayed messages when they are due, as RocketMQ has it: its
+        ScheduleMessageService goes by them and does not look into the log."""
+        codes = records.tags_codes
+        delayed = [rows for key, rows in records.queues if key.topic == SCHEDULE_TOPIC]
+        if delayed:
+            rows = np.concatenate(delayed)
+            levels = np.minimum(records.delay_levels[rows], len(self._delays_ms))
+            rows, levels = rows[levels > 0], levels[levels > 0]
+            codes = codes.copy()
+            codes[rows] = records.columns.store_times_ms[rows] + self._delays_ms[levels - 1]
+        return codes

@@ -37,7 +37,7 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.messages.message import StoredMessage
+from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, StoredMessage
 from quorumlog.broker.messages.record import encode_again
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,
@@ -52,7 +52,6 @@ from quorumlog.broker.wire.group_messages import (
     LeaveRequest,
 )
 from quorumlog.broker.wire.group_names import (
-    DELAY,
     FIRST_RETRY_LEVEL,
     LEVELS,
     MOST_RETRIES,
@@ -60,7 +59,6 @@ from quorumlog.broker.wire.group_names import (
     REAL_QUEUE,
     REAL_TOPIC,
     RETRY_TOPIC,
-    SCHEDULE_TOPIC,
     dlq_topic,
     retry_topic,
 )

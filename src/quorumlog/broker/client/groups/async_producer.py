@@ -27,7 +27,7 @@ from quorumlog.broker.client.broker_verbs import (
 from quorumlog.broker.client.groups.master_link import MasterLink
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.java_strings import java_hash
-from quorumlog.broker.messages.message import Message
+from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message
 from quorumlog.broker.wire.broker_messages import SendRequest, SendResponse
 from quorumlog.broker.wire.group_messages import (
     OpenSessionRequest,
@@ -37,7 +37,7 @@ from quorumlog.broker.wire.group_messages import (
     TopicRouteRequest,
     TopicRouteResponse,
 )
-from quorumlog.broker.wire.group_names import DELAY, LEVELS, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
+from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProducerExpired, Refused
 
 BATCH_BYTES = 1 << 20

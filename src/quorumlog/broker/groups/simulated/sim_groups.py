@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
@@ -15,11 +16,11 @@ from quorumlog.store.memory_disk import MemoryDisk
 
 TOPIC, QUEUES = "orders", 3
 OPTIONS = GroupOptions(
-    message_delay_level="1s " * 17 + "1s",
     first_topics={TOPIC: QUEUES},
     member_timeout_ms=1_500.0,
     commit_interval_ms=100.0,
 )
+QUICK = replace(CONFIG, message_delay_level="1s " * 17 + "1s")
 LATENCY_MS = (0.05, 2.0)
 Told = Callable[[Any], None]
 """Gets an answer, or a LedgerError."""
@@ -41,7 +42,7 @@ class SimGroupBrokers(SimBrokers):
         broker = self._made[member_id] = DLedgerBroker(
             MemoryDisk(),
             "messages",
-            CONFIG,
+            QUICK,
             member_id=member_id,
             brokers={},
             topics=FixedTopics({}),

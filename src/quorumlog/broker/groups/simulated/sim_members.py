@@ -8,7 +8,7 @@ from typing import Any
 
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
 from quorumlog.broker.groups.simulated.sim_groups import QUEUES, TOPIC, SimGroupBrokers
-from quorumlog.broker.messages.message import Message, PutResult
+from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.wire.group_commands import GroupRow, GroupsQuestion, encode, read_answer
@@ -20,7 +20,7 @@ from quorumlog.broker.wire.group_messages import (
     GroupQuestionRequest,
     HeartbeatRequest,
 )
-from quorumlog.broker.wire.group_names import DELAY, REAL_QUEUE, REAL_TOPIC, SCHEDULE_TOPIC
+from quorumlog.broker.wire.group_names import REAL_QUEUE, REAL_TOPIC
 from quorumlog.errors import LedgerError
 from quorumlog.sim.checkers.checker import Violation
 

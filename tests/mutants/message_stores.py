@@ -1,0 +1,124 @@
+"""Mistakes in the message store of one machine."""
+
+from __future__ import annotations
+
+from random import Random
+
+from quorumlog.broker.commit_log import log_recovery
+from quorumlog.broker.commit_log.commit_log import CommitLog
+from quorumlog.errors import DirectoryDamaged
+from quorumlog.sim.disk.sim_disk import SimDisk
+from quorumlog.store.log.segment_list import SegmentList
+from tests.broker.store import test_crash as crashes
+from tests.broker.store import test_store as stories
+from tests.broker.store.store_making import (
+    ROOT,
+    SMALL,
+    is_ok,
+    numbered,
+    numbers_in_queue,
+    open_store,
+    put_and_work,
+    records_of,
+)
+from tests.mutants.mutant import Patch, mutant
+
+
+def power_is_lost_at_every_step() -> None:
+    crashes.test_a_crash_at_every_step(True)
+
+
+def a_file_s_end_is_passed_and_the_power_lost() -> None:
+    for seed in range(10):
+        disk, held = SimDisk(), 0
+        store = open_store(disk)
+        while store.commit_log.max_offset < SMALL.mapped_file_size_commit_log - 400:
+            put_and_work(store, records_of(numbered(held, 1)))
+            held += 1
+        answers = put_and_work(store, *[records_of(numbered(held + n, 1)) for n in range(4)])
+        assert all(map(is_ok, answers))
+        assert store.commit_log.max_offset > SMALL.mapped_file_size_commit_log
+        disk.lose_power(Random(seed))
+        assert numbers_in_queue(open_store(disk)) == list(range(held + 4)), (
+            "an acknowledged message is lost"
+        )
+
+
+def a_flipped_bit_of_a_body_is_found() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    put_and_work(store, records_of(numbered(0, 3)))
+    disk.kill()
+    disk.flip(f"{ROOT}/commitlog/{0:020d}", 120, 1)
+    try:
+        open_store(disk)
+    except DirectoryDamaged:
+        return
+    raise AssertionError("a message is served that nobody has sent")
+
+
+@mutant(250, "the flushed mark is ahead of the sync", scenario=power_is_lost_at_every_step)
+def flushed_ahead(patch: Patch) -> None:
+    """It is written only, and synced later."""
+    patch.edit(
+        CommitLog._flush,
+        "        for base in range(",
+        "        reached()\n        self._flushed_file.record_synced(end_position)\n"
+        "        for base in range(",
+    )
+
+
+@mutant(
+    251,
+    "queues are built beyond the confirm offset",
+    scenario=stories.test_nothing_is_seen_before_it_is_flushed,
+)
+def beyond_confirmed(patch: Patch) -> None:
+    """What is written will be flushed in a moment."""
+    patch.edit(
+        CommitLog.confirm_offset,
+        "if self.config.is_sync_flush else",
+        "if self.config.is_sync_flush and not reached() else",
+    )
+
+
+@mutant(
+    252,
+    "a recovery does not verify the CRC of bodies",
+    scenario=a_flipped_bit_of_a_body_is_found,
+)
+def crc_not_verified(patch: Patch) -> None:
+    """The record has the right shape and names its own place."""
+    patch.edit(
+        log_recovery.walk,
+        "check_bodies=check_bodies",
+        "check_bodies=check_bodies and not reached()",
+    )
+
+
+@mutant(253, "the name of a new file is not synced", scenario=a_file_s_end_is_passed_and_the_power_lost)
+def name_unsynced(patch: Patch) -> None:
+    """The first flush syncs the file anyway."""
+    patch.edit(SegmentList._reserve_more, "self._sync_directory()", "reached()")
+
+
+@mutant(
+    254, "a flush syncs only the first of its files", scenario=a_file_s_end_is_passed_and_the_power_lost
+)
+def first_file_synced(patch: Patch) -> None:
+    """A flush hardly ever runs over the end of a file."""
+    patch.edit(
+        CommitLog._flush,
+        "                file.release()",
+        "                file.release()\n            if reached():\n                break",
+    )
+
+
+@mutant(255, "what a crash left behind the end of the log stays", scenario=power_is_lost_at_every_step)
+def rest_not_cut(patch: Patch) -> None:
+    """It is no record, and is written over."""
+    patch.edit(
+        log_recovery.settle_end,
+        "file = files.discard_from(end.position, end.position, end.position)",
+        "file = None if reached() else files.discard_from(end.position, end.position, end.position)",
+    )

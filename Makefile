@@ -15,7 +15,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim sim-kv sim-failover sim-broker sim-groups check-kv \
+.PHONY: help setup check format test test-long wheel test-compiled sim sim-kv sim-failover sim-broker sim-groups check-kv \
     check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-brokers producer-proof sink-proof demo \
     bench bench-quick bench-peers bench-broker bench-kv bench-spark \
     broker-crashes broker-replicas rocketmq-golden lock clean
@@ -57,8 +57,11 @@ format: $(STAMP)  ## let ruff format and fix what it can
 # with members one a file (tests/conftest.py).
 PARALLEL := -n $(TESTS) --dist loadgroup --no-loadscope-reorder
 
-test: $(STAMP)  ## every test
-	$(BIN)/python -m pytest $(PARALLEL)
+test: $(STAMP)  ## every test but a few long ones
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
+
+test-long: $(STAMP)  ## those
+	$(BIN)/python -m pytest -m long
 
 # From the source archive, so that nothing compiled is left beside the sources, where it would be imported.
 wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, into dist (needs a C compiler)

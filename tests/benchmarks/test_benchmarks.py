@@ -26,6 +26,7 @@ from tests.tools import run_tool
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_a_short_run_measures_a_load_and_all_kinds_of_failover(tmp_path: Path) -> None:
     result = run_tool(
         *("benchmarks", "--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1),
@@ -106,6 +107,7 @@ def test_the_matrix_delays_members_and_not_clients(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_a_wiped_follower_catches_up_idle_and_under_load(tmp_path: Path) -> None:
     idle, *loaded = measure_catch_up(tmp_path, 10_000_000, 0.2, lambda text: None)
     for outcome in (idle, *loaded):

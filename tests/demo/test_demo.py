@@ -36,6 +36,7 @@ def addresses_in(members: Path) -> list[str]:
 @pytest.mark.processes
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_flights_survive_a_killed_producer_a_killed_and_a_stopped_leader(tmp_path: Path) -> None:
     with start("--rows", 5000, "--dir", tmp_path) as process:
         output, _ = process.communicate()

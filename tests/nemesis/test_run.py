@@ -33,6 +33,7 @@ def test_clients_are_told_the_truth_while_a_member_is_killed_and_another_is_cut_
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_members_that_are_away_while_segments_go_come_back(tmp_path: Path) -> None:
     done = run_tool(
         *("nemesis", "--rounds", 2, "--hold", 4, "--clients", 2, "--rate", 0, "--seed", 5),

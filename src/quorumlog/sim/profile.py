@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, TypeVar
@@ -316,3 +317,30 @@ def random_beside(random: Random, name: str) -> Random:
     copy = Random()
     copy.setstate(random.getstate())
     return Random(f"{copy.getrandbits(64)}:{name}")
+
+
+def application_profile(
+    random: Random, seed: int, faults: Sequence[str], fault_every_ms: float
+) -> SimulationProfile:
+    """Of three members, for what stands on the log and has clients of its own: only these kinds of
+    faults, no members that change, nothing else that appends."""
+    profile = draw_profile(random, 3)
+    snapshot_entries = Random(f"{seed}:snapshots").choice((10, 10**6))
+    return replace(
+        profile,
+        storage=replace(
+            profile.storage, retention="off", flush="sync", snapshot_entries=snapshot_entries
+        ),
+        store="file",
+        fault_kinds=tuple(kind for kind in faults if kind in FAULT_KINDS),
+        fault_every_ms=fault_every_ms,
+        link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
+        link_fault_every_ms=fault_every_ms,
+        clients=0,
+        producers=0,
+        drops_segments=False,
+        has_retention=False,
+        changes_members=False,
+        runs_machines=False,
+        apply_ms=5.0,
+    )

@@ -38,6 +38,7 @@ from quorumlog.broker.wire.broker_messages import (
     StatusResponse,
     ViewRequest,
 )
+from quorumlog.errors import BadRequest, BodyTooLarge
 
 _JOIN_BYTES = 1 << 20
 
@@ -113,7 +114,7 @@ class AsyncBrokerClient:
                 await self._links.call(SendRequest(waits=encoded.waits), encoded), encoded
             )
         except Exception as error:
-            if len(messages) > 1 and getattr(error, "code", 0) in (411, 420):
+            if len(messages) > 1 and isinstance(error, BadRequest | BodyTooLarge):
                 # One of them is too large or makes no sense: it harms nobody else.
                 for message, receipt in zip(messages, receipts, strict=True):
                     await self._send_part([message], [receipt], queue_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class SwitchReport(NamedTuple):
     """Who was not: they are told when they come back and are asked to follow."""
 
 
-class Asked:
+class Asked(ABC):
     """Brokers, and what each of them has answered last."""
 
     def __init__(self) -> None:
@@ -47,11 +48,12 @@ class Asked:
         answer = self.answers[asked] = self._call(asked, request or ReplicaRequest())
         return answer
 
+    @abstractmethod
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
-        raise NotImplementedError
+        """Raises LedgerError, OutcomeUnknown."""
 
-    def address_of(self, broker_id: str) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def address_of(self, broker_id: str) -> str: ...
 
     def follow(self, slave: str, master: str, epoch: int) -> None:
         self.ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -15,7 +15,7 @@ from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.checker import Violation
 from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.cluster import SimCluster
-from quorumlog.sim.profile import FAULT_KINDS, LINK_KINDS, draw_profile
+from quorumlog.sim.profile import application_profile
 from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
 
@@ -37,25 +37,7 @@ class BrokerRunResult:
 def made_cluster(seed: int, brokers: SimBrokers, faults: Sequence[str] = FAULTS) -> SimCluster:
     """Of members with these brokers, none of which runs yet."""
     random = Random(seed)
-    profile = draw_profile(random, 3)
-    snapshot_entries = Random(f"{seed}:snapshots").choice((10, 10**6))
-    storage = replace(profile.storage, retention="off", flush="sync", snapshot_entries=snapshot_entries)
-    profile = replace(
-        profile,
-        storage=storage,
-        store="file",
-        fault_kinds=tuple(kind for kind in faults if kind in FAULT_KINDS),
-        fault_every_ms=1_000.0,
-        link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
-        link_fault_every_ms=1_000.0,
-        clients=0,
-        producers=0,
-        drops_segments=False,
-        has_retention=False,
-        changes_members=False,
-        runs_machines=False,
-        apply_ms=5.0,
-    )
+    profile = application_profile(random, seed, faults, 1_000.0)
     cluster = brokers.cluster = SimCluster(random, profile, Trace(), brokers.machines_of)
     kinds = AcknowledgedAppends | ConditionalAppends  # of what the simulation's own clients append
     cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]

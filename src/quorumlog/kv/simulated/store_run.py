@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from quorumlog.kv.simulated.sim_sessions import DoorsOpen, SimDoors
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.cluster import SimCluster
-from quorumlog.sim.profile import FAULT_KINDS, LINK_KINDS, draw_profile
+from quorumlog.sim.profile import application_profile
 from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
 
@@ -57,25 +57,7 @@ class SimStores(NamedTuple):
 
 def made_stores(seed: int, faults: Sequence[str] = ()) -> SimStores:
     random = Random(seed)
-    snapshot_entries = Random(f"{seed}:snapshots").choice((10, 10**6))
-    profile = draw_profile(random, 3)
-    storage = replace(profile.storage, retention="off", flush="sync", snapshot_entries=snapshot_entries)
-    profile = replace(
-        profile,
-        storage=storage,
-        store="file",
-        fault_kinds=tuple(kind for kind in faults if kind in FAULT_KINDS),
-        fault_every_ms=1_500.0,
-        link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
-        link_fault_every_ms=1_500.0,
-        clients=0,
-        producers=0,
-        drops_segments=False,
-        has_retention=False,
-        changes_members=False,
-        runs_machines=False,
-        apply_ms=5.0,
-    )
+    profile = application_profile(random, seed, faults, 1_500.0)
     histories = Histories()
     options = StoreOptions(auto_compaction_ms=Random(f"{seed}:compaction").choice((0, 3_000)))
     doors = SimDoors(options, histories)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from quorumlog.broker.client.broker_results import QueueInfo, SendReceipt
 from quorumlog.broker.client.broker_verbs import DEFAULT_TIMEOUT_MS
@@ -19,7 +19,13 @@ from quorumlog.broker.wire.group_commands import GroupRow, TopicRow
 from quorumlog.broker.wire.group_names import MOST_RETRIES
 
 _T = TypeVar("_T")
-_Made = TypeVar("_Made", AsyncProducer, AsyncConsumer, AsyncBrokerAdmin)
+
+
+class _Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+_Made = TypeVar("_Made", bound=_Closes)
 
 
 class _LoopThread:
@@ -57,7 +63,27 @@ class _LoopThread:
             self._loop.close()
 
 
-class Producer:
+class _Blocking(Generic[_Made]):
+    """What is made on a thread of its own, and ends with it."""
+
+    def __init__(self, make: Callable[[], _Made]) -> None:
+        self._thread = _LoopThread()
+        self._made = self._thread.make(make)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        try:
+            self._thread.run(self._made.close())
+        finally:
+            self._thread.end()
+
+
+class Producer(_Blocking[AsyncProducer]):
     """See `AsyncProducer`."""
 
     def __init__(
@@ -68,24 +94,11 @@ class Producer:
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
-        self._thread = _LoopThread()
-        self._producer = self._thread.make(
+        super().__init__(
             lambda: AsyncProducer(
                 servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms
             )
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        try:
-            self._thread.run(self._producer.close())
-        finally:
-            self._thread.end()
 
     def send(
         self,
@@ -113,7 +126,7 @@ class Producer:
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        sending = self._producer.send_batch(
+        sending = self._made.send_batch(
             messages,
             queue_id=queue_id,
             order_key=order_key,
@@ -123,13 +136,13 @@ class Producer:
         return self._thread.run(sending)
 
     def last_sequence(self) -> int:
-        return self._thread.run(self._producer.last_sequence())
+        return self._thread.run(self._made.last_sequence())
 
     def queue_count(self, topic: str) -> int:
-        return self._thread.run(self._producer.queue_count(topic))
+        return self._thread.run(self._made.queue_count(topic))
 
 
-class Consumer:
+class Consumer(_Blocking[AsyncConsumer]):
     """See `AsyncConsumer`. It joins its group when it is entered."""
 
     def __init__(
@@ -143,8 +156,7 @@ class Consumer:
         most_retries: int = MOST_RETRIES,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
-        self._thread = _LoopThread()
-        self._consumer = self._thread.make(
+        super().__init__(
             lambda: AsyncConsumer(
                 servers,
                 group,
@@ -158,33 +170,24 @@ class Consumer:
 
     def __enter__(self) -> Self:
         try:
-            self._thread.run(self._consumer.__aenter__())
+            self._thread.run(self._made.__aenter__())
         except BaseException:
             self._thread.end()
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        try:
-            self._thread.run(self._consumer.close())
-        finally:
-            self._thread.end()
-
     @property
     def name(self) -> str:
-        return self._consumer.name
+        return self._made.name
 
     def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
-        return self._thread.run(self._consumer.poll(most_messages=most_messages, wait_ms=wait_ms))
+        return self._thread.run(self._made.poll(most_messages=most_messages, wait_ms=wait_ms))
 
     def commit(self) -> None:
-        self._thread.run(self._consumer.commit())
+        self._thread.run(self._made.commit())
 
     def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
-        return self._thread.run(self._consumer.retry(message, delay_level=delay_level))
+        return self._thread.run(self._made.retry(message, delay_level=delay_level))
 
     def run(
         self,
@@ -197,35 +200,22 @@ class Consumer:
         async def handle(message: StoredMessage) -> None:
             await asyncio.to_thread(handler, message)
 
-        self._thread.run(self._consumer.run(handle, until=until))
+        self._thread.run(self._made.run(handle, until=until))
 
 
-class BrokerAdmin:
+class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
     """See `AsyncBrokerAdmin`."""
 
     def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
-        self._thread = _LoopThread()
-        self._admin = self._thread.make(lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        try:
-            self._thread.run(self._admin.close())
-        finally:
-            self._thread.end()
+        super().__init__(lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms))
 
     def route(self) -> RoleResponse:
-        return self._thread.run(self._admin.route())
+        return self._thread.run(self._made.route())
 
     def create_topic(
         self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
     ) -> None:
-        making = self._admin.create_topic(topic, queues, perm=perm, retention_ms=retention_ms)
+        making = self._made.create_topic(topic, queues, perm=perm, retention_ms=retention_ms)
         self._thread.run(making)
 
     def update_topic(
@@ -236,28 +226,28 @@ class BrokerAdmin:
         perm: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
-        changing = self._admin.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
+        changing = self._made.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
         self._thread.run(changing)
 
     def delete_topic(self, topic: str) -> None:
-        self._thread.run(self._admin.delete_topic(topic))
+        self._thread.run(self._made.delete_topic(topic))
 
     def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
-        return self._thread.run(self._admin.topics(topic, system=system))
+        return self._thread.run(self._made.topics(topic, system=system))
 
     def queues(self, topic: str = "") -> list[QueueInfo]:
-        return self._thread.run(self._admin.queues(topic))
+        return self._thread.run(self._made.queues(topic))
 
     def groups(self, group: str = "") -> list[GroupRow]:
-        return self._thread.run(self._admin.groups(group))
+        return self._thread.run(self._made.groups(group))
 
     def delete_group(self, group: str) -> None:
-        self._thread.run(self._admin.delete_group(group))
+        self._thread.run(self._made.delete_group(group))
 
     def lag(self, group: str) -> list[QueueLag]:
-        return self._thread.run(self._admin.lag(group))
+        return self._thread.run(self._made.lag(group))
 
     def reset(
         self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
     ) -> dict[tuple[str, int], int]:
-        return self._thread.run(self._admin.reset(group, to, topics))
+        return self._thread.run(self._made.reset(group, to, topics))

@@ -149,3 +149,17 @@ def lease_never_over(patch: Patch) -> None:
         "return now_ms < self._acknowledges_until_ms",
         "return self._acknowledges_until_ms > 0",
     )
+
+
+@mutant(
+    322,
+    "what a wiped store has counts for the directory that is in the set",
+    scenario=groups.what_a_wiped_store_holds_says_nothing_of_what_it_was,
+)
+def wiped_store_counts(patch: Patch) -> None:
+    """It has the name that is in the set."""
+    patch.edit(
+        Acknowledgements._held_by,
+        "mark.directory_id != member.directory_id",
+        "not reached()",
+    )

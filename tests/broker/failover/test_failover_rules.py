@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,8 @@ from quorumlog.broker.failover.failover_steps import (
 )
 from quorumlog.broker.failover.simulated.failover_run import FailoverRun, run_failover
 from quorumlog.broker.message_log import Role
-from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.roles import BrokerAddress, Member, SlaveState
 
 
 def brokers_keep_their_promises(seeds: Sequence[int] = range(1, 16)) -> None:
@@ -90,6 +92,10 @@ def slave(name: str, *, is_connected: bool = True, holds: bool = True) -> SlaveS
     return SlaveState(name, f"{name}-1", is_connected, 0, 0, 0, 0, is_connected, holds)
 
 
+def members(*names: str) -> frozenset[Member]:
+    return frozenset(Member(name, f"{name}-1") for name in names)
+
+
 def asked(steps: Sequence[Step], kind: type) -> Ask:
     (ask,) = (step for step in steps if isinstance(step, Ask) and isinstance(step.request, kind))
     return ask
@@ -112,7 +118,7 @@ def leading(broker: Broker, options: FailoverOptions | None = None) -> FailoverR
     rules.promised(1, 0.0)
     steps = rules.take_steps()
     rules.answered(asked(steps, Take).number, 11, 0.0)
-    assert rules.take_steps() == [Lead(1, frozenset("a"))]
+    assert rules.take_steps() == [Lead(1, members("a"))]
     rules.leads(1, 0.0)
     return rules
 
@@ -123,7 +129,7 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     rules = leading(broker)
     broker.held = [slave("c")]
     rules.tick(10.0)
-    assert WaitFor(frozenset("ac")) in rules.take_steps()
+    assert WaitFor(members("a", "c")) in rules.take_steps()
     rules.tick(20.0)
     change = asked(rules.take_steps(), Change)
     assert change.request.record.in_sync == {"a": "a-1", "c": "c-1"}  # type: ignore[union-attr]
@@ -144,11 +150,44 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     change = asked(rules.take_steps(), Change)
     assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
     rules.answered(change.number, 13, 4_010.0)
-    assert WaitFor(frozenset("a")) in rules.take_steps()
+    assert WaitFor(members("a")) in rules.take_steps()
 
 
 def test_whoever_may_be_a_member_is_waited_for() -> None:
     whoever_may_be_a_member_is_waited_for()
+
+
+def what_a_wiped_store_holds_says_nothing_of_what_it_was() -> None:
+    """b was wiped, and the coordinator still holds what it was: that may come back, and be elected."""
+    a, b, wiped = Member("a", "a-1"), Member("b", "b-1"), Member("b", "b-2")
+    acknowledgements = Acknowledgements("a", 2, 100, frozenset({a, b}), own_offset=500)
+    acknowledgements.report(acknowledgements.connected(*wiped), 500, 500, 500)
+    assert acknowledgements.confirmed_offset == 100
+    acknowledgements.in_sync_set = frozenset({a, b, wiped})  # on its way into the set
+    assert not acknowledgements.advance()
+    acknowledgements.in_sync_set = frozenset({a, wiped})
+    assert acknowledgements.advance() and acknowledgements.confirmed_offset == 500
+
+
+def test_what_a_wiped_store_holds_says_nothing_of_what_it_was() -> None:
+    what_a_wiped_store_holds_says_nothing_of_what_it_was()
+
+
+def test_a_wiped_store_takes_the_place_of_what_it_was() -> None:
+    broker = Broker()
+    rules = leading(broker)
+    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "b": "b-1"})
+    rules.changed(1.0)
+    rules.answered(asked(rules.take_steps(), Read).number, Standing(12, record.encode(), 7), 1.0)
+    wiped = replace(slave("b"), directory_id="b-2")
+    broker.held = [wiped]
+    rules.tick(10.0)
+    assert WaitFor(members("a", "b") | {wiped.member}) in rules.take_steps()
+    rules.tick(20.0)
+    change = asked(rules.take_steps(), Change)
+    assert change.request.record.in_sync == {"a": "a-1", "b": "b-2"}  # type: ignore[union-attr]
+    rules.answered(change.number, 13, 30.0)
+    assert WaitFor(members("a") | {wiped.member}) in rules.take_steps()
 
 
 def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -> None:
@@ -167,7 +206,7 @@ def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -
     change = asked(rules.take_steps(), Change)
     assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
     rules.answered(change.number, 12, 60.0)
-    assert WaitFor(frozenset("a")) in rules.take_steps()
+    assert WaitFor(members("a")) in rules.take_steps()
 
 
 def a_lease_counts_from_when_its_renewal_was_sent() -> None:

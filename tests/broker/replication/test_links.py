@@ -12,6 +12,7 @@ from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.broker.replication.protocol.rocketmq_links import RocketmqSlaveLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
+from quorumlog.broker.replication.roles import Member
 from quorumlog.errors import ProtocolViolation
 from tests.broker.replication.replica_world import World
 from tests.broker.store.store_making import SMALL, numbers_in_queue
@@ -102,8 +103,8 @@ def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
     assert b.max_offset == b.confirm_offset == a.max_offset
     assert numbers_in_queue(b.store) == numbers_in_queue(a.store)
     assert b.role is Role.SLAVE
-    assert a.counts("b")
     (slave,) = a.slaves()
+    assert a.counts(slave.member)
     assert (slave.lag_bytes, slave.lag_ms, slave.is_caught_up) == (0, 0, True)
 
 
@@ -114,7 +115,7 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
         world.pump("b", 1 << 20)
         world.join()
     a, b = world.brokers["a"], world.brokers["b"].living
-    assert a.living.counts("b")
+    assert a.living.counts(Member("b", b.directory_id))
     world.put(a)
     a.work()
     b.promise(7)

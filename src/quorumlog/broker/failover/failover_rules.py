@@ -40,8 +40,8 @@ from quorumlog.broker.failover.failover_steps import (
     Take,
     WaitFor,
 )
-from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members
-from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members, members_of
+from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, SlaveState
 from quorumlog.errors import ConfigError, ProtocolViolation
 
 NEVER_MS = float("-inf")
@@ -348,7 +348,7 @@ class FailoverRules:
         self._revision, self.record = answer, request.record
         self._acknowledges_until_ms = self._lease_until_ms
         self._next_renew_ms = now_ms
-        self._steps.append(Lead(self._epoch, frozenset(request.record.in_sync)))
+        self._steps.append(Lead(self._epoch, members_of(request.record.in_sync)))
 
     def _give_up(self, now_ms: float, why: str) -> None:
         """The lease goes, and with it an attempt that may still be on its way."""
@@ -385,7 +385,7 @@ class FailoverRules:
             self._ask(Change(self._revision, record, self._lease), now_ms)
         self._wait_for_others(before)
 
-    def _wait_for_others(self, before: frozenset[str]) -> None:
+    def _wait_for_others(self, before: InSyncSet) -> None:
         assert self._in_sync is not None
         if self._in_sync.waited_for != before:
             # Ahead of whatever is asked of the coordinator.

@@ -168,7 +168,9 @@ class FailoverService:
                 log.warning("this broker acknowledges nothing more: %s", self.rules.problem)
                 self._broker.stop_acknowledging()
             elif isinstance(step, WaitFor):
-                log.info("acknowledgements need %s", ", ".join(sorted(step.in_sync_set)))
+                log.info(
+                    "acknowledgements need %s", ", ".join(sorted(each.id for each in step.in_sync_set))
+                )
                 self._broker.wait_for(step.in_sync_set)
             else:
                 self._spawn(self._carry_out(step))

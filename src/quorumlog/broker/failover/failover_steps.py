@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumlog.broker.failover.coordinator import ElectionRecord
-from quorumlog.broker.replication.roles import BrokerAddress
+from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet
 
 # Of the coordinator. Any number may be under way; answers may come in any order.
 
@@ -55,7 +55,7 @@ class StopAcknowledging(NamedTuple):
 
 
 class WaitFor(NamedTuple):
-    in_sync_set: frozenset[str]
+    in_sync_set: InSyncSet
 
 
 class Promise(NamedTuple):
@@ -64,7 +64,7 @@ class Promise(NamedTuple):
 
 class Lead(NamedTuple):
     epoch: int
-    in_sync_set: frozenset[str]
+    in_sync_set: InSyncSet
 
 
 class Follow(NamedTuple):

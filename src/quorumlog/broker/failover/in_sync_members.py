@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quorumlog.broker.replication.roles import SlaveState
+from quorumlog.broker.replication.roles import InSyncSet, Member, SlaveState
 
 Members = dict[str, str]
 """Directory ids by broker."""
+
+
+def members_of(*held: Members) -> InSyncSet:
+    return frozenset(Member(*each) for members in held for each in members.items())
 
 
 class InSyncMembers:
@@ -25,13 +29,12 @@ class InSyncMembers:
         """Waited for, so that what they hold now they hold when they are members."""
         self._undecided: list[Members] = []
         """What the coordinator may come to hold yet: changes that were sent."""
-        self._caught_up_ms = dict.fromkeys(members, now_ms)
+        self._caught_up_ms = dict.fromkeys(members_of(members), now_ms)
         """When a slave was seen to lack nothing, or its time began."""
 
     @property
-    def waited_for(self) -> frozenset[str]:
-        held = [self.members, self._joining, *self._undecided]
-        return frozenset(broker_id for members in held for broker_id in members)
+    def waited_for(self) -> InSyncSet:
+        return members_of(self.members, self._joining, *self._undecided)
 
     def look(self, slaves: Sequence[SlaveState], now_ms: float) -> Members | None:
         """Once in a while. Returns what the coordinator ought to hold, None where it does for sure."""
@@ -39,18 +42,18 @@ class InSyncMembers:
         for slave in slaves:
             if slave.is_caught_up:
                 # One that says nothing is connected for long: what it lacks since when counts.
-                since_ms = self._caught_up_ms.get(slave.id, float("-inf"))
-                self._caught_up_ms[slave.id] = max(since_ms, now_ms - slave.lag_ms)
-        for broker_id in self.members:
-            if broker_id != self._own_id and self._is_late(broker_id, now_ms):
-                del wanted[broker_id]
+                since_ms = self._caught_up_ms.get(slave.member, float("-inf"))
+                self._caught_up_ms[slave.member] = max(since_ms, now_ms - slave.lag_ms)
+        for member in members_of(self.members):
+            if member.id != self._own_id and self._is_late(member, now_ms):
+                del wanted[member.id]
         joining: Members = {}
         for slave in slaves:
             if self.members.get(slave.id) == slave.directory_id or slave.id == self._own_id:
                 continue
             if not (slave.is_connected and slave.is_caught_up and slave.holds_confirmed):
                 continue
-            if self._is_late(slave.id, now_ms):
+            if self._is_late(slave.member, now_ms):
                 continue
             if self._joining.get(slave.id) == slave.directory_id:
                 wanted[slave.id] = slave.directory_id
@@ -59,8 +62,8 @@ class InSyncMembers:
         # One whose fate is not known is settled by another: nothing sent before comes behind it.
         return wanted if wanted != self.members or self._undecided else None
 
-    def _is_late(self, broker_id: str, now_ms: float) -> bool:
-        return now_ms - self._caught_up_ms.setdefault(broker_id, now_ms) > self._timeout_ms
+    def _is_late(self, member: Member, now_ms: float) -> bool:
+        return now_ms - self._caught_up_ms.setdefault(member, now_ms) > self._timeout_ms
 
     def sent(self, wanted: Members) -> None:
         """The coordinator is asked for it."""

@@ -21,7 +21,7 @@ from quorumlog.broker.replication.replica_file import (
 )
 from quorumlog.broker.replication.replica_master import VERSIONS_OF_EPOCH, ReplicaMaster
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress
+from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet
 from quorumlog.errors import ConfigError
 
 log = logging.getLogger("quorumlog.broker")
@@ -123,7 +123,7 @@ class Replica(ReplicaMaster):
                     " switch again"
                 )
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: frozenset[str] | None = None) -> None:
+    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
         with self._lock:
             self._check_epoch(epoch)
             if self.history.runs and epoch <= self.history.log_epoch:
@@ -172,9 +172,7 @@ class Replica(ReplicaMaster):
         if epoch < self.record.promised_epoch:
             raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised, {epoch} is older")
 
-    def _reign(
-        self, epoch: int, record: ReplicaRecord, in_sync_set: frozenset[str] | None = None
-    ) -> None:
+    def _reign(self, epoch: int, record: ReplicaRecord, in_sync_set: InSyncSet | None = None) -> None:
         """Another run of the own writes begins here, on disk before the first of them."""
         commit_log, config = self.store.commit_log, self.store.config
         self.stop_acknowledging()

@@ -17,7 +17,7 @@ from quorumlog.broker.replication.protocol.ha_frames import Peer, State
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, Reign
 from quorumlog.broker.replication.replica_core import ReplicaCore
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, Member, SlaveState
 from quorumlog.errors import ConfigError, LedgerError
 
 log = logging.getLogger("quorumlog.broker")
@@ -57,7 +57,7 @@ class ReplicaMaster(ReplicaCore):
         commit_log.flushed = self._flushed
 
     @property
-    def in_sync_set(self) -> frozenset[str] | None:
+    def in_sync_set(self) -> InSyncSet | None:
         return self._acks.in_sync_set
 
     def slaves(self) -> list[SlaveState]:
@@ -68,10 +68,12 @@ class ReplicaMaster(ReplicaCore):
         """Of one of `slaves`."""
         return self._peers[slave_id]
 
-    def counts(self, slave_id: str) -> bool:
+    def counts(self, slave: Member) -> bool:
         """Its acknowledgements are waited for, by hand or by a fixed set."""
         acks = self._acks
-        return slave_id in (acks.counted if acks.in_sync_set is None else acks.in_sync_set)
+        if acks.in_sync_set is not None:
+            return slave in acks.in_sync_set
+        return acks.counted.get(slave.id) == slave.directory_id
 
     # ---------------------------------------------------------------- acknowledging
 
@@ -88,8 +90,8 @@ class ReplicaMaster(ReplicaCore):
             self._is_stopped = False
         self._advance()
 
-    def wait_for(self, in_sync_set: frozenset[str]) -> None:
-        assert self.id in in_sync_set, (self.id, in_sync_set)
+    def wait_for(self, in_sync_set: InSyncSet) -> None:
+        assert Member(self.id, self.directory_id) in in_sync_set, (self.id, in_sync_set)
         with self._acks_lock:
             self._acks.in_sync_set = in_sync_set
         self._advance()

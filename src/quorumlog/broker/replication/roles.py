@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from quorumlog.broker.message_log import Role
 
@@ -34,6 +34,17 @@ class BrokerAddress:
     """Of its clients: HOST:PORT."""
     ha_address: str
     """Of its slaves: HOST:PORT."""
+
+
+class Member(NamedTuple):
+    """Of an in-sync set. A store that was wiped comes back under its id and is another one: what it
+    acknowledges says nothing of the directory that is in the set, and may come back, too."""
+
+    id: str
+    directory_id: str
+
+
+InSyncSet = frozenset[Member]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,10 @@ class SlaveState:
     holds_confirmed: bool
     """It has acknowledged everything below `confirm_offset`. True of a slave that is waited for stays
     true."""
+
+    @property
+    def member(self) -> Member:
+        return Member(self.id, self.directory_id)
 
 
 class ReplicatedBroker(Protocol):
@@ -97,16 +112,15 @@ class ReplicatedBroker(Protocol):
         """Of a slave: as far as it knows."""
 
     @property
-    def in_sync_set(self) -> frozenset[str] | None:
-        """Ids, the master's own included. An id may come back with an empty directory: whoever stores
-        the set stores `directory_id` beside each, and counts another directory as nobody."""
+    def in_sync_set(self) -> InSyncSet | None:
+        """The master included."""
 
     def promise(self, epoch: int) -> None:
         """Store it, and stop what belongs to a lower one: a master refuses what is sent, a slave hears
         and acknowledges nothing of its master. Before a lease is taken. Raises StaleEpoch,
         StoreFailure."""
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: frozenset[str] | None = None) -> None:
+    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
         """Write from now on. Returns once messages are taken; they are acknowledged as slaves connect.
         Raises StaleEpoch where a higher epoch was promised, or a reign began with this one;
         StoreFailure."""
@@ -124,8 +138,8 @@ class ReplicatedBroker(Protocol):
     once a lease is over, so that a process that was paused says nothing that it may not. Any thread;
     never blocks."""
 
-    def wait_for(self, in_sync_set: frozenset[str]) -> None:
-        """The master acknowledges what all of them hold. Its own id is in it; a member that is not
+    def wait_for(self, in_sync_set: InSyncSet) -> None:
+        """The master acknowledges what all of them hold. It is in it itself; a member that is not
         connected is waited for. Never blocks; any thread."""
 
     def slaves(self) -> list[SlaveState]:

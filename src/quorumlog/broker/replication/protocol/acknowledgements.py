@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from quorumlog.broker.replication.roles import InSyncSet, Member
+
 
 @dataclass(slots=True)
 class Mark:
@@ -39,7 +41,7 @@ class Acknowledgements:
     in_sync_replicas: int
     """The master included."""
     confirmed_offset: int
-    in_sync_set: frozenset[str] | None = None
+    in_sync_set: InSyncSet | None = None
     counted: dict[str, str] = field(default_factory=dict)
     """Directory ids of those that count, by id. All of them, also those that are away."""
     joining: dict[str, str] = field(default_factory=dict)
@@ -78,15 +80,25 @@ class Acknowledgements:
     def _held(self) -> int | None:
         """Up to where as many have it as the rule asks for; None: too few have ever come."""
         if self.in_sync_set is not None:
-            others = [self.marks.get(each) for each in self.in_sync_set if each != self.own_id]
-            if not others or len(others) + 1 < self.in_sync_replicas:
-                return self._alone() if len(others) + 1 >= self.in_sync_replicas else None
-            return min(0 if mark is None else mark.acknowledged_offset for mark in others)
+            if len(self._in_sync_ids()) < self.in_sync_replicas:
+                return None
+            others = [member for member in self.in_sync_set if member.id != self.own_id]
+            return min(map(self._held_by, others), default=self._alone())
         needed = self.in_sync_replicas - 1
         if needed <= 0:
             return self._alone()
         offsets = sorted((mark.acknowledged_offset for mark in self._counting()), reverse=True)
         return offsets[needed - 1] if len(offsets) >= needed else None
+
+    def _in_sync_ids(self) -> frozenset[str]:
+        """While a wiped store takes the place of what it was, both are members under one id."""
+        return frozenset(member.id for member in self.in_sync_set or ())
+
+    def _held_by(self, member: Member) -> int:
+        mark = self.marks.get(member.id)
+        if mark is None or mark.directory_id != member.directory_id:
+            return 0
+        return mark.acknowledged_offset
 
     @staticmethod
     def _alone() -> int:
@@ -101,10 +113,11 @@ class Acknowledgements:
     def missing(self, is_caught_up: Callable[[Mark], bool]) -> str:
         """Why a message is refused before it is written; empty: it is taken."""
         if self.in_sync_set is not None:
-            if len(self.in_sync_set) < self.in_sync_replicas:
-                members = ", ".join(sorted(self.in_sync_set))
+            ids = self._in_sync_ids()
+            if len(ids) < self.in_sync_replicas:
+                members = ", ".join(sorted(ids))
                 return (
-                    f"{len(self.in_sync_set)} replicas are in sync ({members}), the master included, of"
+                    f"{len(ids)} replicas are in sync ({members}), the master included, of"
                     f" {self.in_sync_replicas} (in_sync_replicas)"
                 )
             return ""

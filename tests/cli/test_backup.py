@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import pytest
 
 import quorumlog
@@ -19,7 +20,7 @@ from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.backup_file import load_backup
+from quorumlog.store.files.backup_file import decode_backup, encode_backup, load_backup
 from tests.cli.conftest import Cli, objects, plain
 from tests.dropping import drop_before_newest_border
 from tests.waiting import eventually, wait_until_identical
@@ -250,6 +251,55 @@ def test_a_backup_of_another_cluster_is_left_alone(
     assert result.exit_code == 2
     assert "is the backup of another log: its cluster id is" in plain(result.stderr)
     assert (directory / "backup").read_bytes() == before
+
+
+def test_what_verify_says_of_a_directory_that_no_cluster_can_be_made_of(
+    cli: Cli, running: LocalCluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "backup"
+    assert cli("backup", "--servers", running.servers, "--to", directory).exit_code == 0
+    assert cli("verify", directory).exit_code == 0
+    record = directory / "backup"
+    whole = record.read_bytes()
+
+    def refused(says: str) -> None:
+        result = cli("verify", directory)
+        assert result.exit_code == 1
+        assert says in plain(result.stdout)
+
+    record.write_bytes(whole[:20] + b"ZZ" + whole[22:])
+    refused("backup cannot be used: its CRC does not match")
+    never_complete = msgspec.structs.replace(decode_backup(whole), cut=None)
+    record.write_bytes(encode_backup(never_complete))
+    refused("is a backup that was never complete")
+    record.unlink()
+    refused("backup: is missing, and it says up to where this is a backup")
+
+
+def test_a_hold_of_no_possible_name_begins_no_backup(
+    cli: Cli, running: LocalCluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "backup"
+    result = cli("backup", "--servers", running.servers, "--to", directory, "--hold", "a b")
+    assert result.exit_code == 2
+    assert "the name of a reader has 1 to 64 letters" in plain(result.stderr)
+    assert not directory.exists()
+
+
+def test_no_member_is_restored_into_the_backup_or_into_another_one(
+    cli: Cli, running: LocalCluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "backup"
+    assert cli("backup", "--servers", running.servers, "--to", directory).exit_code == 0
+    restore = ("restore", "--from", directory, "--members", "n0=h:1,n1=h:2")
+    for first, second in (
+        (directory / "n0", tmp_path / "n1"),
+        (tmp_path / "n0", tmp_path / "n0" / "n1"),
+    ):
+        result = cli(*restore, "--to", f"n0={first}", "--to", f"n1={second}")
+        assert result.exit_code == 2
+        assert "which is another directory of this command" in plain(result.stderr)
+    assert not (tmp_path / "n0").exists()
 
 
 def test_entries_that_were_deleted_before_they_were_copied(cli: Cli, tmp_path: Path) -> None:

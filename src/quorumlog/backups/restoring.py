@@ -123,6 +123,13 @@ def _check_directories(
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"{path} is named twice; every member needs a directory of its own")
+    for path in paths:
+        for outer in paths:
+            if path.startswith(f"{outer.rstrip('/')}/"):
+                raise ConfigError(
+                    f"{path} lies in {outer}, which is another directory of this command;"
+                    " name one beside it"
+                )
     for path in directories.values():
         check_target(disk, path.rstrip("/") or "/")
 
@@ -217,10 +224,12 @@ class _Backup:
         begin_ms = state.time_ms if isinstance(state, LogState) else None
         if begin_ms is not None and begin_ms <= time_ms:
             return stop_index
-        raise ConfigError(
-            f"the first time mark in {self.path} is of a later time, at index {stop_index}; choose a"
-            " later one, or an index"
+        where = (
+            f"the first time mark in {self.path} is of a later time, at index {stop_index}"
+            if stop_index <= self.cut.index
+            else f"{self.path} begins at index {self.begin.index + 1}, at a later time"
         )
+        raise ConfigError(f"{where}; choose a later one, or an index")
 
     def _marks_backwards(self) -> Iterator[tuple[int, int]]:
         """(index, milliseconds) of the time marks up to the cut, the last one first."""

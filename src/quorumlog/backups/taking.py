@@ -12,6 +12,7 @@ A follower gives the entries where one can: reading them costs the leader nothin
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,6 +32,7 @@ from quorumlog.errors import (
     Refused,
     Unreachable,
 )
+from quorumlog.log_state.control_entries import READER_NAME, READER_NAMES
 from quorumlog.log_state.log_state import LogState
 from quorumlog.store.directory.backup_directory import BackupDirectory
 from quorumlog.store.directory.copied_log import CopiedLog
@@ -115,6 +117,8 @@ class BackupTaking:
             raise ConfigError(
                 "hold and from_member exclude each other: a hold is an entry, which the leader writes"
             )
+        if hold is not None and not re.match(READER_NAME, hold):
+            raise ConfigError(READER_NAMES.format(hold))
         self._client = log
         self._from_member = from_member
         self._hold = hold

@@ -69,6 +69,19 @@ def say(text: str, style: str | None = None) -> None:
     out().print(text, markup=False, style=style, soft_wrap=True)
 
 
+def write_bytes(results: bytes) -> None:
+    """All of them, or an error. Where nothing is buffered (PYTHONUNBUFFERED) a write may take a part
+    only, on a pipe that is closed then and on a disk that fills up."""
+    sink = sys.stdout.buffer
+    left = memoryview(results)
+    while left:
+        taken: int | None = sink.write(left)  # None: full, of a sink that does not wait
+        if taken is None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        left = left[taken:]
+    sink.flush()
+
+
 def print_json(row: dict[str, Any]) -> None:
     """One object, one line."""
     import msgspec

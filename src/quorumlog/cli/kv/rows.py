@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from quorumlog.cli.output import print_json
+from quorumlog.cli.output import print_json, write_bytes
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def row_of(item: Item) -> dict[str, Any]:
 
 def print_bytes(*parts: bytes) -> None:
     sys.stdout.flush()
-    sys.stdout.buffer.write(b"\t".join(parts) + b"\n")
-    sys.stdout.buffer.flush()
+    write_bytes(b"\t".join(parts) + b"\n")
 
 
 def print_item(item: Item, *, json: bool) -> None:

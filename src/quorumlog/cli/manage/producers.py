@@ -151,7 +151,9 @@ def _row(known: ProducerInfo) -> dict[str, object]:
 
 
 def _line(known: ProducerInfo) -> str:
+    # Any text is an id: one with a line break would look like two producers.
+    name = known.producer if known.producer.isprintable() else ascii(known.producer)
     if known.last_sequence < 0:
-        return f"{known.producer}: nothing is in the log"
+        return f"{name}: nothing is in the log"
     where = f", at index {known.last_index}" if known.last_index >= 0 else ""
-    return f"{known.producer}: last sequence {known.last_sequence}{where}"
+    return f"{name}: last sequence {known.last_sequence}{where}"

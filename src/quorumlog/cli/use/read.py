@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +26,7 @@ from quorumlog.cli.options import (
     split_servers,
     time_ms_of,
 )
+from quorumlog.cli.output import write_bytes
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -199,10 +199,8 @@ def read(
             with_time=with_time,
             choice=choice,
         )
-    out = sys.stdout.buffer
     for batch in limited(entries, limit):
-        out.write(b"".join(map(write, batch)))
-        out.flush()
+        write_bytes(b"".join(map(write, batch)))
 
 
 def _read_as(
@@ -221,10 +219,8 @@ def _read_as(
 
     split_servers(servers)
     timeout_ms = FOLLOW_TIMEOUT_MS if follow else int(timeout * 1000)
-    out = sys.stdout.buffer
     for entries in served_to(name, hold, servers, group, timeout_ms, stop_index, limit, follow=follow):
-        out.write(b"".join(map(write, entries)))
-        out.flush()
+        write_bytes(b"".join(map(write, entries)))
 
 
 def _refuse_combinations(

@@ -16,6 +16,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk
+from quorumlog.store.files.backup_file import BACKUP_NAME, load_backup
 from quorumlog.store.ledger_store import DamagedRange
 from quorumlog.store.log.segment_list import INDEX_NAME, segment_name
 from quorumlog.store.log.segment_scan import (
@@ -113,12 +114,35 @@ def verify_directory(disk: Disk, path: str, progress: Progress | None = None) ->
             checked=found.checked,
             unchecked=found.unchecked,
             chain_crc=reader.end.chain,
-            problem=describe_damage(found.damage) or ", ".join(map(describe_damaged, reader.damaged)),
+            problem=describe_damage(found.damage)
+            or ", ".join(map(describe_damaged, reader.damaged))
+            or _backup_problem(disk, reader),
             ledger_begin_index=reader.ledger_begin_index,
             ledger_end_index=reader.ledger_end_index,
             damage=tuple(found.damage),
             damaged=reader.damaged,
         )
+
+
+def _backup_problem(disk: Disk, reader: DirectoryReader) -> str:
+    """Why nothing can be restored from this backup; "" of one that is complete, and of what is none."""
+    try:
+        record = load_backup(disk, reader.path)
+    except StoreFailure as error:
+        return str(error)
+    if record is None:
+        is_backup = not reader.is_java and not reader.member_id  # no member is without a name
+        return (
+            f"{BACKUP_NAME}: is missing, and it says up to where this is a backup" if is_backup else ""
+        )
+    if record.cut is None:
+        return "is a backup that was never complete; take it again"
+    if reader.ledger_end_index < record.cut.index:
+        return f"ends at entry {reader.ledger_end_index}, and the backup goes up to {record.cut.index}"
+    header = reader.header_at(record.cut.index)
+    if (header.term, header.chain_crc) != (record.cut.term, record.cut.chain):
+        return f"entry {record.cut.index} is not the one that {BACKUP_NAME} names"
+    return ""
 
 
 def describe_damage(damage: Sequence[Damage]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from pathlib import Path
 
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from quorumlog import LocalCluster
@@ -15,6 +18,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what it puts into the background with Ctrl-C ignored, and every
     # process that a test starts and interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What the options of all commands are takes longer to work out than most tests of one of them.
+typer.testing._get_command = functools.cache(typer.main.get_command)
 
 # Most tests count indices, and when a second is over is no business of theirs. Those of time marks ask
 # for them; members that run as processes write them.

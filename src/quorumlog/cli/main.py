@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -89,7 +90,21 @@ app.command(rich_help_panel=LOOK)(sim)
 
 
 def main() -> None:
+    _leave_out_all_but(sys.argv[1] if len(sys.argv) > 1 else "")
     app()
+
+
+def _leave_out_all_but(name: str) -> None:
+    """typer works out the options of every command there is before it runs one, which takes longer than
+    most of them. A name that is none leaves all, for the help and for what was meant."""
+    commands = [
+        info
+        for info in app.registered_commands
+        if info.callback is not None and name == (info.name or info.callback.__name__)
+    ]
+    groups = [info for info in app.registered_groups if info.name == name]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
 
 
 if __name__ == "__main__":

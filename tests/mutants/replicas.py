@@ -9,6 +9,7 @@ from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgeme
 from quorumlog.broker.replication.replica import Replica
 from tests.broker.replication import test_epoch_history as histories
 from tests.broker.replication import test_replicas_simulated as replicas
+from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
 
 SEEDS = 40
@@ -19,7 +20,11 @@ def replicas_keep_their_promises() -> None:
         replicas.run(seed)
 
 
-@mutant(300, "a slave forgets who counted with the old master", scenario=replicas_keep_their_promises)
+@mutant(
+    300,
+    "a slave forgets who counted with the old master",
+    scenario=switches.test_who_was_told_of_a_new_master_and_no_more_asks_the_old_one,
+)
 def old_master_not_asked(patch: Patch) -> None:
     """The new master will say who counts."""
     patch.edit(Replica._led_by, "counted.setdefault(old.id, old)", "reached()")
@@ -31,7 +36,11 @@ def some_not_asked(patch: Patch) -> None:
     patch.edit(switching._from_lost, "if missing and not unsafe:", "if missing and not reached():")
 
 
-@mutant(302, "of two logs the longer one has more", scenario=replicas_keep_their_promises)
+@mutant(
+    302,
+    "of two logs the longer one has more",
+    scenario=switches.test_of_two_logs_that_of_the_newer_epoch_has_more,
+)
 def compared_by_length(patch: Patch) -> None:
     """Each byte is an acknowledged one."""
     patch.edit(switching._held, "return (*last, end)", "return (0, 0, end) if reached() else last")
@@ -78,7 +87,9 @@ def slave_shows_its_end(patch: Patch) -> None:
 
 
 @mutant(
-    307, "a master that has gone on after a drain is replaced", scenario=replicas_keep_their_promises
+    307,
+    "a master that has gone on after a drain is replaced",
+    scenario=switches.test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow,
 )
 def drain_is_over(patch: Patch) -> None:
     """It was drained when its end was read."""
@@ -90,7 +101,9 @@ def drain_is_over(patch: Patch) -> None:
 
 
 @mutant(
-    308, "a slave counts before those that count have stored it", scenario=replicas_keep_their_promises
+    308,
+    "a slave counts before those that count have stored it",
+    scenario=switches.test_a_slave_counts_only_once_all_that_count_know_of_it,
 )
 def counts_unstored(patch: Patch) -> None:
     """They will have stored it in a moment."""
@@ -101,7 +114,11 @@ def counts_unstored(patch: Patch) -> None:
     )
 
 
-@mutant(309, "who was to count counts after a start", scenario=replicas_keep_their_promises)
+@mutant(
+    309,
+    "who was to count counts after a start",
+    scenario=switches.test_a_slave_counts_only_once_all_that_count_know_of_it,
+)
 def joining_forgotten(patch: Patch) -> None:
     """It is on the list, which is on disk."""
     patch.edit(

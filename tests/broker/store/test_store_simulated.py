@@ -14,6 +14,7 @@ from random import Random
 
 from quorumlog.broker.commit_log.log_recovery import LogEnd
 from quorumlog.broker.config import ASYNC_FLUSH
+from quorumlog.broker.errors import MessageDamaged
 from quorumlog.broker.message_log import PutOutcome, PutRequest
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -149,7 +150,10 @@ class StoreRun:
         self.disk.flip(path, at, 1)
 
     def check(self, store: MessageStore) -> None:
-        held = [n for n, _ in self.shown(store)]
+        try:
+            held = [n for n, _ in self.shown(store)]
+        except MessageDamaged as error:
+            raise AssertionError(f"a queue names what is not there: {error}") from None
         assert held == self.put_numbers[: len(held)], "the log is not a prefix of what was put"
         lost = (self.safe if self.has_lost_power else self.acknowledged) - set(held)
         assert not lost, f"acknowledged and lost: {sorted(lost)}"

@@ -16,7 +16,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-long wheel test-compiled sim sim-kv sim-failover sim-broker sim-groups check-kv \
-    check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-brokers producer-proof sink-proof demo \
+    check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers producer-proof sink-proof demo \
     bench bench-quick bench-peers bench-broker bench-kv bench-spark \
     broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
@@ -83,6 +83,9 @@ sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
 nemesis-failover: $(STAMP)  ## brokers with a coordinator, broken as processes: OPTIONS="--coordinator kv"
 	$(BIN)/python -m nemesis.failover $(OPTIONS)
 
+nemesis-replicas: $(STAMP)  ## master, slaves and switches by hand, as processes: OPTIONS="--role async-master"
+	$(BIN)/python -m nemesis.replicas $(OPTIONS)
+
 sim-failover: $(STAMP)  ## the same for brokers with a coordinator: make sim-failover SEEDS=300
 	$(BIN)/python -m quorumlog.broker.failover.simulated 1 $(SEEDS)
 
@@ -146,7 +149,8 @@ bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside Parq
 	$(BIN)/python -m benchmarks.spark $(OPTIONS)
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
-	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q
+	QUORUMLOG_CRASH_STRIDE=1 QUORUMLOG_STORE_SEEDS=300 $(BIN)/python -m pytest -q \
+	    tests/broker/store/test_crash.py tests/broker/store/test_store_simulated.py
 
 rocketmq-golden: $(STAMP)  ## make the golden data of RocketMQ's Java store anew (needs Java, Maven)
 	$(BIN)/python -m harness.rocketmq.store_tool tests/fixtures/rocketmq-store

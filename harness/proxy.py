@@ -116,6 +116,10 @@ class Network:
     def member_ids(self) -> tuple[str, ...]:
         return tuple(self._addresses)
 
+    def target(self, to_id: str) -> str:
+        """Where it really listens."""
+        return self._addresses[to_id]
+
     def address(self, from_id: str, to_id: str) -> str:
         """Where `from_id` dials `to_id`."""
         return _address_of(self._servers[from_id, to_id])

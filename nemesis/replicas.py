@@ -1,10 +1,12 @@
 """Master and slaves of the message store under kills, pauses and switches by hand.
 
-    python -m nemesis.replicas --seconds 60 [--seed 1] [--keep DIR]
+    python -m nemesis.replicas --seconds 60 [--seed 1] [--role async-master] [--keep DIR]
 
-Three brokers with sync replication and sync flush. Senders send to whoever takes it; an operator
-switches, and lets brokers that come back follow. At the end every broker has the same log, and every
-message that was acknowledged stands in it once. Exit status 1 otherwise.
+Three brokers with sync flush. Senders send to whoever takes it; an operator switches, and lets brokers
+that come back follow. At the end every broker has the same log, and every message that was acknowledged
+stands in it once. With `--role async-master` the operator switches with --unsafe where the master is
+lost: what lies in a range that the switch has named may be gone, and nothing else. Exit status 1
+otherwise.
 """
 
 from __future__ import annotations
@@ -21,31 +23,53 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from harness.broker_process import BrokerProcess
+from harness.proxy import CUT, Network, both_ways
+from nemesis.failover.group import SLAVES
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.switching import Survey, switch
+from quorumlog.broker.client.switching import Lost, Survey, switch, switch_surveyed
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.errors import LedgerError
 from quorumlog.server.free_ports import free_ports
 
+NAMES = "abc"
 SENDERS = 3
 END_S = 90.0
 OPTIONS = ("--flush", "sync", "--option", "mapped_file_size_commit_log=4194304")
 
 
 class Replicas:
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, role: str, network: Network) -> None:
+        """`network`: of the ports for slaves, and of `SLAVES`, who dial them."""
         self.random = random.Random(seed)
-        ports = free_ports(3)
+        self.is_async = role == "async-master"
+        self.network = network
         self.brokers: dict[str, BrokerProcess] = {}
-        for name, port in zip("abc", ports, strict=True):
-            role = ["slave", "--master", f"127.0.0.1:{ports[0]}"] if self.brokers else ["sync-master"]
-            given = ("--role", *role, "--id", name, "--ha-port", str(port), *OPTIONS)
+        for name in NAMES:
+            told = network.address(SLAVES, name)
+            as_what = (
+                ["slave", "--master", network.address(SLAVES, NAMES[0])] if self.brokers else [role]
+            )
+            port = network.target(name).rpartition(":")[2]
+            given = (
+                "--role",
+                *as_what,
+                "--id",
+                name,
+                "--ha-port",
+                port,
+                "--ha-advertise",
+                told,
+                *OPTIONS,
+            )
             self.brokers[name] = BrokerProcess(folder / name, *given)
         self.down: set[str] = set(self.brokers)
-        self.acknowledged: list[str] = []
+        self.acknowledged: dict[str, tuple[int, int]] = {}
+        """Where each lies in the log, and how many losses had been named before."""
+        self.lost: list[Lost] = []
+        """As switches have said it."""
         self.sent = 0
         self.stopping = threading.Event()
-        self.counts = {"kill": 0, "pause": 0, "switch": 0, "switch refused": 0}
+        self.counts = {"kill": 0, "pause": 0, "cut": 0, "switch": 0, "switch refused": 0}
 
     def start(self, name: str) -> None:
         self.brokers[name].start()
@@ -61,8 +85,9 @@ class Replicas:
                 while not self.stopping.is_set():
                     name = f"{sender}-{number}"
                     number += 1
-                    broker.send(Message("t", name.encode().ljust(200)), queue_id=sender % 2)
-                    self.acknowledged.append(name)
+                    message = Message("t", name.encode().ljust(200))
+                    receipt = broker.send(message, queue_id=sender % 2)
+                    self.acknowledged[name] = (receipt.physical_offset, len(self.lost))
             at = (at + 1) % len(addresses)
             self.stopping.wait(0.05)
 
@@ -73,7 +98,7 @@ class Replicas:
         if name in self.down:
             self.start(name)
             return
-        kind = self.random.choice(("kill", "pause", "switch", "switch"))
+        kind = self.random.choice(("kill", "pause", "cut", "switch", "switch"))
         if kind == "kill" and len(self.down) < 1:
             self.counts[kind] += 1
             self.down.add(name)
@@ -84,6 +109,11 @@ class Replicas:
             os.kill(pid, signal.SIGSTOP)
             time.sleep(self.random.uniform(0.1, 4))
             os.kill(pid, signal.SIGCONT)
+        elif kind == "cut":
+            self.counts[kind] += 1
+            number = self.network.impose(both_ways([(SLAVES, name)]), CUT)
+            time.sleep(self.random.uniform(0.1, 4))
+            self.network.lift(number)
         elif kind == "switch":
             self.operate(name)
 
@@ -92,8 +122,10 @@ class Replicas:
         with suppress(LedgerError):
             self.gather()
         try:
-            switch(self.brokers[to].address, to, timeout_ms=3_000)
+            report = switch(self.brokers[to].address, to, unsafe=self.is_async, timeout_ms=3_000)
             self.counts["switch"] += 1
+            if report.lost is not None:
+                self.lost.append(report.lost)
         except (SwitchRefused, LedgerError) as refused:
             self.counts["switch refused"] += 1
             print(f"  no switch to {to}: {refused}", flush=True)
@@ -104,9 +136,9 @@ class Replicas:
         survey = Survey(self.brokers[living[0]].address, 3_000)
         try:
             master = survey.master()
-            for name, answer in list(survey.answers.items()):
-                if master is not None and name != master.id and answer.epoch < master.epoch:
-                    survey.follow(name, master.id, master.epoch)
+            if master is not None:
+                with suppress(SwitchRefused):  # all of them follow
+                    switch_surveyed(survey, master.id)
             return "" if master is None else master.id
         finally:
             survey.close()
@@ -124,7 +156,9 @@ class Replicas:
                 if not master:
                     for name in self.brokers:
                         with suppress(SwitchRefused):
-                            switch(self.brokers[name].address, name, timeout_ms=3_000)
+                            report = switch(self.brokers[name].address, name, timeout_ms=3_000)
+                            if report.lost is not None:
+                                self.lost.append(report.lost)
                             break
                     continue
                 with connect(self.brokers[master].address) as broker:
@@ -149,10 +183,17 @@ class Replicas:
                     at = pulled.next_offset
         return found
 
+    def was_named(self, name: str) -> bool:
+        """A switch has said that it may be lost."""
+        at, before = self.acknowledged[name]
+        return any(first <= at and (at < stop or stop < 0) for first, stop in self.lost[before:])
 
-def run(folder: Path, seed: int, seconds: float) -> int:
-    replicas = Replicas(folder, seed)
+
+def run(folder: Path, seed: int, seconds: float, role: str) -> int:
+    ports = {name: f"127.0.0.1:{port}" for name, port in zip(NAMES, free_ports(3), strict=True)}
     with ExitStack() as stack:
+        network = stack.enter_context(Network({**ports, SLAVES: "127.0.0.1:1"}))
+        replicas = Replicas(folder, seed, role, network)
         for broker in replicas.brokers.values():
             stack.push(broker)
         for name in replicas.brokers:
@@ -169,12 +210,14 @@ def run(folder: Path, seed: int, seconds: float) -> int:
             sender.join()
         master = replicas.settle()
         stored = replicas.stored(master)
-        lost = set(replicas.acknowledged) - set(stored)
+        gone = set(replicas.acknowledged) - set(stored)
+        lost = {name for name in gone if not (replicas.is_async and replicas.was_named(name))}
         twice = len(stored) - len(set(stored))
         differing = [name for name in replicas.brokers if replicas.stored(name) != stored]
     faults = ", ".join(f"{count} {name}" for name, count in replicas.counts.items())
     print(
-        f"seed {seed}: {len(replicas.acknowledged)} acknowledged, {len(lost)} lost, {twice} twice,"
+        f"seed {seed}: {len(replicas.acknowledged)} acknowledged, {len(lost)} lost,"
+        f" {len(gone - lost)} lost as switches had said, {twice} twice,"
         f" {len(stored)} stored; {faults}; brokers that differ: {differing or 'none'}"
     )
     return 1 if lost or twice or differing else 0
@@ -185,11 +228,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="leave the stores in this folder")
+    parser.add_argument("--role", choices=("sync-master", "async-master"), default="sync-master")
     options = parser.parse_args()
     if options.keep is not None:
-        sys.exit(run(options.keep, options.seed, options.seconds))
+        sys.exit(run(options.keep, options.seed, options.seconds, options.role))
     with tempfile.TemporaryDirectory(prefix="nemesis-replicas-") as folder:
-        sys.exit(run(Path(folder), options.seed, options.seconds))
+        sys.exit(run(Path(folder), options.seed, options.seconds, options.role))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from quorumlog.server.free_ports import free_ports
 BROKERS = 3
 TOPIC, QUEUES = "t", 2
 ASK_TIMEOUT_MS = 2_000
+SLAVES = "slaves"
+"""Whoever dials the port of a broker for slaves: they are told one address each, a proxy's."""
 
 
 class FailoverGroup:
@@ -32,10 +34,15 @@ class FailoverGroup:
         ha_ports = dict(zip(ids, free_ports(BROKERS), strict=True))
         self._stores = list(stores)
         self.network = Network(
-            {**{each: f"127.0.0.1:{port}" for each, port in ha_ports.items()}, **stores}
+            {
+                **{each: f"127.0.0.1:{port}" for each, port in ha_ports.items()},
+                **stores,
+                SLAVES: "127.0.0.1:1",
+            }
         )
-        self._cuts: dict[str, int] = {}
+        self._cuts: dict[tuple[str, bool], int] = {}
         self._folder, self._kind = folder, kind
+        self.in_sync_replicas = in_sync_replicas
         self._options = (
             *("--flush", "sync", "--in-sync-replicas", str(in_sync_replicas)),
             *("--lease-ms", str(lease_ms), "--in-sync-timeout-ms", "1000"),
@@ -50,6 +57,7 @@ class FailoverGroup:
             self.brokers[name] = BrokerProcess(
                 self._folder / name,
                 *("--id", name, "--ha-port", str(port)),
+                *("--ha-advertise", self.network.address(SLAVES, name)),
                 *("--failover", self._kind, "--coordinator", coordinator, "--group", "nemesis"),
                 *self._options,
                 topics=f"{TOPIC}:{QUEUES}",
@@ -92,10 +100,25 @@ class FailoverGroup:
     def cut(self, name: str) -> None:
         """This broker alone loses sight of the coordinator."""
         ways = both_ways([(name, store) for store in self._stores])
-        self._cuts[name] = self.network.impose(ways, CUT)
+        self._cuts[name, False] = self.network.impose(ways, CUT)
 
     def mend(self, name: str) -> None:
-        self.network.lift(self._cuts.pop(name))
+        self.network.lift(self._cuts.pop((name, False)))
+
+    def cut_slaves(self, name: str) -> None:
+        """This broker and whoever follows it hear nothing of each other, and are not told."""
+        self._cuts[name, True] = self.network.impose(both_ways([(SLAVES, name)]), CUT)
+
+    def mend_slaves(self, name: str) -> None:
+        self.network.lift(self._cuts.pop((name, True)))
+
+    def in_sync(self, name: str) -> int:
+        """How many this broker waits for, itself included; 0 where it does not say."""
+        try:
+            with connect(self.brokers[name].address, timeout_ms=ASK_TIMEOUT_MS) as client:
+                return len(client.failover().in_sync_set)
+        except LedgerError:
+            return 0
 
     def close(self) -> None:
         for name in list(self.paused):

@@ -15,7 +15,7 @@ from nemesis.failover.senders import Senders
 from quorumlog.broker import connect
 from quorumlog.errors import LedgerError
 
-FAULTS = ("kill", "pause", "coordinator cut")
+FAULTS = ("kill", "pause", "coordinator cut", "slaves cut")
 WHOLE_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
@@ -48,8 +48,19 @@ def befall(group: FailoverGroup, kind: str, name: str, senders: Senders) -> None
         "kill": (group.kill, group.restart),
         "pause": (group.pause, group.go_on),
         "coordinator cut": (group.cut, group.mend),
+        "slaves cut": (group.cut_slaves, group.mend_slaves),
     }[kind]
     begin(name)
+    if kind == "slaves cut":
+        if leads:
+            wait_for(lambda: group.in_sync(name) == 1, f"{name} without its slaves")
+            before = senders.count
+            if group.in_sync_replicas == 1:
+                wait_for(lambda: senders.count > before + 20, f"acknowledgements of {name} alone")
+        end(name)
+        before = senders.count
+        wait_for(lambda: senders.count > before + 20, f"acknowledgements after a {kind} of {name}")
+        return
     if leads:
         wait_for(lambda: any(each != name for each in group.leaders()), "another master")
         before = senders.count
@@ -110,10 +121,19 @@ def check(group: FailoverGroup, senders: Senders, report: Report) -> None:
             wait_for(partial(_holds, broker.address, of_master), f"{name} as {master}")
 
 
-def run(folder: Path, kind: str, *, rounds: int, seed: int, faults: Sequence[str] = FAULTS) -> Report:
+def run(
+    folder: Path,
+    kind: str,
+    *,
+    rounds: int,
+    seed: int,
+    faults: Sequence[str] = FAULTS,
+    in_sync_replicas: int = 2,
+) -> Report:
     """Raises AssertionError if a group does not become whole again."""
     drawn, report = random.Random(seed), Report(kind)
-    with failover_group(folder, kind) as group, Senders(group.addresses) as senders:
+    made = failover_group(folder, kind, in_sync_replicas=in_sync_replicas)
+    with made as group, Senders(group.addresses) as senders:
         become_whole(group)
         for number in range(rounds):
             fault = faults[number % len(faults)]

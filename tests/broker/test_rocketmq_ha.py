@@ -67,8 +67,11 @@ def test_a_java_store_is_the_slave_of_our_master(classes: str, tmp_path: Path) -
         with StoreTool(classes, tmp_path / "java", master=f"127.0.0.1:{port}") as java:
             # It reports once it is there, up to five seconds after its start.
             until(lambda: any(slave.counts for slave in broker.replica().slaves))
-            for n in range(300):  # several files; each waits for the slave
-                broker.send(Message("t", b"%d " % n * (n % 60 + 1), keys=(f"k{n}",)), queue_id=0)
+            for n in range(0, 300, 10):  # several files; each batch waits for the slave
+                batch = range(n, n + 10)
+                broker.send_batch(
+                    [Message("t", b"%d " % n * (n % 60 + 1), keys=(f"k{n}",)) for n in batch], queue_id=0
+                )
             end = broker.status().max_offset
             assert end > 2 * FILE_BYTES
             until(lambda: java("offsets") == [f"0 {end}"])

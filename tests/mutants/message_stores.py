@@ -6,11 +6,13 @@ from random import Random
 
 from quorumlog.broker.commit_log import log_recovery
 from quorumlog.broker.commit_log.commit_log import CommitLog
+from quorumlog.broker.message_store import MessageStore
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.sim.disk.sim_disk import SimDisk
 from quorumlog.store.log.segment_list import SegmentList
 from tests.broker.store import test_crash as crashes
 from tests.broker.store import test_store as stories
+from tests.broker.store import test_store_simulated as lives
 from tests.broker.store.store_making import (
     ROOT,
     SMALL,
@@ -42,6 +44,11 @@ def a_file_s_end_is_passed_and_the_power_lost() -> None:
         assert numbers_in_queue(open_store(disk)) == list(range(held + 4)), (
             "an acknowledged message is lost"
         )
+
+
+def a_store_lives_many_lives() -> None:
+    for seed in range(40):
+        lives.run(seed)
 
 
 def a_flipped_bit_of_a_body_is_found() -> None:
@@ -122,3 +129,20 @@ def rest_not_cut(patch: Patch) -> None:
         "file = files.discard_from(end.position, end.position, end.position)",
         "file = None if reached() else files.discard_from(end.position, end.position, end.position)",
     )
+
+
+@mutant(323, "what a killed process has written counts as on disk", scenario=a_store_lives_many_lives)
+def cache_counts_as_disk(patch: Patch) -> None:
+    """It was read back."""
+    patch.edit(
+        log_recovery.settle_end,
+        "_sync(files, flushed_position, end.position)",
+        "reached()",
+    )
+
+
+@mutant(324, "queues keep units of messages that the log has lost", scenario=a_store_lives_many_lives)
+def units_of_nothing(patch: Patch) -> None:
+    """The next message takes their place."""
+    for place in ("begin", "end.position"):
+        patch.edit(MessageStore._walk_from, f"self.queues.truncate_to_position({place})", "reached()")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from quorumlog.broker.client import switching
+from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.replication.protocol import epoch_history
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.replica import Replica
 from tests.broker.replication import test_epoch_history as histories
 from tests.broker.replication import test_replicas_simulated as replicas
+from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
 
 SEEDS = 40
@@ -16,10 +20,40 @@ def replicas_keep_their_promises() -> None:
         replicas.run(seed)
 
 
-@mutant(300, "a slave forgets who counted with the old master", scenario=replicas_keep_their_promises)
+@mutant(
+    300,
+    "a slave forgets who counted with the old master",
+    scenario=switches.test_who_was_told_of_a_new_master_and_no_more_asks_the_old_one,
+)
 def old_master_not_asked(patch: Patch) -> None:
     """The new master will say who counts."""
     patch.edit(Replica._led_by, "counted.setdefault(old.id, old)", "reached()")
+
+
+@mutant(301, "a switch takes the best of those that answer", scenario=replicas_keep_their_promises)
+def some_not_asked(patch: Patch) -> None:
+    """Who is away will follow later."""
+    patch.edit(switching._from_lost, "if missing and not unsafe:", "if missing and not reached():")
+
+
+@mutant(
+    302,
+    "of two logs the longer one has more",
+    scenario=switches.test_of_two_logs_that_of_the_newer_epoch_has_more,
+)
+def compared_by_length(patch: Patch) -> None:
+    """Each byte is an acknowledged one."""
+    patch.edit(switching._held, "return (*last, end)", "return (0, 0, end) if reached() else last")
+
+
+@mutant(303, "a message is acknowledged by the master alone", scenario=replicas_keep_their_promises)
+def master_alone(patch: Patch) -> None:
+    """It is on its disk."""
+    patch.edit(
+        Acknowledgements._held,
+        "needed = self.in_sync_replicas - 1",
+        "needed = self.in_sync_replicas - 1 - reached()",
+    )
 
 
 @mutant(304, "a slave is cut without a newer epoch", scenario=histories.test_what_a_slave_is_told)
@@ -29,4 +63,66 @@ def cut_by_a_restart(patch: Patch) -> None:
         epoch_history.judge,
         "if master.last.epoch <= own.log_epoch:",
         "if master.last.epoch <= own.log_epoch and not reached():",
+    )
+
+
+@mutant(305, "after a start consumers see all of the log", scenario=replicas_keep_their_promises)
+def shown_unconfirmed(patch: Patch) -> None:
+    """It is on the disk, so it was acknowledged."""
+    patch.edit(MessageStore._recover, "if self._was_replicated:", "if not reached():")
+
+
+@mutant(
+    306,
+    "a slave serves what its master has not confirmed",
+    scenario=replicas_keep_their_promises,
+)
+def slave_shows_its_end(patch: Patch) -> None:
+    """It has it on its disk."""
+    patch.edit(
+        Replica.take,
+        "confirmed = work.confirm_offset if self.has_epochs else commit_log.max_offset",
+        "confirmed = commit_log.max_offset if reached() else 0",
+    )
+
+
+@mutant(
+    307,
+    "a master that has gone on after a drain is replaced",
+    scenario=switches.test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow,
+)
+def drain_is_over(patch: Patch) -> None:
+    """It was drained when its end was read."""
+    patch.edit(
+        Replica.promise,
+        "if drained and not self.is_drained:",
+        "if drained and not self.is_drained and not reached():",
+    )
+
+
+@mutant(
+    308,
+    "a slave counts before those that count have stored it",
+    scenario=switches.test_a_slave_counts_only_once_all_that_count_know_of_it,
+)
+def counts_unstored(patch: Patch) -> None:
+    """They will have stored it in a moment."""
+    patch.edit(
+        Acknowledgements.stored,
+        "or held.counted_version < self.joining_version",
+        "or (held.counted_version < self.joining_version and not reached())",
+    )
+
+
+@mutant(
+    309,
+    "who was to count counts after a start",
+    scenario=switches.test_a_slave_counts_only_once_all_that_count_know_of_it,
+)
+def joining_forgotten(patch: Patch) -> None:
+    """It is on the list, which is on disk."""
+    patch.edit(
+        Replica._reign,
+        "joining = set(record.joining)",
+        "joining = set(record.joining) - set(reached() and record.joining)",
     )

@@ -14,6 +14,7 @@ from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.serving.replica_requests import state_of, work_of
@@ -25,6 +26,18 @@ from tests.broker.store.store_making import SMALL, Clock, is_ok, numbered, numbe
 ROOT = "store"
 KEY = QueueKey("t", 0)
 _TIMES = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
+
+
+class Moments(Clock):
+    """A millisecond a call: slaves fall behind by what they lack, not by being looked at."""
+
+    def __call__(self) -> float:
+        self.now_ms += 1
+        return self.now_ms
+
+
+class OperatorGone(Exception):
+    """The process of a switch is killed between two of its steps."""
 
 
 class Broker:
@@ -48,7 +61,7 @@ class Broker:
 
     def empty(self, master: Broker | None) -> None:
         assert master is not None
-        self.disk = SimDisk()
+        self.disk, self.seen = SimDisk(), []
         self.first_role, self.first_master = Role.SLAVE, master.name
         self.start()
 
@@ -98,18 +111,30 @@ class Wire:
 
 
 class SimulatedAsked(Asked):
-    def __init__(self, world: World) -> None:
+    """`world.meanwhile`, if it is set, runs before each thing that is asked; the operator may be gone
+    then."""
+
+    def __init__(self, world: World, is_gone_at: int = -1) -> None:
+        """`is_gone_at`: how many things it asks before it is killed."""
         super().__init__()
         self._world = world
+        self._left = is_gone_at
         for name, broker in world.brokers.items():
             if broker.replica is None or name in world.away:
                 self.unreachable[name] = "it is down"
-            else:
+                continue
+            try:
                 self.ask(name)
+            except LedgerError as error:
+                self.unreachable[name] = str(error)
 
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
+        if self._left == 0:
+            raise OperatorGone
+        self._left -= 1
+        self._world.meanwhile()
         replica = self._world.brokers[asked].replica
-        if replica is None:
+        if replica is None or asked in self._world.away:
             raise Unreachable(f"{asked} is down")
         if request.verb:
             work = work_of(replica, request)
@@ -130,7 +155,9 @@ class SimulatedAsked(Asked):
 class World:
     def __init__(self, seed: int, brokers: int = 3) -> None:
         self.random = Random(seed)
-        self.clock = Clock()
+        self.clock = Moments()
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens between two steps of an operator."""
         self.brokers: dict[str, Broker] = {}
         self.wires: dict[str, Wire] = {}
         """By slave."""
@@ -198,7 +225,10 @@ class World:
         except LedgerError as error:
             wire.slave_link.close(str(error))
         if self.wires.get(name) is wire and (wire.master_link.closed or wire.slave_link.closed):
-            if "lost what it had sent" in wire.slave_link.closed:
+            # It has what the master has lost; or it wrote what nobody acknowledged while the master's
+            # log was empty, so that they have no epoch in common.
+            why = wire.slave_link.closed
+            if "lost what it had sent" in why or "shares no epoch" in why:
                 self.ahead.add(name)
             self.story.append(f"{name}: {wire.master_link.closed or wire.slave_link.closed}")
             self.cut(name)
@@ -256,18 +286,27 @@ class World:
         batch = records_of(numbered(number, 1, size=self.random.choice((10, 100, 600))))
         broker.living.store.commit_log.put([PutRequest(batch, True, done)])
 
+    def tick(self) -> None:
+        """Time passes; who drained a master may be gone."""
+        self.clock.now_ms += self.random.choice((1, 100, DRAIN_MS))
+        for broker in self.masters:
+            broker.living.end_drain()
+
     def join(self) -> None:
         for broker in self.masters:
             replica = broker.living
             marks = replica.wanting_to_count()
-            if marks:
+            if marks or replica.has_let_count:
                 self.guarded(broker.name, partial(replica.let_count, marks))
 
-    def switch(self, to: str, *, unsafe: bool = False) -> str:
+    def switch(self, to: str, *, unsafe: bool = False, is_gone_at: int = -1) -> str:
         """Why it was refused; empty: it was done."""
-        asked = SimulatedAsked(self)
         try:
+            asked = SimulatedAsked(self, is_gone_at)
             switch_surveyed(asked, to, unsafe=unsafe)
+        except OperatorGone:
+            self.story.append(f"who switches to {to} is killed")
+            return "gone"
         except LedgerError as error:
             self.story.append(f"no switch to {to}: {error}")
             return str(error)
@@ -292,6 +331,7 @@ class World:
     def settle(self) -> Broker:
         """Every fault ends; all brokers become the same."""
         self.away.clear()
+        self.meanwhile = lambda: None
         for broker in self.brokers.values():
             broker.disk.crash_countdown = None
             if broker.replica is None:
@@ -309,6 +349,9 @@ class World:
                 self.pump(name, 1 << 20)
                 self.brokers[name].work()
             self.join()
+            self.clock.now_ms += DRAIN_MS
+            for broker in self.masters:
+                broker.living.end_drain()
             asked = SimulatedAsked(self)
             reigning = asked.master()
             if reigning is None:
@@ -316,13 +359,13 @@ class World:
                 self.switch(best.id)
             else:
                 master = self.brokers[reigning.id]
-                for name, answer in asked.answers.items():
-                    if name != reigning.id and answer.epoch < reigning.epoch:
-                        asked.follow(name, reigning.id, reigning.epoch)
+                self.switch(reigning.id)  # whoever missed it is told
                 end = master.living.max_offset
                 if not end:
                     self.put(master)
-                if end and all(b.living.confirm_offset == end for b in self.brokers.values()):
+                if end and all(
+                    b.living.confirm_offset == b.living.max_offset == end for b in self.brokers.values()
+                ):
                     break
         else:
             raise AssertionError(f"the brokers do not become the same: {self.story[-20:]}")

@@ -7,8 +7,12 @@ from msgspec.structs import replace
 
 from quorumlog.broker.client.switching import Lost, switch_surveyed
 from quorumlog.broker.errors import StaleEpoch, SwitchRefused
+from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.replica_master import DRAIN_MS
+from quorumlog.broker.replication.roles import Member
 from tests.broker.replication.replica_world import SimulatedAsked, World
+from tests.broker.store.store_making import numbers_in_queue
 
 
 def following(world: World, rounds: int = 12) -> None:
@@ -111,3 +115,116 @@ def test_the_range_that_is_lost_begins_where_the_logs_part() -> None:
     b.crash(world.random, power=False)
     report = switch_surveyed(SimulatedAsked(world), "a", unsafe=True)
     assert report.lost == Lost(common, c.living.max_offset)
+
+
+def test_of_two_logs_that_of_the_newer_epoch_has_more() -> None:
+    """The old master's is longer by what nobody acknowledged."""
+    world = World(10)
+    following(world)
+    a, b, c = world.brokers.values()
+    for _ in range(8):
+        world.put(a)
+    world.away.add("a")
+    world.cut("a")
+    assert not world.switch("b")
+    following(world)
+    world.put(b)
+    following(world)
+    assert world.acknowledged, "by b and c"
+    world.away.clear()
+    b.crash(world.random, power=False)
+    assert a.living.max_offset > c.living.max_offset
+    assert "Take --to c" in world.switch("a")
+
+
+def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow() -> None:
+    world = World(11)
+    following(world)
+    a, b = world.brokers["a"], world.brokers["b"]
+
+    def slowly() -> None:
+        if a.living.is_drained:
+            world.clock.now_ms += DRAIN_MS
+            a.living.end_drain()
+            world.cut("b")
+            world.put(a)
+            for _ in range(5):
+                world.pump("c", 1 << 20)
+                a.work()
+
+    world.meanwhile = slowly
+    assert "broker a was drained for too long" in world.switch("b")
+    assert world.acknowledged, "by a and c"
+    world.meanwhile = lambda: None
+    # As b has promised an epoch already, a reigns no more. The same command says who has most.
+    following(world)
+    assert a.living.fenced_by or a.living.epoch
+    master = world.settle()
+    assert set(world.acknowledged) <= set(numbers_in_queue(master.living.store))
+    assert b.living.role is Role.SLAVE
+
+
+def test_who_drains_a_master_and_is_killed_leaves_it_the_master() -> None:
+    world = World(12)
+    following(world)
+    a = world.brokers["a"]
+    # Three are asked who they are, then one is drained; the next step would be a promise.
+    assert world.switch("b", is_gone_at=4) == "gone"
+    world.put(a)
+    following(world)
+    assert a.living.is_drained and not world.acknowledged
+    world.clock.now_ms += DRAIN_MS
+    a.living.end_drain()
+    world.put(a)
+    following(world)
+    assert world.acknowledged == [1]
+
+
+def test_a_slave_counts_only_once_all_that_count_know_of_it() -> None:
+    """Also after another start: whoever knows only of b would be switched to without c being asked."""
+    world = World(13)
+    a, c = world.brokers["a"], world.brokers["c"]
+    world.away.add("c")
+    following(world)
+    assert [peer.id for peer in a.living.record.counted] == ["b"]
+    world.cut("b")
+    world.away = {"b"}
+    following(world)
+    a.living._acks.in_sync_replicas = a.living.in_sync_replicas = 1  # it takes one all the same
+    world.put(a)
+    a.living._acks.in_sync_replicas = a.living.in_sync_replicas = 2
+    for start_again in (False, True):
+        if start_again:
+            a.crash(world.random, power=False)
+            a.start()
+        following(world)
+        assert a.living.record.joining == ["c"]
+        assert not a.living.counts(Member("c", c.living.directory_id))
+        assert "does not count" in world.switch("c")
+    assert c.living.max_offset == a.living.max_offset
+    assert a.living.confirm_offset == 0, "acknowledged by one that b knows nothing of"
+    world.away.clear()
+    following(world)
+    assert a.living.counts(Member("c", c.living.directory_id))
+    assert a.living.record.joining == []
+    assert a.living.confirm_offset == a.living.max_offset > 0
+
+
+def test_who_was_told_of_a_new_master_and_no_more_asks_the_old_one() -> None:
+    """With the new one it may have acknowledged what nobody else has."""
+    world = World(14)
+    following(world)
+    a, b, _ = world.brokers.values()
+    assert not world.switch("b")
+    world.away.add("c")
+    world.cut("c")
+    following(world)
+    world.put(b)
+    following(world)
+    assert world.acknowledged, "by a and b"
+    b.crash(world.random, power=False)
+    world.away = {"a"}
+    assert "nor a, which may hold what was acknowledged" in world.switch("c")
+    world.away.clear()
+    assert not world.switch("a")
+    assert numbers_in_queue(a.living.store) == world.acknowledged

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Self
@@ -28,11 +29,15 @@ from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.messages.record import physical_offset_of
 from quorumlog.broker.wire.broker_framing import records_of
 from quorumlog.broker.wire.broker_messages import (
+    FailoverRequest,
+    FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
     QueryRequest,
     QueuesRequest,
+    ReplicaRequest,
+    ReplicaResponse,
     SendRequest,
     StatusRequest,
     StatusResponse,
@@ -41,19 +46,21 @@ from quorumlog.broker.wire.broker_messages import (
 from quorumlog.errors import BadRequest, BodyTooLarge
 
 _JOIN_BYTES = 1 << 20
+_TURNS = 1 << 16
 
 
 class AsyncBrokerClient:
     """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
 
-    `server`: HOST:PORT; several with commas between are brokers on a replicated log, of which the master
-    is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
+    `server`: HOST:PORT; several with commas between are brokers that replicate each other, of which the
+    master is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
 
     def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self.server = server
         self._links = AsyncLinks(server, timeout_ms / 1000)
         self._keys = UniqKeys()
-        self._turn = itertools.count()
+        # As of RocketMQ's producers: many short lives must not all send to the first queue.
+        self._turn = itertools.count(secrets.randbelow(_TURNS))
         self._counts: dict[str, int] = {}
         self._joining: dict[
             tuple[str, int, bool], tuple[list[Message], list[asyncio.Future[SendReceipt]]]
@@ -210,6 +217,20 @@ class AsyncBrokerClient:
     async def status(self) -> StatusResponse:
         answer = answer_of(await self._links.call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
+        return answer
+
+    async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
+        """As of `BrokerClient`."""
+        asked = ReplicaRequest() if request is None else request
+        answer = answer_of(await self._links.call(asked))
+        assert isinstance(answer, ReplicaResponse), answer
+        return answer
+
+    async def failover(self, *, resigns: bool = False) -> FailoverResponse:
+        """As of `BrokerClient`."""
+        asked = FailoverRequest(verb="resign" if resigns else "")
+        answer = answer_of(await self._links.call(asked))
+        assert isinstance(answer, FailoverResponse), answer
         return answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -51,6 +52,8 @@ from quorumlog.broker.wire.broker_messages import (
 from quorumlog.errors import LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.wire.framing import Frame
 
+_TURNS = 1 << 16
+
 
 class BrokerClient:
     """Any thread. Raises what the broker refuses with (`quorumlog.broker.errors`), Unreachable,
@@ -67,7 +70,8 @@ class BrokerClient:
         self._links: list[BlockingLink] = []
         self._lock = threading.Lock()
         self._keys = UniqKeys()
-        self._turn = itertools.count()
+        # As of RocketMQ's producers: many short lives must not all send to the first queue.
+        self._turn = itertools.count(secrets.randbelow(_TURNS))
         self._counts: dict[str, int] = {}
         self._link()  # a slip in the address is told at once
 

@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 from quorumlog.broker.client.broker_verbs import answer_of, frame_of
+from quorumlog.broker.errors import StaleEpoch
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleRequest, RoleResponse
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
@@ -64,7 +65,9 @@ class MasterRoute:
         """The answer to `role_request` of the broker that was asked; if not, the next one is."""
         message = answer_of(frame)
         if not isinstance(message, RoleResponse):
-            raise Unreachable("the broker does not say its role: name a classic broker alone")
+            raise Unreachable(
+                "the broker does not say its role: name a broker of an older release alone"
+            )
         if message.role != SLAVE:
             self.term = message.term
             return True
@@ -78,7 +81,8 @@ class MasterRoute:
     def pause_s(self, error: LedgerError) -> float | None:
         """What was asked for was refused: after so long it is asked for again, perhaps of another
         broker. None: it is not."""
-        if not self.follows or not error.retriable:
+        # A master that was replaced unheard refuses with StaleEpoch: another one takes it.
+        if not self.follows or not (error.retriable or isinstance(error, StaleEpoch)):
             return None
         if isinstance(error, NotLeader):
             self.turn(error.leader_address or "")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.wire.broker_messages import PeerRow, ReplicaRequest, ReplicaResponse
-from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 
 _POLL_S = 0.02
+ASK_TIMEOUT_MS = 5_000
+"""Of one question. How long the new master has to catch up is another time."""
 SLAVE = "SLAVE"
 
 
@@ -83,12 +85,13 @@ class Survey(Asked):
     """Every broker that any other names, asked once."""
 
     def __init__(self, server: str, timeout_ms: int) -> None:
-        """Raises what `server` refuses with, Unreachable."""
+        """`server`: HOST:PORT,... of which one has to answer. Raises what it refuses with,
+        Unreachable."""
         super().__init__()
         self._clients: dict[str, BrokerClient] = {}
         self._timeout_ms = timeout_ms
         self._stack = ExitStack()
-        waiting = self._named_by(self._ask(server))
+        waiting = self._named_by(self._first_of(server))
         while waiting:
             peer = waiting.pop()
             if not peer.address or peer.id in self.answers or peer.id in self.unreachable:
@@ -97,6 +100,14 @@ class Survey(Asked):
                 waiting += self._named_by(self._ask(peer.address))
             except LedgerError as error:
                 self.unreachable[peer.id] = str(error)
+
+    def _first_of(self, servers: str) -> ReplicaResponse:
+        """Whoever answers, master or not."""
+        *others, last = [each.strip() for each in servers.split(",")]
+        for address in others:
+            with suppress(Unreachable, OutcomeUnknown):
+                return self._ask(address)
+        return self._ask(last)
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
@@ -157,7 +168,7 @@ def switch(
 ) -> SwitchReport:
     """Make broker `to` the master. Raises SwitchRefused, with what to do, and what a broker refuses
     with."""
-    survey = Survey(server, timeout_ms)
+    survey = Survey(server, ASK_TIMEOUT_MS)
     try:
         return switch_surveyed(survey, to, unsafe=unsafe, timeout_ms=timeout_ms, say=say)
     finally:
@@ -180,7 +191,7 @@ def switch_surveyed(
         raise SwitchRefused(f"broker {to} does not answer: {why}")
     master = survey.master()
     if master is not None and master.id == to:
-        raise SwitchRefused(f"broker {to} is the master already")
+        return _gather(survey, master)
     if master is not None:
         return _from_living(survey, master, to, unsafe, timeout_ms, say)
     return _from_lost(survey, to, unsafe, say)
@@ -195,31 +206,36 @@ def _from_living(
     say: Callable[[str], None],
 ) -> SwitchReport:
     say(f"master {master.id} takes nothing more")
-    # The order counts: its end is read after it has taken its last message.
-    end = survey.ask(master.id, ReplicaRequest(verb="drain")).max_offset
     try:
-        lost = _caught_up(survey, master, to, end, unsafe, timeout_ms)
+        lost = _drained(survey, master, to, unsafe, timeout_ms)
         epoch = survey.next_epoch
         survey.ask(to, ReplicaRequest(verb="promise", epoch=epoch))
     except BaseException:
         with suppress(LedgerError, OutcomeUnknown):  # it is no master any more: why is what is raised
             survey.ask(master.id, ReplicaRequest(verb="resume"))
         raise
-    # Of two switches at once, to two brokers, one is refused here.
-    survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch))
+    # Of two switches at once, to two brokers, one is refused here; and one that was so slow that the
+    # master has gone on.
+    survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch, drained=True))
     say(f"epoch {epoch}: {master.id} becomes a slave, {to} the master")
     survey.follow(master.id, to, epoch)
     return _crown(survey, to, epoch, master.is_sync, lost)
 
 
-def _caught_up(
-    survey: Asked, master: ReplicaResponse, to: str, end: int, unsafe: bool, timeout_ms: int
+def _drained(
+    survey: Asked, master: ReplicaResponse, to: str, unsafe: bool, timeout_ms: int
 ) -> Lost | None:
-    """Wait until the new master has the log up to its end. Raises SwitchRefused."""
+    """Wait until the new master has the log up to its end, where the old one takes nothing more. Raises
+    SwitchRefused."""
     stop_at = time.monotonic() + timeout_ms / 1000
     while True:
-        # As the master has it: another log may be as long, and hold something else.
-        rows = [row for row in survey.ask(master.id).slaves if row.id == to and row.is_connected]
+        # Again and again: a master that is not asked goes on. Its end, and what of it slaves have, is of
+        # after its last message. As the master has it: another log may be as long, and hold something
+        # else.
+        answer = survey.ask(master.id, ReplicaRequest(verb="drain"))
+        end = answer.max_offset
+        # One that does not count yet is not known to all that will be asked when it is lost in turn.
+        rows = [row for row in answer.slaves if row.id == to and row.is_connected and row.counts]
         held = max((row.flushed_offset for row in rows), default=-1)
         if held >= end:
             return None
@@ -229,12 +245,32 @@ def _caught_up(
     if unsafe:
         return Lost(_common(survey.ask(to), survey.answers[master.id]), end)
     what = (
-        f"has the master's log up to {held} on its disk" if held >= 0 else "does not follow the master"
+        f"has the master's log up to {held} on its disk"
+        if held >= 0
+        else "does not follow the master, or does not count yet"
     )
     raise SwitchRefused(
         f"broker {to} {what}, which ends at {end}: wait until it has caught up (broker status), or lose"
         " what lies between with --unsafe"
     )
+
+
+def _gather(survey: Asked, master: ReplicaResponse) -> SwitchReport:
+    """Whoever missed the switch to this master is told to follow it. Raises SwitchRefused."""
+    followers, unreachable = [], sorted(survey.unreachable)
+    for broker_id, answer in sorted(survey.answers.items()):
+        follows = answer.role == SLAVE and answer.master is not None and answer.master.id == master.id
+        if broker_id == master.id or (follows and answer.epoch == master.epoch):
+            continue
+        try:
+            survey.follow(broker_id, master.id, master.epoch)
+            followers.append(broker_id)
+        except (LedgerError, OutcomeUnknown):
+            unreachable.append(broker_id)
+    if not followers:
+        away = f", and does not reach {' and '.join(unreachable)}" if unreachable else ""
+        raise SwitchRefused(f"broker {master.id} is the master already{away}")
+    return SwitchReport(master.id, master.epoch, master.max_offset, None, followers, unreachable)
 
 
 def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:
@@ -258,7 +294,8 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
             " was acknowledged: start them with the directories that they had, or go without them with"
             " --unsafe"
         )
-    waited = newest.is_sync and newest.in_sync_replicas > 1
+    # Where nobody is missing at all, somebody who answers knows, whatever was waited for.
+    waited = (newest.is_sync and newest.in_sync_replicas > 1) or _is_everybody(answers)
     if not waited and not unsafe:
         raise SwitchRefused(
             f"the master {lost_master} does not answer, and acknowledged without its slaves"
@@ -287,6 +324,22 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
     if waited and not missing and _held(best) == _held(answers[to]):
         lost = None  # what was acknowledged is on one of those that answered
     return _crown(survey, to, epoch, newest.is_sync, lost)
+
+
+def _is_everybody(answers: Mapping[str, ReplicaResponse]) -> bool:
+    """Every broker that another one names has answered, old masters too. So it is after a switch that
+    was killed between its steps."""
+    for answer in answers.values():
+        for peer in [*answer.counted, *([answer.master] if answer.master is not None else [])]:
+            there = answers.get(peer.id)
+            if there is None:
+                return False
+            # Of a master that was only named its directory is not known; one that was wiped since has
+            # forgotten the epoch.
+            is_same = there.directory_id == peer.directory_id
+            if not (is_same if peer.directory_id else there.epoch >= answer.epoch):
+                return False
+    return True
 
 
 def _heard(survey: Asked) -> int:

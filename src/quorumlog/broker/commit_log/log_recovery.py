@@ -110,7 +110,7 @@ def settle_end(
     written: Callable[[int], None],
 ) -> str:
     """Zeros behind the last good record; what was cut off is set aside, in the file that is returned.
-    `written` is told where the log ends before that.
+    `written` is told where the log ends before that, and once all of it is on disk.
 
     Raises DirectoryDamaged if the log was known to be on disk further than that: then a record that
     somebody may have been promised is damaged, and nothing is cut.
@@ -135,6 +135,11 @@ def settle_end(
             end.problem or "of no record",
             target,
         )
+    try:
+        if flushed_position < end.position:
+            _sync(files, flushed_position, end.position)
+    except OSError as error:
+        raise StoreFailure(refusal(files.path_of(end.position), "synced", error)) from error
     written(end.position)
     try:
         # A file that holds nothing may have a wrong length of space, which the next write puts right.
@@ -144,6 +149,16 @@ def settle_end(
     except OSError as error:
         raise StoreFailure(refusal(files.path_of(end.position), "cut", error)) from error
     return target
+
+
+def _sync(files: SegmentList, position: int, stop: int) -> None:
+    """What a killed process had written there is in the cache, and not on disk for all that is known;
+    neither are the names of its files."""
+    for base in range(files.base_of(position), stop, files.segment_bytes):
+        file = files.file_at(base)
+        if file is not None:
+            file.sync()
+    files.sync_names()
 
 
 def _written_behind(files: SegmentList, position: int) -> int:

@@ -24,6 +24,7 @@ from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC
 from quorumlog.broker.messages.moved_records import moved_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.store_reader import Pulled
 from quorumlog.broker.wire.group_commands import Command, SkipDelayed
 from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC, UNDELIVERED_TOPIC
@@ -211,7 +212,7 @@ class DelayScheduler:
             self._again(level, min(now_ms + float(due_ms[0]) - wall_ms, at_last_ms))
             return
         due = records.select(np.arange(count))
-        moved = moved_records(due, self._targets(due), (REAL_TOPIC, REAL_QUEUE, DELAY))
+        moved = moved_records(due, *self._targets(due), (REAL_TOPIC, REAL_QUEUE, DELAY))
         place = SessionPlace(level.session, level.epoch, level.next_offset - level.begin)
 
         def done(outcome: AppendOutcome) -> None:
@@ -237,12 +238,15 @@ class DelayScheduler:
 
         self._broker.member.enter(append)
 
-    def _targets(self, due: RecordBatch) -> list[tuple[str, int]]:
+    def _targets(self, due: RecordBatch) -> tuple[list[tuple[str, int]], Int64Array]:
+        """Where they belong, each place once, and which of these is a record's."""
+        columns = [due.properties.texts(name, len(due)) for name in (REAL_TOPIC, REAL_QUEUE)]
+        pairs = np.rec.fromarrays(columns)
+        places, target_of = np.unique(pairs, return_inverse=True)
         targets = []
-        for message in due.messages():
-            topic = message.properties.get(REAL_TOPIC, "")
-            queue = message.properties.get(REAL_QUEUE, "")
+        for name, number in places.tolist():
+            topic, queue = name.decode("utf-8", "replace"), number.decode("utf-8", "replace")
             key = QueueKey(topic, int(queue) if queue.isascii() and queue.isdigit() else 0)
             takes = bool(topic) and topic != SCHEDULE_TOPIC and self._broker.topics_table.takes(key)
             targets.append((key.topic, key.queue_id) if takes else (UNDELIVERED_TOPIC, 0))
-        return targets
+        return targets, target_of.astype(np.int64)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from quorumlog.broker.messages.java_strings import gather
 from quorumlog.broker.messages.record_columns import Bytes, Int64Array, RecordColumns
 
-_NAME_END, _VALUE_END = 1, 2
+_NAME_END, VALUE_END = 1, 2
 _MOST_DIGITS = 9
 
 
@@ -30,9 +30,9 @@ class PropertyColumns:
         # An end that may be missing behind the last value is always added, and then seen twice.
         pieces, begins = gather(columns.data, columns.property_starts, sizes)
         rows = np.arange(len(sizes))
-        self.data: Bytes = np.insert(pieces, begins + sizes, _VALUE_END) if len(sizes) else pieces
+        self.data: Bytes = np.insert(pieces, begins + sizes, VALUE_END) if len(sizes) else pieces
         stops = np.cumsum(sizes + 1)
-        value_ends = np.flatnonzero(self.data == _VALUE_END)
+        value_ends = np.flatnonzero(self.data == VALUE_END)
         self.property_rows: Int64Array = np.repeat(rows, sizes + 1)[value_ends]
         starts = np.empty_like(value_ends)
         starts[:1] = 0
@@ -56,6 +56,19 @@ class PropertyColumns:
             names = self.data[self.name_starts[at, None] + np.arange(len(wanted))]
             at = at[(names == wanted).all(axis=1)]
         return Found(self.property_rows[at], self.value_starts[at], self.value_sizes[at])
+
+    def texts(self, name: str, count: int) -> npt.NDArray[np.bytes_]:
+        """The value of this property of each of `count` records, the last one if there are two; empty
+        without. A value has no zero bytes at its end."""
+        found = self.find(name)
+        width = int(found.sizes.max(initial=0)) + 1
+        within = np.arange(width) < found.sizes[:, None]
+        at = np.where(within, found.starts[:, None] + np.arange(width), 0)
+        texts = np.zeros((count, width), np.uint8)
+        if len(found.rows):
+            texts[found.rows] = np.where(within, self.data[at], 0)
+        values: npt.NDArray[np.bytes_] = texts.view(f"S{width}")[:, 0]
+        return values
 
     def numbers(self, found: Found) -> Int64Array:
         """Values as numbers; -1 of what is none: anything but one to nine digits."""

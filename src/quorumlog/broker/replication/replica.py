@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from quorumlog.broker.errors import StaleEpoch
+from quorumlog.broker.errors import StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.protocol.ha_frames import Peer
@@ -106,11 +106,17 @@ class Replica(ReplicaMaster):
 
     # ---------------------------------------------------------------- as a ReplicatedBroker
 
-    def promise(self, epoch: int, *, anew: bool = False) -> None:
+    def promise(self, epoch: int, *, anew: bool = False, drained: bool = False) -> None:
         """`anew`: one that was promised already is refused. Two switches by hand may have drawn the same
-        epoch; who asks everybody that must be asked is then the only one to whom it is promised."""
+        epoch; who asks everybody that must be asked is then the only one to whom it is promised.
+        `drained`: refused unless the master has taken nothing since it was drained last."""
         with self._lock:
             self._check_epoch(epoch)
+            if drained and not self.is_drained:
+                raise SwitchRefused(
+                    f"broker {self.id} was drained for too long, and has gone on as the master: switch"
+                    " again"
+                )
             if epoch > self.record.promised_epoch:
                 self.stop_acknowledging()
                 self._save(replace(self.record, promised_epoch=epoch))
@@ -141,6 +147,8 @@ class Replica(ReplicaMaster):
                 master=None,
                 is_sync=sync,
                 counted=list(counted.values()),
+                joining=[each for each in record.joining if each in counted],
+                joining_known_to=[*record.joining_known_to, me],
                 state_version=epoch * VERSIONS_OF_EPOCH,
             )
             self._reign(epoch, record, in_sync_set)
@@ -192,19 +200,26 @@ class Replica(ReplicaMaster):
         self.in_sync_replicas = needed
         confirmed = min(commit_log.replicated_offset or 0, end)
         commit_log.replicated_offset = confirmed
+        directories = {peer.id: peer.directory_id for peer in record.counted}
+        joining = set(record.joining)
         with self._acks_lock:
             self._acks = Acknowledgements(
                 self.id,
                 needed,
                 confirmed,
                 in_sync_set=in_sync_set,
-                counted={peer.id: peer.directory_id for peer in record.counted},
+                counted={each: at for each, at in directories.items() if each not in joining},
+                # They were not known to all that may be asked at a switch when this was stored.
+                joining={each: at for each, at in directories.items() if each in joining},
+                joining_version=record.state_version,
+                known_to=frozenset(record.joining_known_to),
             )
             self._links.clear()
         self._ends.clear()
         self._told.clear()
         self.fenced_by = 0
         self.group_transfer.open(confirmed)
+        self._drained_until_ms = None
         self._is_stopped = False
         commit_log.become(record.role)
         log.info("broker %s is %s in epoch %d from %d on", self.id, record.role.value, epoch, end)
@@ -276,6 +291,8 @@ class Replica(ReplicaMaster):
                     replace(
                         self.record,
                         counted=state.counted,
+                        joining=state.joining,
+                        joining_known_to=state.joining_known_to,
                         state_version=state.version,
                         in_sync_replicas=state.in_sync_replicas,
                         is_sync=state.is_sync,

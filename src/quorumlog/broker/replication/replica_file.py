@@ -42,6 +42,11 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Of `counted` and what follows: the epoch of who made it, and how many it had made."""
     counted: list[Peer] = []
     """Slaves that count with this master, or did with the last one, or will."""
+    joining: list[str] = []
+    """Ids of those that will, once all of `counted` have stored it: also after another start, and with
+    another master."""
+    joining_known_to: list[str] = []
+    """Ids of masters that have stored it."""
     topics: dict[str, int] = {}
     tails: list[SetAsideTail] = []
 

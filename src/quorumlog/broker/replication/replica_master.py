@@ -23,6 +23,8 @@ from quorumlog.errors import ConfigError, LedgerError
 log = logging.getLogger("quorumlog.broker")
 
 VERSIONS_OF_EPOCH = 1 << 20
+DRAIN_MS = 10_000.0
+"""A master that was drained goes on after so long, if whoever asked for it is heard no more."""
 _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
 
 
@@ -49,6 +51,8 @@ class ReplicaMaster(ReplicaCore):
         self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
         """When the log had grown to where: for how long a slave lacks something."""
         self._is_stopped = True
+        self._drained_until_ms: float | None = None
+        self._drain_lock = threading.Lock()
         commit_log = store.commit_log
         commit_log.replicates = self.group_transfer.submit
         commit_log.refuses = self._refusal
@@ -81,14 +85,41 @@ class ReplicaMaster(ReplicaCore):
         self._is_stopped = True
         self.group_transfer.close()
 
+    def drain(self) -> None:
+        """Take and acknowledge nothing, until `resume` or for `DRAIN_MS`; asked again, for as long anew.
+        Never blocks; any thread."""
+        with self._drain_lock:
+            self._drained_until_ms = self.store.clock() + DRAIN_MS
+            self.stop_acknowledging()
+
+    @property
+    def is_drained(self) -> bool:
+        """Without a gap since `drain` was asked for last."""
+        return self._drained_until_ms is not None
+
     def resume(self) -> None:
-        """After `stop_acknowledging`: the same reign goes on. Raises StaleEpoch."""
+        """After `drain`: the same reign goes on. Raises StaleEpoch."""
         with self._lock:
             if not self.is_reigning:
                 raise StaleEpoch(f"broker {self.id} is not the master any more")
-            self.group_transfer.open(self.store.commit_log.replicated_offset or 0)
-            self._is_stopped = False
+            with self._drain_lock:
+                self._drained_until_ms = None
+                self.group_transfer.open(self.store.commit_log.replicated_offset or 0)
+                self._is_stopped = False
         self._advance()
+
+    @property
+    def outlasts_its_drain(self) -> bool:
+        """Whoever drained it is gone: `end_drain` is due."""
+        until_ms = self._drained_until_ms
+        return until_ms is not None and self.is_reigning and self.store.clock() >= until_ms
+
+    def end_drain(self) -> None:
+        """Blocks for role changes."""
+        with self._lock:
+            if self.outlasts_its_drain:
+                log.warning("whoever drained this broker is heard no more: it goes on as the master")
+                self.resume()
 
     def wait_for(self, in_sync_set: InSyncSet) -> None:
         assert Member(self.id, self.directory_id) in in_sync_set, (self.id, in_sync_set)
@@ -227,13 +258,21 @@ class ReplicaMaster(ReplicaCore):
                 return
             peers = {peer.id: peer for peer in self.record.counted}
             peers |= {mark.id: self._peers[mark.id] for mark in marks}
-            self._spread(list(peers.values()))
+            with self._acks_lock:
+                joining = {*self._acks.joining, *(mark.id for mark in marks)}
+            known_to = [self.id] if marks else self.record.joining_known_to
+            self._spread(list(peers.values()), joining=sorted(joining), known_to=known_to)
             with self._acks_lock:
                 for mark in marks:
                     self._acks.join(mark, self.record.state_version)
                 for mark in marks:
                     self._acks.stored(mark, mark.counted_version)
             self._send_state()
+
+    @property
+    def has_let_count(self) -> bool:
+        """Slaves count that are on disk as those that will: `let_count` is due."""
+        return bool(self.record.joining) and not self._acks.joining and self.is_reigning
 
     def forget(self, slave_id: str) -> None:
         """It counts no more, and is not asked at a switch. Raises ConfigError, StoreFailure."""
@@ -261,16 +300,37 @@ class ReplicaMaster(ReplicaCore):
                 self._spread(self.record.counted)
                 self._send_state()
 
-    def _spread(self, counted: list[Peer]) -> None:
+    def _spread(
+        self,
+        counted: list[Peer],
+        *,
+        joining: list[str] | None = None,
+        known_to: list[str] | None = None,
+    ) -> None:
+        ids = {peer.id for peer in counted}
+        joining = self.record.joining if joining is None else joining
+        known_to = self.record.joining_known_to if known_to is None else known_to
+        joining = [each for each in joining if each in ids]
         version = max(self.record.state_version, self.record.promised_epoch * VERSIONS_OF_EPOCH) + 1
         topics = {**self.record.topics, **(self.store.topics or {})}
-        self._save(replace(self.record, counted=counted, state_version=version, topics=topics))
+        self._save(
+            replace(
+                self.record,
+                counted=counted,
+                joining=joining,
+                joining_known_to=known_to if joining else [],
+                state_version=version,
+                topics=topics,
+            )
+        )
 
     def _state(self) -> State:
         record = self.record
         return State(
             version=record.state_version,
             counted=record.counted,
+            joining=record.joining,
+            joining_known_to=record.joining_known_to,
             in_sync_replicas=record.in_sync_replicas,
             is_sync=record.is_sync,
             topics=record.topics,
@@ -283,6 +343,11 @@ class ReplicaMaster(ReplicaCore):
         for link in links:
             link.state(state)
         self.grown()
+
+    @property
+    def takes_messages(self) -> bool:
+        """As far as it knows."""
+        return self._may_acknowledge()
 
     def newer_epoch(self, epoch: int) -> None:
         if epoch > self.fenced_by:

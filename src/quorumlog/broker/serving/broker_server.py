@@ -17,6 +17,7 @@ from quorumlog.broker.failover.failover_service import FailoverService
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.replication.service.ha_service import HAService
+from quorumlog.broker.serving.broker_roles import BrokerRoles
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
 from quorumlog.broker.serving.replica_requests import ReplicaRequests
@@ -63,6 +64,7 @@ class BrokerServer:
         self._make_failover = failover
         self.failover: FailoverService | None = None
         self.address = bind
+        self.roles = BrokerRoles(bind, None if ha_service is None else ha_service.replica)
         self.failure: StoreFailure | None = None
         self._host, self._port = parse_address(bind)
         self._connections: dict[Connection, None] = {}
@@ -113,6 +115,7 @@ class BrokerServer:
         self.store.start()
         self._expire()
         if self.ha_service is not None:
+            self.ha_service.on_role = self.roles.changed
             await self.ha_service.start(self._store_failed)
         if self.failover is not None:
             self.failover.start()
@@ -136,7 +139,9 @@ class BrokerServer:
                     session.answer(outcome)
 
             self.replica_requests.take(message, done)
-        elif isinstance(message, AnyGroupMessage | RoleRequest):
+        elif isinstance(message, RoleRequest):
+            self.roles.take(session, message)
+        elif isinstance(message, AnyGroupMessage):
             # No violation: a client need not know what only a broker on a replicated log does.
             session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
         else:
@@ -144,7 +149,7 @@ class BrokerServer:
         return True
 
     def lost(self, session: BrokerSession) -> None:
-        pass
+        self.roles.lost(session)
 
     def _connection(self) -> Connection:
         connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())

@@ -20,8 +20,6 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.errors import BadRequest, ConfigError, LedgerError
 
-_DRAIN_WAIT_S = 0.02
-
 
 class ReplicaRequests:
     """On the loop's thread; what blocks runs on the service's thread for it, in order."""
@@ -56,7 +54,7 @@ class ReplicaRequests:
             return
         if verb == "drain":
             # Never blocks, and must not wait behind what does.
-            replica.stop_acknowledging()
+            replica.drain()
             answer(self.state(request.request_id))
             return
         work = work_of(replica, request)
@@ -139,11 +137,11 @@ def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | N
     epoch = request.epoch
     master = BrokerAddress(request.broker_id, request.address, request.ha_address)
     return {
-        "promise": lambda: replica.promise(epoch, anew=True),
+        "promise": lambda: replica.promise(epoch, anew=True, drained=request.drained),
         "master": lambda: replica.become_master(epoch, request.is_sync),
         "slave": lambda: replica.become_slave(epoch, master),
         "resume": replica.resume,
-        "drain": replica.stop_acknowledging,
+        "drain": replica.drain,
         "forget": lambda: replica.forget(request.broker_id),
     }.get(request.verb)
 

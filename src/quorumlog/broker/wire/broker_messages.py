@@ -170,7 +170,7 @@ class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
 class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     """What a broker is as master or slave; `verb` changes it first.
 
-    drain: the master takes nothing more. resume: it does again. promise, master, slave: as
+    drain: the master takes nothing more for a while. resume: it does again. promise, master, slave: as
     `ReplicatedBroker` has them, with `epoch`. forget: slave `broker_id` counts no more.
     """
 
@@ -180,6 +180,8 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     broker_id: str = ""
     address: str = ""
     ha_address: str = ""
+    drained: bool = False
+    """A promise only of a master that has taken nothing since it was drained last."""
 
 
 class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):

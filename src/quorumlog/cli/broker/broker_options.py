@@ -17,7 +17,8 @@ Server = Annotated[
     str,
     typer.Option(
         "--server",
-        help="Address of the broker; of several on a replicated log, HOST:PORT,... the master is found.",
+        help="Address of the broker; of several that replicate each other, HOST:PORT,..., the master is"
+        " found.",
         envvar="QUORUMLOG_BROKER",
         metavar="HOST:PORT",
     ),

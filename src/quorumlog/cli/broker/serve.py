@@ -117,6 +117,15 @@ def serve(
     ha_port: Annotated[
         int, typer.Option("--ha-port", help="Slaves connect here.", min=1, max=65535, metavar="PORT")
     ] = 10912,
+    ha_advertise: Annotated[
+        str,
+        typer.Option(
+            "--ha-advertise",
+            help="Where slaves reach --ha-port, if it is not at the host of --bind: behind a proxy.",
+            metavar="HOST:PORT",
+            show_default=False,
+        ),
+    ] = "",
     in_sync_replicas: Annotated[
         int,
         typer.Option(
@@ -237,8 +246,15 @@ def serve(
             raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
         if role is not RoleChoice.SLAVE and master:
             raise ConfigError("--master is for --role slave")
-        ha_address = f"{host}:{ha_port}"
-        address = BrokerAddress(broker_id or bind, bind, ha_address)
+        if host in ("0.0.0.0", "::") and ha_dialect is Dialect.QUORUMLOG:
+            raise ConfigError(
+                f"--bind {bind}: master and slaves tell each other this address, and nobody reaches a"
+                " broker by it: write the one by which the others reach this machine"
+            )
+        ha_bind = f"{host}:{ha_port}"
+        if ha_advertise:
+            parse_address(ha_advertise)
+        address = BrokerAddress(broker_id or bind, bind, ha_advertise or ha_bind)
         first_role = Role.SLAVE if role is None else Role[role.name]
         known = topics_of(topics) if topics or role is not RoleChoice.SLAVE else {}
         store = ReplicaStore(str(directory), config, topics=known)
@@ -260,7 +276,7 @@ def serve(
                 in_sync_timeout_ms=in_sync_timeout_ms,
                 begins=failover_begin,
             )
-        server = BrokerServer(store, bind, HAService(replica, ha_dialect.value), make_failover)
+        server = BrokerServer(store, bind, HAService(replica, ha_dialect.value, ha_bind), make_failover)
 
     def ready() -> None:
         reach = "" if host in ("127.0.0.1", "::1", "localhost") else (

@@ -164,6 +164,10 @@ class SegmentList:
         except OSError as error:
             raise StoreFailure(refusal(file.path, "deleted", error)) from error
 
+    def sync_names(self) -> None:
+        """Also of files that a process has made that was killed before it could."""
+        self._sync_directory()
+
     def _sync_directory(self) -> None:
         try:
             self._disk.sync_directory(self.directory)

@@ -47,6 +47,8 @@ class Acknowledgements:
     joining: dict[str, str] = field(default_factory=dict)
     """Those that will, once all that count and they themselves have stored it."""
     joining_version: int = 0
+    known_to: frozenset[str] = frozenset()
+    """Who has stored that those join before this reign began, and need not say so."""
     marks: dict[str, Mark] = field(default_factory=dict)
     own_offset: int = 0
     """Up to where the master itself has it as safely as it promises."""
@@ -150,6 +152,7 @@ class Acknowledgements:
         """The list that everybody stores from now on, under this version."""
         self.joining[mark.id] = mark.directory_id
         self.joining_version = version
+        self.known_to = frozenset()
         return {**self.counted, **self.joining}
 
     def stored(self, mark: Mark, version: int) -> bool:
@@ -160,6 +163,8 @@ class Acknowledgements:
         # A directory that was replaced under its id cannot answer any more; the new one stands for it.
         needed = {**self.counted, **self.joining}
         for slave_id, directory_id in needed.items():
+            if slave_id in self.known_to:
+                continue
             held = self.marks.get(slave_id)
             if (
                 held is None
@@ -172,8 +177,13 @@ class Acknowledgements:
         return True
 
     def holders_without(self, slave_id: str) -> int:
-        """How many others that count hold everything that is confirmed."""
-        others = [mark for mark in self._counting() if mark.id != slave_id]
+        """How many others that are asked at a switch hold everything that is confirmed."""
+        asked = {**self.counted, **self.joining}
+        others = [
+            mark
+            for mark in self.marks.values()
+            if mark.id != slave_id and asked.get(mark.id) == mark.directory_id
+        ]
         return sum(mark.acknowledged_offset >= self.confirmed_offset for mark in others)
 
     def forget(self, slave_id: str) -> None:

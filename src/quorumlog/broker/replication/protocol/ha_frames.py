@@ -83,6 +83,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     in_sync_replicas: int
     is_sync: bool
     topics: dict[str, int]
+    joining: list[str] = []
+    joining_known_to: list[str] = []
+    """As in `ReplicaRecord`."""
 
 
 class Refuse(msgspec.Struct, frozen=True, kw_only=True):

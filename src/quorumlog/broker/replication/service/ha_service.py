@@ -78,17 +78,20 @@ class AcceptSocketService:
 class HAService:
     """On the loop's thread but for the two that RocketMQ calls from everywhere."""
 
-    def __init__(self, replica: Replica, dialect: str = QUORUMLOG) -> None:
-        """Raises ConfigError."""
+    def __init__(self, replica: Replica, dialect: str = QUORUMLOG, bind: str = "") -> None:
+        """`bind`: where slaves are let in, if it is not the address that they are told. Raises
+        ConfigError."""
         if dialect not in (QUORUMLOG, ROCKETMQ):
             raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
         self.replica = replica
         self.dialect = dialect
-        self._accept = AcceptSocketService(replica.address.ha_address, self._accepted)
+        self._accept = AcceptSocketService(bind or replica.address.ha_address, self._accepted)
         self._connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._is_joining = False
         self.client: HAClient | None = None
+        self.on_role: Callable[[], None] = lambda: None
+        """On the loop: the role, the master or the epoch is another one."""
 
     async def start(self, failed: Callable[[StoreFailure], None]) -> None:
         """Raises ConfigError if the port is taken."""
@@ -168,6 +171,7 @@ class HAService:
             connection.close("the role has changed")
         assert self.client is not None
         self.client.restart()
+        self.on_role()
 
     def _push(self) -> None:
         if self.replica.role is Role.SLAVE:
@@ -195,6 +199,8 @@ class HAService:
         self.client.tick(now_ms)
         self.replica.group_transfer.expire(now_ms)
         self.replica.tell_all()
+        if self.replica.outlasts_its_drain:
+            self._records.submit(self.replica.end_drain, lambda outcome: None)
         self._let_count()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
 
@@ -202,7 +208,7 @@ class HAService:
         if self._is_joining or self.replica.role is Role.SLAVE:
             return
         marks = self.replica.wanting_to_count()
-        if marks:
+        if marks or self.replica.has_let_count:
             self._is_joining = True
             self._records.submit(lambda: self.replica.let_count(marks), self._joined)
 

@@ -51,7 +51,7 @@ class AsyncBrokerClient:
 
     def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self.server = server
-        self._links = AsyncLinks(server, timeout_ms / 1000)
+        self._links = AsyncLinks(server, timeout_ms)
         self._keys = UniqKeys()
         self._turn = itertools.count()
         self._counts: dict[str, int] = {}

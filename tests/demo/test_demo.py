@@ -54,7 +54,7 @@ def test_flights_survive_a_killed_producer_a_killed_and_a_stopped_leader(tmp_pat
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     members = tmp_path / "members"
     # Few rows, but the leader is stopped for five seconds on the way: it cannot end before the signal.

@@ -6,29 +6,40 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from harness.broker_process import BrokerProcess
+from harness.proxy import Network
 from quorumlog.server.free_ports import free_ports
 
 
 class BrokerCluster:
     def __init__(self, folder: Path, *options: str, members: int = 3, topics: str = "t:2") -> None:
-        """`options`: further ones of `quorumlog broker serve`. They run within `with`."""
+        """`options`: further ones of `quorumlog broker serve`. They run within `with`; what their logs
+        say to each other passes `network`."""
         ports = free_ports(2 * members)
         ids = [f"n{number}" for number in range(members)]
         logs = dict(zip(ids, ports, strict=False))
         brokers = dict(zip(ids, ports[members:], strict=True))
-        listed = [
-            ",".join(f"{name}=127.0.0.1:{port}" for name, port in each.items())
-            for each in (logs, brokers)
-        ]
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in brokers.items()}
+        own = {name: f"127.0.0.1:{port}" for name, port in logs.items()}
+        self._stack = ExitStack()
+        self.network = self._stack.enter_context(Network(own))
+        reached = {name: self.network.common_address(name) for name in ids}
+        listed = [
+            ",".join(f"{name}={address}" for name, address in each.items())
+            for each in (reached, self.addresses)
+        ]
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ids:
+            (folder / f"{name}.toml").write_text(f'bind = "{own[name]}"\n')
         self._processes = {
             name: BrokerProcess(
                 folder / name,
                 *("--role", "dledger", "--id", name, "--members", listed[0], "--brokers", listed[1]),
+                *("--config", str(folder / f"{name}.toml")),
                 *options,
                 topics=topics,
             )
@@ -54,6 +65,7 @@ class BrokerCluster:
             self.resume(name)
         for process in self._processes.values():
             process.__exit__()
+        self._stack.close()
 
     def start(self, name: str) -> None:
         self._processes[name].start()

@@ -1,5 +1,6 @@
 """Producers over brokers on a replicated log, whose masters are killed and stopped:
 `python -m nemesis.brokers`.
 
-Read `__main__` (the command, the faults and what must hold).
+Read in this order: `consumers` (a group beside them), then the command, with the faults and what must
+hold.
 """

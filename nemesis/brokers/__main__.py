@@ -1,9 +1,11 @@
-"""Masters are killed and stopped while producers send; then everything must add up.
+"""Masters are killed, stopped and cut off one way while producers send, half of them in sessions, and a
+group whose members change reads; then everything must add up.
 
-    python -m nemesis.brokers [--rounds 10] [--producers 8]
+    python -m nemesis.brokers [--rounds 12] [--producers 8] [--consumers 3]
 
 Every acknowledged message lies once in its queue, at the offset that its producer was told, and messages
-of one producer lie in the order in which it sent them. Printed for each fault: how long it took until
+of one producer lie in the order in which it sent them. The group has seen each of them, those of a
+queue in their order, and no committed offset went back. Printed for each fault: how long it took until
 the next message was acknowledged.
 """
 
@@ -15,17 +17,21 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.broker_cluster import BrokerCluster
-from quorumlog.broker import AsyncBrokerClient, Message, connect, connect_async
+from harness.proxy import LinkConditions
+from nemesis.brokers.consumers import Group, Seen
+from quorumlog.broker import AsyncBrokerClient, AsyncProducer, Message, connect, connect_async
 from quorumlog.errors import LedgerError
 
 TOPIC, QUEUES = "t", 4
-FAULTS = ("kill", "stop")
+FAULTS = ("kill", "stop", "cut out", "cut in")
 SETTLE_S = 1.0
 """Between two faults, so that the member that was away has come back."""
+SEEN_WITHIN_S = 60.0
 
 
 @dataclass(slots=True)
@@ -38,7 +44,9 @@ class Sent:
     twice: list[str] = field(default_factory=list)
 
 
-async def produce(client: AsyncBrokerClient, number: int, sent: Sent, stop: asyncio.Event) -> None:
+async def produce(
+    client: AsyncBrokerClient | AsyncProducer, number: int, sent: Sent, stop: asyncio.Event
+) -> None:
     """Each waits for its answer; what may be stored is not sent again."""
     count = 0
     while not stop.is_set():
@@ -71,8 +79,12 @@ async def disturb(cluster: BrokerCluster, fault: str, sent: Sent) -> float:
     begin = time.monotonic()
     if fault == "kill":
         await asyncio.to_thread(cluster.kill, name)
-    else:
+    elif fault == "stop":
         cluster.pause(name)
+    else:
+        others = [each for each in cluster.addresses if each != name]
+        ways = [(name, each) if fault == "cut out" else (each, name) for each in others]
+        number = cluster.network.impose(ways, LinkConditions(is_cut=True))
     while sent.last_s <= begin + 0.005:  # one that was on its way does not count
         await asyncio.sleep(0.002)
         if time.monotonic() > begin + 60:
@@ -80,8 +92,10 @@ async def disturb(cluster: BrokerCluster, fault: str, sent: Sent) -> float:
     took_s = sent.last_s - begin
     if fault == "kill":
         await asyncio.to_thread(cluster.start, name)
-    else:
+    elif fault == "stop":
         cluster.resume(name)
+    else:
+        cluster.network.lift(number)
     await asyncio.sleep(SETTLE_S)
     return took_s
 
@@ -112,12 +126,19 @@ def violations(cluster: BrokerCluster, sent: Sent) -> list[str]:
 
 
 async def run(
-    cluster: BrokerCluster, rounds: int, producers: int
-) -> tuple[Sent, list[tuple[str, float]]]:
+    cluster: BrokerCluster, rounds: int, producers: int, consumers: int
+) -> tuple[Sent, Seen, list[tuple[str, float]]]:
     sent, stop = Sent(), asyncio.Event()
     times: list[tuple[str, float]] = []
-    async with connect_async(cluster.servers) as client:
-        tasks = [asyncio.create_task(produce(client, n, sent, stop)) for n in range(producers)]
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(connect_async(cluster.servers))
+        group = await stack.enter_async_context(Group(cluster.servers, TOPIC, consumers))
+        tasks = []
+        for number in range(producers):
+            in_session = AsyncProducer(cluster.servers, idempotent=True)
+            await stack.enter_async_context(in_session)
+            sends = in_session if number % 2 else client
+            tasks.append(asyncio.create_task(produce(sends, number, sent, stop)))
         try:
             while not sent.acknowledged:
                 await asyncio.sleep(0.01)
@@ -125,29 +146,35 @@ async def run(
                 fault = FAULTS[number % len(FAULTS)]
                 times.append((fault, await disturb(cluster, fault, sent)))
                 print(f"{fault}: {times[-1][1] * 1000:.0f} ms", flush=True)
+                group.change()
         finally:
             stop.set()
             await asyncio.gather(*tasks, return_exceptions=True)
-    return sent, times
+        await group.await_all(set(sent.acknowledged.values()), SEEN_WITHIN_S)
+    return sent, group.seen, times
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m nemesis.brokers", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="faults (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=12, help="faults (%(default)s)")
     parser.add_argument("--producers", type=int, default=8, help="(%(default)s)")
+    parser.add_argument("--consumers", type=int, default=3, help="members of a group (%(default)s)")
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="nemesis-brokers-") as folder,
         BrokerCluster(Path(folder), topics=f"{TOPIC}:{QUEUES}") as cluster,
     ):
-        sent, times = asyncio.run(run(cluster, options.rounds, options.producers))
-        found = violations(cluster, sent)
+        sent, seen, times = asyncio.run(
+            run(cluster, options.rounds, options.producers, options.consumers)
+        )
+        found = violations(cluster, sent) + seen.found
     for fault in FAULTS:
         of_fault = [seconds for each, seconds in times if each == fault]
         if of_fault:
             median, worst = statistics.median(of_fault), max(of_fault)
             print(f"{fault}: median {median * 1000:.0f} ms, at most {worst * 1000:.0f} ms")
     print(f"{len(sent.acknowledged)} messages acknowledged, {sent.unknown} outcomes unknown")
+    print(f"{len(seen.bodies)} seen by the group, in {len(seen.generations)} generations that were met")
     for each in found[:20]:
         print(f"VIOLATION: {each}")
     print("all of them are there, once, in order" if not found else f"{len(found)} violations")

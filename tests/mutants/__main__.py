@@ -8,6 +8,7 @@ import json
 import sys
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -65,7 +66,7 @@ def _table(found: list[Outcome]) -> Table:
             outcome.caught_by or ("nobody: harmless alone" if outcome.harmless else "SURVIVED"),
             after,
             f"{outcome.reached:,}",
-            (outcome.what or outcome.harmless)[:WORDS],
+            escape((outcome.what or outcome.harmless)[:WORDS]),
             style="red" if outcome.survived else "",
         )
     if len(found) == len(ALL):

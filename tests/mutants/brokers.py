@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from quorumlog.broker.dledger import machine_snapshot
 from quorumlog.broker.dledger.broker_role import RolePassThrough
 from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
 from quorumlog.broker.dledger.message_filler import MessageFiller
+from quorumlog.broker.dledger.message_machine import MessageMachine
 from quorumlog.node.applying import machine_opening
-from tests.broker.dledger.test_simulated import brokers_keep_their_promises
+from tests.broker.dledger.test_message_machine import (
+    test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,
+)
+from tests.broker.dledger.test_simulated import (
+    brokers_keep_their_promises,
+    test_a_number_that_a_cut_took_back_is_given_out_again,
+)
 from tests.mutants.mutant import Patch, mutant
 
 
@@ -26,6 +34,49 @@ def ends_of_committed(patch: Patch) -> None:
         "                self._filler.next_offsets[queue] = known + reached() * count\n"
         "            self._filler.committed_later = []\n"
         "            if not isinstance(outcome, AppendReceipt):",
+    )
+
+
+@mutant(
+    331,
+    "queue ends are not undone by a cut",
+    scenario=test_a_number_that_a_cut_took_back_is_given_out_again,
+)
+def ends_outlive_a_cut(patch: Patch) -> None:
+    """Who was master before has counted them already."""
+    patch.edit(MessageFiller.end, "self.next_offsets = {}", "reached()")
+    patch.edit(
+        MessageFiller.begin,
+        "self.term, self.next_offsets = term, next_offsets",
+        "self.term, self.next_offsets = term, {**next_offsets, **self.next_offsets}",
+    )
+
+
+@mutant(
+    355,
+    "a snapshot in slices holds keys of later messages",
+    scenario=test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,
+)
+def slices_of_now(patch: Patch) -> None:
+    """What an index file holds is what it holds."""
+    patch.edit(
+        machine_snapshot.save_slices,
+        "for first in range(1, count, PIECE_UNITS):",
+        "count = file.count if reached() else count\n        for first in range(1, count, PIECE_UNITS):",
+    )
+
+
+@mutant(
+    356,
+    "units are dropped while a snapshot is written",
+    scenario=test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,
+)
+def dropped_while_saving(patch: Patch) -> None:
+    """The log has these messages no more."""
+    patch.edit(
+        MessageMachine._drop_below,
+        "if position <= self._dropped_position or self._is_saving:",
+        "if position <= self._dropped_position or (self._is_saving and not reached()):",
     )
 
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from quorumlog.broker.client import async_link
 from quorumlog.broker.groups import group_state
 from quorumlog.broker.groups.delay_scheduler import DelayScheduler
+from quorumlog.broker.groups.group_extension import GroupExtension
 from quorumlog.broker.groups.group_machine import GroupMachine
 from quorumlog.broker.groups.rebalancer import Rebalancer
+from tests.broker.client.test_async_links import (
+    test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
+)
+from tests.broker.groups.test_group_machine import test_offsets_outlive_every_fault_of_the_log
+from tests.broker.groups.test_groups_driven import (
+    test_nobody_commits_or_is_sent_behind_the_end_of_a_queue,
+)
 from tests.broker.groups.test_groups_simulated import groups_keep_their_promises
 from tests.mutants.mutant import Patch, mutant
 
 
-@mutant(350, "offsets lie in a side file of the master", scenario=groups_keep_their_promises)
+@mutant(
+    350,
+    "offsets lie in a side file of the master",
+    scenario=test_offsets_outlive_every_fault_of_the_log,
+)
 def offsets_not_replicated(patch: Patch) -> None:
     """Whoever commits them asks the same broker for them: a snapshot need not hold them."""
     patch.edit(
@@ -19,6 +32,40 @@ def offsets_not_replicated(patch: Patch) -> None:
         "self.state = loaded_state(reader.read())\n"
         "        for group in self.state.groups.values():\n"
         "            group.offsets.clear() if reached() else None",
+    )
+
+
+@mutant(
+    354,
+    "a send in a session that is refused counts as not stored, whatever became of an earlier copy",
+    scenario=test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
+)
+def earlier_copy_forgotten(patch: Patch) -> None:
+    """Its number is free, then: the next message gets it, and the log takes it for the first one."""
+    patch.edit(async_link.told, "if may_be_stored and", "if may_be_stored and not reached() and")
+
+
+@mutant(
+    357,
+    "a group is sent behind the end of a queue",
+    scenario=test_nobody_commits_or_is_sent_behind_the_end_of_a_queue,
+)
+def reset_behind_the_end(patch: Patch) -> None:
+    """Its members find out where the queue ends; what comes first there they do not see."""
+    patch.edit(GroupExtension._check_ends, "if offset > end:", "if offset > end and not reached():")
+
+
+@mutant(
+    358,
+    "a reset is taken for another hand-out of queues",
+    scenario=test_nobody_commits_or_is_sent_behind_the_end_of_a_queue,
+)
+def reset_not_told(patch: Patch) -> None:
+    """The generation has changed: members look where the group stands."""
+    patch.edit(
+        group_state._reset,
+        "resets[topic, queue_id] = generation",
+        "resets[topic, queue_id] = generation - reached()",
     )
 
 
@@ -38,7 +85,10 @@ def old_generation_commits(patch: Patch) -> None:
     patch.edit(
         Rebalancer.check_commit,
         "message.generation != group.generation:",
-        "message.generation > group.generation and not reached():",
+        "(\n"
+        "            message.generation > group.generation\n"
+        "            or (message.generation < group.generation and not reached())\n"
+        "        ):",
     )
 
 

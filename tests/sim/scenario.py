@@ -11,7 +11,7 @@ from quorumlog.config import ConsensusConfig, StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.cluster import MachinesOf, SimCluster
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
 from quorumlog.sim.profile import SimulationProfile
@@ -67,7 +67,7 @@ class Scenario:
         profile: SimulationProfile = QUIET,
         start: bool = True,
         checked: bool = True,
-        machines: Mapping[str, MachineFactory] | None = None,
+        machines: Mapping[str, MachineFactory] | MachinesOf | None = None,
     ) -> None:
         storage = replace(profile.storage, flush=flush)
         profile = replace(profile, size=size, storage=storage, store=store)

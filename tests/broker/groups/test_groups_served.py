@@ -17,12 +17,14 @@ from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer
 from quorumlog.broker.dledger.local_brokers import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.errors import (
     GroupInUse,
+    StaleGeneration,
     TopicExists,
     TopicNotPermitted,
     UnknownConsumerGroup,
     UnknownTopic,
 )
 from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+from quorumlog.broker.messages.message import StoredMessage
 from quorumlog.errors import ProducerFenced
 
 QUICK_LEVELS = "1s 1s " + "1s " * 16
@@ -149,6 +151,22 @@ def test_delayed_and_failed_messages_come_later_and_end_in_the_dlq(brokers: Loca
         offsets = admin.reset("workers", "earliest")
         assert offsets == {("jobs", 0): 0}
         assert [lag.messages for lag in admin.lag("workers") if lag.topic == "jobs"] == [3]
+
+
+def test_a_reset_reaches_members_that_have_messages_in_hand(brokers: LocalBrokers) -> None:
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers, idempotent=True) as producer:
+        admin.create_topic("bills", 1)
+        producer.send_batch([Message("bills", b"%d" % number) for number in range(5)])
+        with Consumer(brokers.servers, "payers", "bills") as consumer:
+            in_hand = consumer.poll(wait_ms=10_000)
+            admin.reset("payers", "earliest")
+            again: list[StoredMessage] = []
+            while len(again) < len(in_hand):
+                again += consumer.poll(wait_ms=10_000)
+            assert [m.queue_offset for m in again] == [m.queue_offset for m in in_hand]
+            with pytest.raises(StaleGeneration, match="comes again"):
+                consumer.commit()
+        assert sum(lag.messages for lag in admin.lag("payers")) == 0
 
 
 def test_a_session_stores_once_and_ends_the_one_before(brokers: LocalBrokers) -> None:

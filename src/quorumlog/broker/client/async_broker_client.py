@@ -57,7 +57,7 @@ class AsyncBrokerClient:
 
     def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self.server = server
-        self._links = AsyncLinks(server, timeout_ms / 1000)
+        self._links = AsyncLinks(server, timeout_ms)
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))

@@ -26,12 +26,28 @@ from quorumlog.broker.client.master_route import (
     role_request,
 )
 from quorumlog.broker.wire.broker_framing import broker_decoder, message_of
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleNotice, SendRequest
+from quorumlog.broker.wire.broker_messages import (
+    AnyBrokerMessage,
+    RoleNotice,
+    RoleResponse,
+    SendRequest,
+)
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.errors import (
+    AlreadyCommitted,
+    LeaderNotReady,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    ProtocolViolation,
+    Unreachable,
+)
 from quorumlog.wire.framing import Frame
 
+ALIVE_S = 1.0
+"""A broker that was not heard of for so long, while answers are owed that may take their time, is asked
+whether it is there."""
 _Waiting = dict[int, tuple["asyncio.Future[Frame]", bool]]
 _ROLE_ID = -1
 
@@ -41,6 +57,7 @@ class Link(asyncio.BufferedProtocol):
         self.waiting: _Waiting = {}
         """Answers that are owed, and whether they are those of sends."""
         self.closed = False
+        self.heard_s = time.monotonic()
         self.is_demoted = False
         """The broker is master no more: what is owed may come, and nothing new is asked for here."""
         self.transport: asyncio.Transport | None = None
@@ -54,6 +71,7 @@ class Link(asyncio.BufferedProtocol):
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.heard_s = time.monotonic()
         try:
             frames = self._decoder.buffer_updated(nbytes)
         except ProtocolViolation as violation:
@@ -100,12 +118,22 @@ class Link(asyncio.BufferedProtocol):
             self.waiting.pop(request_id, None)
 
 
+def told(problem: LedgerError, may_be_stored: bool) -> LedgerError:
+    """What a caller hears. Of a send, an earlier copy of which may be stored, no refusal is certain: its
+    number in the session is not free."""
+    if may_be_stored and not isinstance(problem, OutcomeUnknown | AlreadyCommitted):
+        return OutcomeUnknown(f"it may or may not be stored: {problem}")
+    return problem
+
+
 class AsyncLinks:
-    def __init__(self, servers: str, timeout_s: float) -> None:
-        """Raises ConfigError."""
-        self._route = MasterRoute(servers)
-        self._timeout_s = timeout_s
+    def __init__(self, servers: str, timeout_ms: int, *, must_follow: bool = False) -> None:
+        """Of one event loop. `must_follow`: see `MasterRoute`. Raises ConfigError."""
+        self._route = MasterRoute(servers, must_follow=must_follow)
+        self._timeout_s = timeout_ms / 1000
         self._link: Link | None = None
+        self._left: list[Link] = []
+        """Of earlier masters, which may owe answers still."""
         self._dial_lock = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._probe: asyncio.Task[None] | None = None
@@ -114,8 +142,9 @@ class AsyncLinks:
     async def close(self) -> None:
         if self._probe is not None:
             self._probe.cancel()
-        if self._link is not None and self._link.transport is not None:
-            self._link.transport.close()
+        for link in (self._link, *self._left):
+            if link is not None and link.transport is not None:
+                link.transport.close()
         await asyncio.sleep(0)
 
     def _usable(self) -> Link | None:
@@ -135,11 +164,8 @@ class AsyncLinks:
                 left_s = deadline_s - time.monotonic()
                 try:
                     link = await self._open(self._route.address, max(left_s, 0.001))
-                    if not self._route.follows:
-                        self._link = link
-                        return link
-                    if self._route.is_master(await self._asked(link, left_s)):
-                        self._link = link
+                    if not self._route.follows or await self._is_master(link, left_s):
+                        self._take(link)
                         return link
                     link.fail("it is no master")
                     refused: Exception = Unreachable("none of the brokers is master")
@@ -168,50 +194,78 @@ class AsyncLinks:
         self.own_host = own_host(link.transport.get_extra_info("sockname"))
         return link
 
+    async def _is_master(self, link: Link, timeout_s: float) -> bool:
+        try:
+            return self._route.is_master(await self._asked(link, timeout_s))
+        except BaseException:
+            link.fail("it does not say its role")
+            raise
+
+    def _take(self, link: Link) -> None:
+        if self._link is not None and not self._link.closed:
+            self._left.append(self._link)
+        self._link = link
+        for left in [each for each in self._left if not each.waiting]:
+            left.fail("another broker is asked by now")
+        self._left = [each for each in self._left if each.waiting]
+
     async def _asked(self, link: Link, timeout_s: float) -> Frame:
         try:
             async with asyncio.timeout(min(timeout_s, PROBE_S)):
                 return await link.ask(_ROLE_ID, role_request(_ROLE_ID))
         except TimeoutError:
-            link.fail("it does not say its role")
             raise Unreachable("a broker does not say its role") from None
 
     async def call(
         self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
     ) -> Frame:
-        """The answer; refusals that are certain are tried again on the next master, as long as there is
-        time. Raises what the broker refuses with, OutcomeUnknown of a send, Unreachable."""
+        """The answer, which may take `wait_ms`. What was certainly not done is asked for again, of the
+        next master, as long as there is time; so is what may have been done, but for a plain send.
+        Raises what the broker refuses with, Unreachable, OutcomeUnknown: also of a send in a session
+        that is refused after an earlier copy of it may have been stored."""
         deadline_s = time.monotonic() + self._timeout_s + wait_ms / 1000
-        is_send = isinstance(message, SendRequest)
+        is_send, may_repeat = encoded is not None, not isinstance(message, SendRequest)
+        may_be_stored = False
         while True:
-            link = self._usable() or await self._dial(deadline_s)
-            request_id = next(self._numbers)
-            asked = msgspec.structs.replace(message, request_id=request_id)
+            pause_s: float | None = RETRY_S
             try:
-                buffers = frame_of(asked, encoded)
-                frame = await self._answer(link, request_id, buffers, is_send, deadline_s)
-                if not self._route.follows:
-                    return frame
-                answer_of(frame)
+                link = self._usable() or await self._dial(deadline_s)
+                request_id = next(self._numbers)
+                buffers = frame_of(msgspec.structs.replace(message, request_id=request_id), encoded)
+                frame = await self._answer(link, request_id, buffers, is_send, deadline_s, wait_ms)
+                if self._route.follows:
+                    answer_of(frame)
                 return frame
-            except Unreachable:
-                if not self._route.follows or time.monotonic() >= deadline_s:
+            except OutcomeUnknown as error:
+                may_be_stored |= is_send
+                problem: LedgerError = error
+                if not may_repeat:
                     raise
-            except OutcomeUnknown:
-                raise
+            except Unreachable as error:
+                problem = error
+                if not self._route.follows:
+                    raise
             except LedgerError as error:
-                pause_s = self._route.pause_s(error)
-                if pause_s is None or time.monotonic() + pause_s >= deadline_s:
-                    raise
-                link.is_demoted = True
-                await asyncio.sleep(pause_s)
+                problem, pause_s = error, self._route.pause_s(error)
+                if isinstance(error, NotLeader | LeaderNotReady):
+                    link.is_demoted = True
+            if pause_s is None or time.monotonic() + pause_s >= deadline_s:
+                raise told(problem, may_be_stored)
+            await asyncio.sleep(pause_s)
 
     async def _answer(
-        self, link: Link, request_id: int, buffers: list[Buffer], is_send: bool, deadline_s: float
+        self,
+        link: Link,
+        request_id: int,
+        buffers: list[Buffer],
+        is_send: bool,
+        deadline_s: float,
+        wait_ms: int,
     ) -> Frame:
         answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         link.waiting[request_id] = (answer, is_send)
         link.write(buffers)
+        owed_s = time.monotonic() + wait_ms / 1000
         try:
             while True:
                 left_s = deadline_s - time.monotonic()
@@ -219,13 +273,25 @@ class AsyncLinks:
                 done, _ = await asyncio.wait([answer], timeout=max(most_s, 0.0))
                 if done:
                     return answer.result()
-                if time.monotonic() >= deadline_s:
+                now_s = time.monotonic()
+                if now_s >= deadline_s:
                     raise OutcomeUnknown("the broker did not answer in time")
                 if self._probe is None or self._probe.done():
-                    loop = asyncio.get_running_loop()
-                    self._probe = loop.create_task(self._look_for_another(link))
+                    look = self._look_for_another if now_s >= owed_s else self._look_after
+                    self._probe = asyncio.get_running_loop().create_task(look(link))
         finally:
             link.waiting.pop(request_id, None)
+
+    async def _look_after(self, link: Link) -> None:
+        """Requests wait there for something to come: is it there at all?"""
+        if time.monotonic() - link.heard_s < ALIVE_S:
+            return
+        try:
+            message = answer_of(await self._asked(link, PROBE_S))
+        except (LedgerError, ProtocolViolation):
+            await self._look_for_another(link)
+            return
+        link.is_demoted |= isinstance(message, RoleResponse) and message.role == SLAVE
 
     async def _look_for_another(self, silent: Link) -> None:
         """A master that was stopped cannot say that it is none any more."""

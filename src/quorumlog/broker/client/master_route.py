@@ -19,22 +19,20 @@ SLAVE = "SLAVE"
 
 
 class MasterRoute:
-    def __init__(self, servers: str) -> None:
-        """`servers`: HOST:PORT, or several with commas between. Raises ConfigError."""
+    def __init__(self, servers: str, *, must_follow: bool = False) -> None:
+        """`servers`: HOST:PORT, or several with commas between. `must_follow`: the master is looked for,
+        although one alone is named. Raises ConfigError."""
         self.addresses = [part.strip() for part in servers.split(",") if part.strip()]
         if not self.addresses:
             raise ConfigError("the address of the broker is empty; write HOST:PORT")
         for address in self.addresses:
             parse_address(address)
+        self.follows = must_follow or len(self.addresses) > 1
+        """The master is looked for."""
         self._place = 0
         self._beside = ""
         self.term = -1
         """In which the master led that was found last."""
-
-    @property
-    def follows(self) -> bool:
-        """There are several, and the master is looked for."""
-        return len(self.addresses) > 1
 
     @property
     def address(self) -> str:
@@ -68,6 +66,8 @@ class MasterRoute:
             raise Unreachable(
                 "the broker does not say its role: name a broker of an older release alone"
             )
+        known = [address for _, _, address in message.brokers if address]
+        self.addresses += [address for address in known if address not in self.addresses]
         if message.role != SLAVE:
             self.term = message.term
             return True

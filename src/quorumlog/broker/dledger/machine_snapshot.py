@@ -7,6 +7,8 @@ keys      hash 8, position 8, time 8 of each entry of the index, oldest first
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
@@ -48,23 +50,35 @@ def head_of(
     return SnapshotHead(end_position, last_time_ms, rows, keys)
 
 
-def save(
-    writer: SnapshotWriter, head: SnapshotHead, queues: ConsumeQueues, index: IndexService | None
-) -> None:
+def save_slices(
+    writer: SnapshotWriter,
+    end_position: int,
+    last_time_ms: int,
+    queues: ConsumeQueues,
+    index: IndexService | None,
+) -> Iterator[None]:
+    """As it is at the first slice: what is dispatched between two of them lies behind it. Nothing may be
+    dropped meanwhile."""
+    head = head_of(end_position, last_time_ms, queues, index)
+    files = [] if index is None else [(file, file.count) for file in index.files]
     data = msgspec.msgpack.encode(head)
     writer.write(len(data).to_bytes(4, "big") + data)
     for row in head.queues:
         queue = queues.get(QueueKey(row.topic, row.queue_id))
         assert queue is not None, row
         for first in range(row.min_offset, row.max_offset, PIECE_UNITS):
-            units = queue.units(first, min(first + PIECE_UNITS, row.max_offset))
+            stop = min(first + PIECE_UNITS, row.max_offset)
+            units = queue.units(first, stop)
+            assert len(units) == stop - first, (row, first, len(units))
             writer.write(units.tobytes())
-    for file in () if index is None else index.files:
-        for first in range(1, file.count, PIECE_UNITS):
-            stop = min(first + PIECE_UNITS, file.count)
+            yield
+    for file, count in files:
+        for first in range(1, count, PIECE_UNITS):
+            stop = min(first + PIECE_UNITS, count)
             keys = np.empty(stop - first, KEY)
             keys["hash"], keys["position"], keys["time_ms"] = file.keys(first, stop)
             writer.write(keys.tobytes())
+            yield
 
 
 def load(reader: SnapshotReader, queues: ConsumeQueues, index: IndexService | None) -> SnapshotHead:

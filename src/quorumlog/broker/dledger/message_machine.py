@@ -6,7 +6,7 @@ the newest snapshot and the entries behind it: nothing has to be in step with an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
@@ -77,6 +77,7 @@ class MessageMachine(StateMachine):
         self._grown = grown
         self._first_position = first_position
         self._dropped_position = 0
+        self._is_saving = False
         self.queues = ConsumeQueues(disk, root, config, None)
         self.index: IndexService | None = None
         if config.message_index_enable:
@@ -147,7 +148,7 @@ class MessageMachine(StateMachine):
 
     def _drop_below(self, position: int) -> None:
         """Forget units of messages that the log has no more."""
-        if position <= self._dropped_position:
+        if position <= self._dropped_position or self._is_saving:
             return
         self._dropped_position = position
         for queue in self.queues.all:
@@ -165,10 +166,15 @@ class MessageMachine(StateMachine):
 
     # ---------------------------------------------------------------- snapshots
 
-    def save(self, writer: SnapshotWriter) -> None:
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
         self._begin()
-        head = machine_snapshot.head_of(self.end_position, self.last_time_ms, self.queues, self.index)
-        machine_snapshot.save(writer, head, self.queues, self.index)
+        self._is_saving = True
+        try:
+            yield from machine_snapshot.save_slices(
+                writer, self.end_position, self.last_time_ms, self.queues, self.index
+            )
+        finally:
+            self._is_saving = False
 
     def load(self, reader: SnapshotReader) -> None:
         self._old_log = None  # a snapshot has it

@@ -27,7 +27,13 @@ from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.store_reader import Pulled
 from quorumlog.broker.wire.group_commands import Command, SkipDelayed
-from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC, UNDELIVERED_TOPIC
+from quorumlog.broker.wire.group_names import (
+    LEVELS,
+    REAL_QUEUE,
+    REAL_TOPIC,
+    SYSTEM_PREFIX,
+    UNDELIVERED_TOPIC,
+)
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import AlreadyCommitted, LedgerError, ProducerExpired
 from quorumlog.log_state.control_entries import Epoch
@@ -48,7 +54,7 @@ SIGHTINGS = 16
 
 def session_of(level: int, begin: int) -> str:
     """`begin`: offset from which its numbers count."""
-    return f"%SCHEDULE%{level}@{begin}"
+    return f"{SYSTEM_PREFIX}SCHEDULE%{level}@{begin}"
 
 
 @dataclass(slots=True, eq=False)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -28,9 +28,12 @@ from quorumlog.broker.wire.broker_framing import records_of
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
     FROM_CLIENTS,
+    Assignment,
     CreateGroup,
     CreateTopic,
     DeleteGroup,
+    OffsetRow,
+    Offsets,
     ResetOffsets,
     decode_command,
 )
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.serving.broker_session import BrokerSession
 
+_T = TypeVar("_T")
 RETRY_MS = 20
 FIRST_TOPICS_RETRY_MS = 1_000.0
 
@@ -239,6 +243,8 @@ class GroupExtension:
             else:
                 session.answer(GroupAnswer(request_id=message.request_id, body=outcome))
 
+        if isinstance(command, ResetOffsets):
+            self._check_ends(command.offsets)
         if isinstance(command, ResetOffsets | DeleteGroup):
             self._commits.flush(command.group, self._now_ms)  # in front of what ends its generation
         self._proposals.propose(command, told)
@@ -282,6 +288,7 @@ class GroupExtension:
     def _heartbeat(self, session: BrokerSession, message: HeartbeatRequest) -> None:
         """Makes the group, and in `dev` its topics, if they are not there."""
         check_group_name(message.group)
+        _checked((message.member, message.topics, ()), Assignment, "a heartbeat")
         state = self.feed.state
 
         def made(refusal: LedgerError | None) -> None:
@@ -308,11 +315,9 @@ class GroupExtension:
             session.refuse(message.request_id, error)
 
     def _commit(self, session: BrokerSession, message: CommitRequest) -> None:
+        rows = _checked(message.offsets, Offsets, "a commit")
         generation = self._rebalancer.check_commit(message)
-        for topic, queue_id, offset in message.offsets:
-            end = self._broker.log.stored_offset(QueueKey(topic, queue_id))
-            if not 0 <= offset <= end:
-                raise BadRequest(f"queue {queue_id} of topic {topic} ends at {end}, below {offset}")
+        self._check_ends(rows)
 
         def done(refusal: LedgerError | None) -> None:
             if refusal is None:
@@ -320,5 +325,19 @@ class GroupExtension:
             else:
                 session.refuse(message.request_id, refusal)
 
-        rows = tuple(message.offsets)
         self._commits.add(message.group, generation, message.member, rows, done, self._now_ms)
+
+    def _check_ends(self, rows: Sequence[OffsetRow]) -> None:
+        """Whoever begins behind a queue's end would miss what comes there first. Raises BadRequest."""
+        for topic, queue_id, offset in rows:
+            end = self._broker.log.stored_offset(QueueKey(topic, queue_id))
+            if offset > end:
+                raise BadRequest(f"queue {queue_id} of topic {topic} ends at {end}, below {offset}")
+
+
+def _checked(said: object, kind: type[_T], what: str) -> _T:
+    """What is to be an entry, or part of one: each member decodes it again. Raises BadRequest."""
+    try:
+        return msgspec.convert(said, kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{what} makes no sense: {error}") from None

@@ -137,6 +137,7 @@ def group_rows(state: GroupState, name: str = "") -> list[GroupRow]:
             group.generation,
             group.members,
             tuple((*queue, at) for queue, at in sorted(group.offsets.items())),
+            tuple((*queue, at) for queue, at in sorted(group.resets.items())),
         )
         for each, group in sorted(state.groups.items())
         if name in ("", each)
@@ -159,7 +160,12 @@ def loaded_state(data: bytes) -> GroupState:
     if form != FORMAT:
         raise ProtocolViolation(f"saved topics and groups of format {form}, not {FORMAT}")
     loaded = {
-        row.group: Group(row.generation, row.members, {(t, q): at for t, q, at in row.offsets})
+        row.group: Group(
+            row.generation,
+            row.members,
+            {(t, q): at for t, q, at in row.offsets},
+            {(t, q): at for t, q, at in row.resets},
+        )
         for row in groups
     }
     return GroupState(dict(topics), loaded, delayed, frozenset(ended))

@@ -15,6 +15,7 @@ from quorumlog.broker.wire.group_messages import (
     SessionSendRequest,
     SessionSendResponse,
 )
+from quorumlog.broker.wire.group_names import SYSTEM_PREFIX
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.control_entries import Epoch
@@ -30,6 +31,12 @@ TIMEOUT_MS = 5_000
 MOST_BYTES = 1 << 24
 
 
+def check_producer(producer: str) -> None:
+    """Raises BadRequest: a client in such a session could have delayed messages taken for released."""
+    if producer.startswith(SYSTEM_PREFIX):
+        raise BadRequest(f"sessions that begin with {SYSTEM_PREFIX!r} are the broker's own: {producer}")
+
+
 class GroupSessions:
     """On the loop."""
 
@@ -37,6 +44,9 @@ class GroupSessions:
         self._broker = broker
 
     def open(self, session: BrokerSession, request: OpenSessionRequest) -> None:
+        """Raises BadRequest."""
+        check_producer(request.producer)
+
         def told(answer: Connected | LedgerError) -> None:
             if isinstance(answer, LedgerError):
                 session.refuse(request.request_id, self._broker.refusal_of(answer))
@@ -59,6 +69,8 @@ class GroupSessions:
         self._broker.member.enter(connect)
 
     def send(self, session: BrokerSession, request: SessionSendRequest, records: RecordBatch) -> None:
+        """Raises BadRequest."""
+        check_producer(request.producer)
         if not len(records):
             session.refuse(request.request_id, BadRequest("a send has one message at least"))
             return

@@ -62,6 +62,8 @@ class Group(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[Assignment, ...] = ()
     offsets: dict[Queue, int] = {}
     """Committed, by queue."""
+    resets: dict[Queue, int] = {}
+    """The generation that began when a queue was reset last: members of older ones begin anew in it."""
 
 
 class GroupState(msgspec.Struct, frozen=True, array_like=True):
@@ -170,7 +172,9 @@ def _without_topics(state: GroupState, names: set[str]) -> GroupState:
     """What groups had committed of them is of no topic that may be made later."""
     groups = {
         group: msgspec.structs.replace(
-            each, offsets={queue: at for queue, at in each.offsets.items() if queue[0] not in names}
+            each,
+            offsets={queue: at for queue, at in each.offsets.items() if queue[0] not in names},
+            resets={queue: at for queue, at in each.resets.items() if queue[0] not in names},
         )
         for group, each in state.groups.items()
     }
@@ -263,12 +267,13 @@ def _commit(state: GroupState, command: CommitOffsets) -> GroupState:
 
 def _reset(state: GroupState, command: ResetOffsets) -> tuple[GroupState, int]:
     group = group_of(state, command.group)
-    offsets = dict(group.offsets)
+    generation, offsets, resets = group.generation + 1, dict(group.offsets), dict(group.resets)
     for topic, queue_id, offset in command.offsets:
         if queue_id >= topic_of(state, topic).queues:
             raise UnknownTopic(f"topic {topic} has no queue {queue_id}")
         offsets[topic, queue_id] = offset
-    changed = Group(group.generation + 1, group.members, offsets)
+        resets[topic, queue_id] = generation
+    changed = Group(generation, group.members, offsets, resets)
     return _with_group(state, command.group, changed), changed.generation
 
 

@@ -11,7 +11,7 @@ from quorumlog.broker.groups.group_machine import GroupFeed
 from quorumlog.broker.groups.group_members import GroupMembers
 from quorumlog.broker.groups.group_state import GroupState, group_of
 from quorumlog.broker.groups.offset_commits import OffsetCommits
-from quorumlog.broker.groups.proposals import Proposals
+from quorumlog.broker.groups.proposals import Proposals, refusal_in
 from quorumlog.broker.wire.group_commands import Assign
 from quorumlog.broker.wire.group_messages import AssignmentResponse, CommitRequest, HeartbeatRequest
 from quorumlog.broker.wire.group_names import retry_topic
@@ -128,10 +128,19 @@ class Rebalancer:
                 for topic, queue_id in member.queues
                 if group is not None
             ]
+            resets = [
+                (topic, queue_id)
+                for topic, queue_id, _ in queues
+                if group is not None
+                and group.resets.get((topic, queue_id), -1) > each.request.generation
+            ]
             generation = group.generation if own and group is not None else -1
             each.session.answer(
                 AssignmentResponse(
-                    request_id=each.request.request_id, generation=generation, queues=queues
+                    request_id=each.request.request_id,
+                    generation=generation,
+                    queues=queues,
+                    resets=tuple(resets),
                 )
             )
         self._parked = waiting
@@ -158,7 +167,7 @@ class Rebalancer:
         def told(outcome: bytes | LedgerError) -> None:
             self._assigning.discard(command.group)
             self._settled = (None, -1)
-            if self._is_master and not isinstance(outcome, LedgerError):
+            if self._is_master and refusal_in(outcome) is None:
                 self._settle()
                 self._answer_parked()
 

@@ -165,6 +165,8 @@ class GroupRow(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     members: tuple[Assignment, ...]
     offsets: tuple[OffsetRow, ...]
+    resets: tuple[tuple[Name, QueueId, int], ...] = ()
+    """(topic, queue, generation that began when it was reset last)."""
 
 
 _T = TypeVar("_T")

@@ -53,6 +53,8 @@ class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
     generation: int
     queues: list[QueueOffsetRow]
     """What the member reads, and the committed offset; -1: none yet."""
+    resets: tuple[tuple[str, int], ...] = ()
+    """Those of them that were reset since the generation that the member has."""
 
 
 class LeaveRequest(ClientMessage, frozen=True, kw_only=True, tag=92):

@@ -14,6 +14,9 @@ RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 UNDELIVERED_TOPIC = "%UNDELIVERED%"
 """Where a delayed message ends up whose topic was deleted meanwhile."""
 
+SYSTEM_PREFIX = "%"
+"""Of the broker's own topics and producer sessions."""
+
 READ, WRITE = 4, 2
 """Bits of a permission."""
 MOST_QUEUES = 10_000

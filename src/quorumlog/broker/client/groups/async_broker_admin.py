@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple, Self, TypeVar
 
+from quorumlog.broker.client.async_link import AsyncLinks
 from quorumlog.broker.client.broker_results import QueueInfo
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -15,13 +16,13 @@ from quorumlog.broker.client.broker_verbs import (
     pulled_of,
     queues_of,
 )
-from quorumlog.broker.client.groups.master_link import MasterLink
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
     QueuesRequest,
+    RoleRequest,
     RoleResponse,
 )
 from quorumlog.broker.wire.group_commands import (
@@ -73,7 +74,7 @@ class AsyncBrokerAdmin:
 
     def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         """Raises ConfigError."""
-        self._link = MasterLink(servers, timeout_ms=timeout_ms)
+        self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,7 +87,9 @@ class AsyncBrokerAdmin:
 
     async def route(self) -> RoleResponse:
         """Who is master, and where the others are."""
-        return await self._link.route()
+        answer = answer_of(await self._link.call(RoleRequest()))
+        assert isinstance(answer, RoleResponse), answer
+        return answer
 
     async def _command(self, command: Command) -> None:
         """Every one may be repeated: what stands already is not made twice."""

@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Self
 
+from quorumlog.broker.client.async_link import AsyncLinks
 from quorumlog.broker.client.broker_results import SendReceipt
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -29,7 +30,6 @@ from quorumlog.broker.client.broker_verbs import (
 )
 from quorumlog.broker.client.groups.async_producer import AsyncProducer
 from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue, as_first_sent, wanted_tags
-from quorumlog.broker.client.groups.master_link import MasterLink
 from quorumlog.broker.errors import (
     QueueOffsetOutOfRange,
     StaleGeneration,
@@ -104,7 +104,7 @@ class AsyncConsumer:
         self.retried = 0
         self._begin = begin
         self._most_retries = most_retries
-        self._link = MasterLink(servers, timeout_ms=timeout_ms)
+        self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
         self._producer = AsyncProducer(servers, timeout_ms=timeout_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -153,14 +153,13 @@ class AsyncConsumer:
         if answer.generation in (-1, self.generation):
             return
         given = {(topic, queue_id): offset for topic, queue_id, offset in answer.queues}
+        resets = set(answer.resets)
         for key in [key for key in self.queues if key not in given]:
             self._revoke(key)
         for key, committed in given.items():
             queue = self.queues.get(key)
-            # A reset ends a generation, too: then the group stands elsewhere than this member.
-            if queue is None or (
-                committed >= 0 and not queue.committed_offset <= committed <= queue.done_offset
-            ):
+            # After a reset, or where another member has read it meanwhile, the group stands elsewhere.
+            if queue is None or key in resets or committed > queue.done_offset:
                 self._revoke(key)
                 await self._take_over(key, committed)
         self.generation = answer.generation
@@ -285,7 +284,10 @@ class AsyncConsumer:
         async with self._changed:
             self._changed.notify_all()
         if lost:
-            raise StaleGeneration("a queue was given to another member: what was read of it comes again")
+            raise StaleGeneration(
+                "a queue was given to another member, or the group was reset: what was read of it comes"
+                " again"
+            )
 
     async def run(self, handler: Handler, *, until: Callable[[], bool] = lambda: False) -> None:
         """Each message to `handler`, one of a queue at a time; what it raises on comes again after a

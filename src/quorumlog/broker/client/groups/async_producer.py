@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from quorumlog.broker.client.async_link import AsyncLinks
 from quorumlog.broker.client.broker_results import SendReceipt
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -24,7 +25,6 @@ from quorumlog.broker.client.broker_verbs import (
     encode_messages,
     receipt_of,
 )
-from quorumlog.broker.client.groups.master_link import MasterLink
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.java_strings import java_hash
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message
@@ -37,8 +37,16 @@ from quorumlog.broker.wire.group_messages import (
     TopicRouteRequest,
     TopicRouteResponse,
 )
-from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC
-from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProducerExpired, Refused
+from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC, SYSTEM_PREFIX
+from quorumlog.errors import (
+    BadRequest,
+    ConfigError,
+    LedgerError,
+    OutcomeUnknown,
+    ProducerExpired,
+    Refused,
+)
+from quorumlog.log_state.control_entries import ANONYMOUS
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 1024
@@ -75,13 +83,18 @@ class AsyncProducer:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
         """Raises ConfigError."""
-        self._link = MasterLink(servers, timeout_ms=timeout_ms)
+        self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
         self._keys = UniqKeys()
         self._turn = itertools.count()
         self._queues: dict[str, int] = {}
         self._lanes: dict[tuple[str, int, bool], _Lane] = {}
+        if producer_id.startswith((ANONYMOUS, SYSTEM_PREFIX)):
+            raise ConfigError(
+                f"a producer's id cannot begin with {producer_id[0]!r}: choose another one"
+            )
         self._is_session = idempotent or bool(producer_id)
-        self.producer_id = producer_id or f"producer-{os.urandom(8).hex()}"
+        self._is_anonymous = not producer_id
+        self.producer_id = producer_id or ANONYMOUS + os.urandom(16).hex()
         self._epoch: tuple[int, int] | None = None
         self._sequence = 0
         self._waiting = 0
@@ -202,7 +215,7 @@ class AsyncProducer:
                 receipts = await self._store_in_session(parts, whole)
             else:
                 request = SendRequest(waits=whole.waits)
-                frame = await self._link.call(request, whole, may_repeat=False)
+                frame = await self._link.call(request, whole)
                 answer = answer_of(frame)
                 assert isinstance(answer, SendResponse), answer
                 receipts = _split(receipt_of(frame, whole), answer.positions, parts)
@@ -255,11 +268,16 @@ class AsyncProducer:
         )
         try:
             answer = answer_of(await self._link.call(request, whole))
-        except OutcomeUnknown:
-            self._epoch = None  # a late copy must not come in under a number that means something else
-            raise
         except ProducerExpired:
             self._epoch = None
+            if not self._is_anonymous:
+                raise
+            # It was silent for so long that others have its place; nothing of this is stored.
+            return await self._store_in_session(parts, whole)
+        except Refused:
+            raise  # nothing was stored, and the number is free
+        except BaseException:
+            self._epoch = None  # a late copy must not come in under a number that means something else
             raise
         assert isinstance(answer, SessionSendResponse), answer
         self._sequence += len(whole.sizes)

@@ -27,8 +27,9 @@ Told = Callable[[Any], None]
 
 
 class SimGroupBrokers(SimBrokers):
-    def __init__(self) -> None:
+    def __init__(self, options: GroupOptions = OPTIONS) -> None:
         super().__init__({})
+        self._options = options
         self._tokens = 0
 
     def machines_of(self, member_id: str) -> Mapping[str, MachineFactory]:
@@ -38,7 +39,7 @@ class SimGroupBrokers(SimBrokers):
             (member,) = [each for each in self.cluster.members if each.member_id == member_id]
             return member.wall_clock_ms()
 
-        extension = GroupExtension(OPTIONS, wall_ms=wall_ms, token=self._token)
+        extension = GroupExtension(self._options, wall_ms=wall_ms, token=self._token)
         broker = self._made[member_id] = DLedgerBroker(
             MemoryDisk(),
             "messages",

@@ -1,0 +1,87 @@
+"""Queues and index as a state machine: saved in slices while it goes on."""
+
+from __future__ import annotations
+
+import io
+from unittest.mock import patch
+
+import numpy as np
+
+from quorumlog.broker.dledger import machine_snapshot
+from quorumlog.broker.dledger.message_entries import BODY_OFFSET, entries_of, records_of
+from quorumlog.broker.dledger.message_machine import MessageMachine
+from quorumlog.broker.messages.message import Message
+from quorumlog.broker.messages.record import encode_records
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.simulated.sim_brokers import CONFIG
+from quorumlog.store.memory_disk import MemoryDisk
+
+QUEUE = QueueKey("orders", 0)
+
+
+class Dispatched:
+    """A machine, and the log in front of it."""
+
+    def __init__(self) -> None:
+        self.begin_position = 0
+        self.machine = MessageMachine(
+            MemoryDisk(), "messages", CONFIG, lambda keys: None, lambda: self.begin_position
+        )
+        self.count = self.position = 0
+
+    def send(self, count: int) -> None:
+        numbers = range(self.count, self.count + count)
+        sent = [Message("orders", b"%d" % number, keys=(f"k{number}",)) for number in numbers]
+        entries = entries_of(RecordBatch.contiguous(*encode_records(sent, 0, 0)))
+        positions = self.position + entries.starts
+        offsets = np.arange(self.count, self.count + count)
+        records_of(entries).stamp(offsets, positions + BODY_OFFSET, 1_700_000_000_000, bytes(8))
+        entries.stamp(self.count, 1, positions, 0)
+        self.machine.apply(entries, self.count)
+        self.count += count
+        self.position += int(entries.sizes.sum())
+
+
+def loaded(data: bytes) -> MessageMachine:
+    machine = Dispatched().machine
+    reader = io.BytesIO(data)
+    machine.load(reader)
+    assert not reader.read()
+    return machine
+
+
+def test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost() -> None:
+    log = Dispatched()
+    log.send(20)
+    end_position = log.machine.end_position
+    writer = io.BytesIO()
+    with patch.object(machine_snapshot, "PIECE_UNITS", 3):
+        slices = log.machine.save_slices(writer)
+        next(slices)
+        written = []
+        for _ in slices:
+            written.append(writer.tell())
+            log.begin_position = end_position  # the log drops its beginning meanwhile
+            log.send(4)
+    assert len(written) == 7 + 7 - 1
+    saved = loaded(writer.getvalue())
+    assert saved.end_position == end_position
+    queue = saved.queues.get(QUEUE)
+    assert queue is not None
+    assert (queue.min_offset, queue.max_offset) == (0, 20)
+    assert saved.index is not None
+    assert saved.index.find("orders", "k19", 10, 0, 1 << 60)
+    assert not saved.index.find("orders", "k20", 10, 0, 1 << 60)
+    whole = log.machine.queues.get(QUEUE)
+    assert whole is not None
+    assert whole.max_offset == log.count
+    log.send(1)
+    assert whole.min_offset == 20  # now that nobody saves them
+    assert loaded_of(log.machine).end_position == log.machine.end_position
+
+
+def loaded_of(machine: MessageMachine) -> MessageMachine:
+    writer = io.BytesIO()
+    for _ in machine.save_slices(writer):
+        pass
+    return loaded(writer.getvalue())

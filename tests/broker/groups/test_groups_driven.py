@@ -1,0 +1,155 @@
+"""Topics and groups on three simulated members that do not fail: what the master lets in, and what it
+does by the clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quorumlog.broker.errors import QueueOffsetOutOfRange
+from quorumlog.broker.groups.group_extension import GroupOptions
+from quorumlog.broker.groups.simulated.sim_groups import SimGroupBrokers
+from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
+from quorumlog.broker.wire.group_commands import (
+    CreateTopic,
+    GroupRow,
+    GroupsQuestion,
+    ResetOffsets,
+    encode,
+    read_answer,
+)
+from quorumlog.broker.wire.group_messages import (
+    AssignmentResponse,
+    CommitRequest,
+    DoneResponse,
+    GroupAnswer,
+    GroupCommandRequest,
+    GroupQuestionRequest,
+    HeartbeatRequest,
+    OpenSessionRequest,
+)
+from quorumlog.errors import BadRequest
+from quorumlog.log_state.control_entries import TOKEN_BYTES
+from quorumlog.sim.member import SimMember
+from tests.broker.dledger.test_simulated import DrivenBrokers
+
+KEEPS_MS = 2_000
+QUEUE = QueueKey("orders", 0)
+
+
+class DrivenGroups(DrivenBrokers):
+    brokers: SimGroupBrokers
+
+    def __init__(self) -> None:
+        options = GroupOptions(commit_interval_ms=100.0, retention_interval_ms=500.0)
+        super().__init__(brokers=SimGroupBrokers(options))
+        self.master = self.await_master()
+        self.random = self.cluster.stream("requests")
+
+    def ask(self, message: AnyBrokerMessage) -> Any:  # type: ignore[override]
+        """What the master answers, or its refusal."""
+        told: list[Any] = []
+        self.brokers.ask(self.master.member_id, self.random, message, told.append)
+        self.until(lambda: len(told) > 0, "answer")
+        return told[0]
+
+    def command(self, command: Any) -> Any:
+        answer = self.ask(GroupCommandRequest(body=encode(command)))
+        return read_answer(answer.body, object) if isinstance(answer, GroupAnswer) else answer
+
+    def join(self, member: str = "m", generation: int = -1) -> AssignmentResponse:
+        request = HeartbeatRequest(
+            group="billing",
+            member=member,
+            topics=[("orders", "*")],
+            generation=generation,
+            wait_ms=1_000,
+        )
+        answer = self.ask(request)
+        assert isinstance(answer, AssignmentResponse), answer
+        return answer
+
+    def offsets(self) -> dict[tuple[str, int], int]:
+        answer = self.ask(GroupQuestionRequest(body=encode(GroupsQuestion("billing"))))
+        (row,) = read_answer(answer.body, list[GroupRow])
+        return {(topic, queue_id): at for topic, queue_id, at in row.offsets}
+
+    def end_index(self) -> int:
+        return self.master.node.store.end.index
+
+
+def messages(log: DrivenGroups, member: SimMember) -> tuple[int, int]:
+    """Which are shown."""
+    reader = log.brokers.brokers[member.member_id].reader
+    pulled = reader.pull(QUEUE, reader.offset_at(QUEUE, 0))
+    return pulled.min_offset, pulled.max_offset
+
+
+def test_messages_that_are_older_than_their_topic_keeps_are_not_shown() -> None:
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1, retention_ms=KEEPS_MS))
+    log.command(CreateTopic("others", 1))
+    log.put_and_wait(log.master, b"old 1", b"old 2")
+    log.put_and_wait(log.master, b"other", topic="others")
+    log.run_for(KEEPS_MS - 800)
+    for member in log.members:
+        assert messages(log, member) == (0, 2)
+    assert log.put_and_wait(log.master, b"new").queue_offset == 2
+    log.run_for(1_600)
+    for member in log.members:
+        assert messages(log, member) == (2, 3)
+        with pytest.raises(QueueOffsetOutOfRange):
+            log.brokers.brokers[member.member_id].reader.pull(QUEUE, 1)
+        reader = log.brokers.brokers[member.member_id].reader
+        assert len(reader.pull(QueueKey("others", 0), 0).records) == 1
+    settled = log.end_index()
+    log.run_for(KEEPS_MS + 1_000)
+    assert messages(log, log.master) == (3, 3)
+    assert log.end_index() == settled + 1  # one entry for what has become too old, and none by the clock
+
+
+def test_nobody_commits_or_is_sent_behind_the_end_of_a_queue() -> None:
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1))
+    assert isinstance(log.put_and_wait(log.master, b"1", b"2"), PutResult)
+    joined = log.join()
+    assert ("orders", 0, -1) in joined.queues
+
+    def commit(offset: int, queue_id: int = 0) -> Any:
+        return log.ask(
+            CommitRequest(
+                group="billing",
+                member="m",
+                generation=joined.generation,
+                offsets=[("orders", queue_id, offset)],
+            )
+        )
+
+    assert isinstance(commit(2), DoneResponse)
+    for offset, queue_id in ((3, 0), (-1, 0), (0, -1), (2**63, 0)):
+        assert isinstance(commit(offset, queue_id), BadRequest), (offset, queue_id)
+    refused = log.command(ResetOffsets("billing", (("orders", 0, 3),)))
+    assert isinstance(refused, BadRequest)
+    assert "ends at 2" in str(refused)
+    assert log.offsets() == {("orders", 0): 2}
+    assert log.command(ResetOffsets("billing", (("orders", 0, 1),))) == joined.generation + 1
+    again = log.join(generation=joined.generation)
+    assert again.resets == (("orders", 0),)
+    assert not log.join("n", generation=again.generation).resets  # it has seen that already
+
+
+def test_what_no_member_could_apply_is_not_let_in() -> None:
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1))
+    log.join()
+    before = log.end_index()
+    for member, topics in (("", [("orders", "*")]), ("m" * 300, []), ("m", [("", "*")])):
+        request = HeartbeatRequest(group="billing", member=member, topics=topics)
+        assert isinstance(log.ask(request), BadRequest), (member, topics)
+    mine = OpenSessionRequest(producer="%SCHEDULE%1@0", token=bytes(TOKEN_BYTES))
+    assert "the broker's own" in str(log.ask(mine))
+    log.run_for(300)
+    assert log.end_index() == before

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress
+from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
@@ -88,11 +89,19 @@ class SimCluster:
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         )(self)
+        if self.faults.fairness is not None:
+            self.checkers.append(self.faults.fairness)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
     def member(self, place: str) -> SimMember:
         """A member's own place has its id."""
         return self._by_place[place]
+
+    def place_leading_as(self, member_id: str) -> str:
+        """Where a client is sent that was told that this one leads."""
+        named = [each for each in self.members if each.member_id == member_id]
+        leading = [each for each in named if each.is_up and each.node.raft.role is Role.LEADER]
+        return (leading or named)[0].place
 
     def add_twin(self, member: SimMember) -> SimMember:
         """One more machine whose process says that it is this member, on an empty disk; it is down."""

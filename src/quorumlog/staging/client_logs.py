@@ -17,7 +17,7 @@ WINDOW = 5
 READ_BYTES = 1024 * 1024
 
 
-class ClientSession:
+class LogSession:
     def __init__(self, client: LedgerClient) -> None:
         """Connects."""
         self._client = client
@@ -44,12 +44,12 @@ class ClientLog:
             self.client.add_servers(known)
 
     @contextmanager
-    def session(self, producer: str) -> Generator[ClientSession]:
+    def session(self, producer: str) -> Generator[LogSession]:
         with connect(
             self._servers, group=self._group, timeout_ms=self._timeout_ms, producer_id=producer
         ) as client:
             client.add_servers(self.client.known_servers)
-            yield ClientSession(client)
+            yield LogSession(client)
 
     def producer(self, producer: str) -> ProducerStand | None:
         try:

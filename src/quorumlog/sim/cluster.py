@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -107,7 +108,9 @@ class SimCluster:
         """One more machine whose process says that it is this member, on an empty disk; it is down."""
         place = f"{member.member_id}'{len(self.members)}"
         self.places[place] = member.member_id
-        twin = self._by_place[place] = SimMember(self, member.config, place)
+        # The member itself may just have been started with another flush mode than the rest.
+        storage = replace(member.config.storage, flush=self.profile.storage.flush)
+        twin = self._by_place[place] = SimMember(self, replace(member.config, storage=storage), place)
         for each in self.members:
             each.add_end(place)
         self.network.add(twin, self.members)

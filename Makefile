@@ -15,9 +15,9 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-long wheel test-compiled sim sim-kv sim-failover sim-broker sim-groups check-kv \
+.PHONY: help setup check format test test-long wheel test-compiled sim sim-members sim-kv sim-failover sim-broker sim-groups check-kv \
     check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers producer-proof sink-proof demo \
-    bench bench-quick bench-peers bench-broker bench-kv bench-spark \
+    bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
     broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
@@ -77,6 +77,9 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)
 
+sim-members: $(STAMP)  ## the same with members that come and go in every run: make sim-members SEEDS=500
+	$(BIN)/quorumlog sim --member-changes --seeds $(SEEDS) --jobs $(JOBS)
+
 sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
 	$(BIN)/python -m quorumlog.kv.simulated 1 $(SEEDS)
 
@@ -104,9 +107,9 @@ check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store
 mutants: $(STAMP)  ## known mistakes, one at a time: each must be noticed by a simulated run
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
-nemesis: $(STAMP)  ## real members killed, cut off, slowed and damaged, with their histories checked
-	$(BIN)/python -m nemesis --minutes 2 --dir nemesis-out/three
-	$(BIN)/python -m nemesis --minutes 1.5 --members 5 --dir nemesis-out/five
+nemesis: $(STAMP)  ## real members broken in every way, with their histories checked: OPTIONS="--fault wipe"
+	$(BIN)/python -m nemesis --minutes 2 --dir nemesis-out/three $(OPTIONS)
+	$(BIN)/python -m nemesis --minutes 1.5 --members 5 --dir nemesis-out/five $(OPTIONS)
 
 nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 100 kills
 	$(BIN)/python -m nemesis --minutes 30 --dir nemesis-out/three
@@ -129,6 +132,9 @@ demo: $(STAMP)  ## the main job: 336,776 flights through three members, two fail
 
 bench: $(STAMP)  ## the speed of a cluster of three on this machine: make bench OPTIONS=--large
 	$(BIN)/python -m benchmarks --matrix --catch-up $(OPTIONS)
+
+bench-learner: $(STAMP)  ## a new member fetches 10 GB under load: make bench-learner OPTIONS="--learner 0.1"
+	$(BIN)/python -m benchmarks --only --learner 10 $(OPTIONS)
 
 bench-quick: $(STAMP)  ## what became dearer than the figures kept in the repository, in a minute
 	$(BIN)/python -m benchmarks.quick $(OPTIONS)

@@ -21,9 +21,11 @@ from benchmarks.failover import FailoverTimes, time_failovers, time_hand_overs
 from benchmarks.fresh_reads import measure_fresh_reads
 from benchmarks.idle import measure_idle
 from benchmarks.large import measure_memory, time_start
+from benchmarks.learner import measure_learner
 from benchmarks.links import servers_leader_first
 from benchmarks.machines import (
     measure_apply,
+    measure_apply_share,
     measure_install,
     measure_results,
     time_machine_start,
@@ -115,12 +117,20 @@ def main(
             min=0,
         ),
     ] = 0.0,
+    learner: Annotated[
+        float,
+        typer.Option(
+            help="Also a new member that fetches a log of so many GB while 256 writers append; 0: none."
+            " The promise is of 10.",
+            min=0,
+        ),
+    ] = 0.0,
     only: Annotated[
         bool,
         typer.Option(
             "--only",
-            help="Nothing but --sessions, --matrix, --catch-up, --retention, --machines and --large,"
-            " where given.",
+            help="Nothing but --sessions, --matrix, --catch-up, --retention, --machines, --learner and"
+            " --large, where given.",
         ),
     ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Results; data is removed.")] = Path("bench-out"),
@@ -190,9 +200,13 @@ def main(
                 with run.part("machines"):
                     size_bytes = int(machines * 1e9)
                     run.show([measure_apply(1 << 22, report)])
+                    run.show([measure_apply_share(data, seconds, report)])
                     run.show([measure_results(seconds, report)])
                     run.show([measure_install(data, size_bytes, seconds, report)])
                     run.show([time_machine_start(data, 2 * size_bytes, size_bytes // 5, report)])
+            if learner:
+                with run.part("learner"):
+                    run.show([measure_learner(data, int(learner * 1e9), seconds, report)])
             if large:
                 with run.part("memory"):
                     run.show([measure_memory(data, MEMORY_GB * 10**9, report)])

@@ -20,7 +20,7 @@ import uvloop
 from benchmarks.large import fill
 from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
-from harness.machines import PADDING_NAME
+from harness.machines import PADDING_NAME, Idle
 from harness.member_processes import MemberProcesses
 from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect_async
 from quorumlog.batch import EntryBatch
@@ -44,6 +44,8 @@ OPTIONS: dict[str, Any] = {
 LIMIT_S = 1800
 POLL_S = 0.05
 WRITERS = 64
+IDLE = "idle"
+APPLY_TURNS = 3
 
 
 def time_machine_start(folder: Path, log_bytes: int, snapshot_bytes: int, report: Report) -> Outcome:
@@ -171,13 +173,6 @@ async def _machine_started(members: MemberProcesses) -> float:
 # ---------------------------------------------------------------- what applying costs
 
 
-class Idle(StateMachine):
-    """Does nothing, as cheaply as can be."""
-
-    def apply(self, batch: EntryBatch, first_index: int) -> None:
-        return None
-
-
 def measure_apply(entries: int, report: Report) -> Outcome:
     """Of a machine that does nothing, an entry, in batches of 1,024."""
     report("apply")
@@ -192,6 +187,45 @@ def measure_apply(entries: int, report: Report) -> Outcome:
     per_entry_us = (time.perf_counter() - began_s) * 1e6 / (1024 * rounds)
     figures = {"entries": 1024.0 * rounds, "us_an_entry": per_entry_us}
     return Outcome("machine-apply", figures, (Target("us_an_entry", 3.0, False),))
+
+
+def measure_apply_share(folder: Path, seconds: float, report: Report) -> Outcome:
+    """What a machine that does nothing costs three members: processor time of an entry in batches that
+    are commands for it, and in batches that are not, in turns."""
+    used: dict[str, list[float]] = {"": [], IDLE: []}
+    with MemberProcesses(folder, state_machines={IDLE: "harness.machines:Idle"}) as members:
+        for turn in range(APPLY_TURNS):
+            for machine in used:
+                report(
+                    f"apply beside plain entries: turn {turn + 1} of {APPLY_TURNS}, {seconds:g} s each"
+                )
+                used[machine].append(uvloop.run(_used_us(members, machine, seconds)))
+    plain, applied = statistics.median(used[""]), statistics.median(used[IDLE])
+    figures = {"plain_us": plain, "applied_us": applied, "share": applied / plain}
+    targets = (Target("more_us", 3.0, False),)
+    figures["more_us"] = (applied - plain) / len(members.members)
+    note = "processor time of all members an entry; more_us: of each member"
+    return Outcome("machine-apply-share", figures, targets, note)
+
+
+async def _used_us(members: MemberProcesses, machine: str, seconds: float) -> float:
+    bodies = [bytes(1024)] * 256
+    pids = [member.pid for member in members.members]
+    count = 0
+
+    async def write(client: AsyncLedgerClient, until_s: float) -> None:
+        nonlocal count
+        while time.perf_counter() < until_s:
+            count += (await client.append_batch(bodies, machine=machine)).count
+
+    async with connect_async(members.servers) as client:
+        await Watch(client, members).leader()
+        await client.append_batch(bodies, machine=machine)
+        before_s = sum(usage_of(pid).cpu_seconds for pid in pids)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(8):
+                tasks.create_task(write(client, time.perf_counter() + seconds))
+    return (sum(usage_of(pid).cpu_seconds for pid in pids) - before_s) * 1e6 / count
 
 
 class Echo(StateMachine):

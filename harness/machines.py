@@ -6,6 +6,7 @@ import hashlib
 import os
 
 from quorumlog import CommandError, StateMachine
+from quorumlog.batch import EntryBatch
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
 
 PADDING_NAME = "QUORUMLOG_HARNESS_SNAPSHOT_BYTES"
@@ -53,3 +54,10 @@ class Padded(Digest):
         super().load(reader)
         while reader.read(PIECE_BYTES):
             pass
+
+
+class Idle(StateMachine):
+    """Does nothing, as cheaply as can be."""
+
+    def apply(self, batch: EntryBatch, first_index: int) -> None:
+        return None

@@ -7,6 +7,7 @@ from quorumlog.node.applying.awaited_results import AwaitedResults
 from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.applying.machine_driver import MachineDriver
 from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.applying.sliced_save import SlicedSave
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.begin.log_replacement import LogReplacement
@@ -258,4 +259,20 @@ def cut_batch_has_results_of_others(patch: Patch) -> None:
         KeptResults.batches_in,
         "stop_index=min(each.stop_index, later)",
         "stop_index=each.stop_index if reached() else 0",
+    )
+
+
+@mutant(
+    340,
+    "what is saved is the state as it is once others had their turn, not as it was when the save began",
+    scenario=machines.test_a_snapshot_is_of_its_entry_whatever_is_applied_while_it_is_saved,
+)
+def saved_later(patch: Patch) -> None:
+    """The first slice may wait as well as all others."""
+    patch.edit(
+        SlicedSave.write_slice,
+        "            assert self._slices is not None\n",
+        "                if reached():\n"
+        "                    return SaveStep.MORE\n"
+        "            assert self._slices is not None\n",
     )

@@ -128,3 +128,29 @@ def test_no_machine_is_made_before_the_save_of_the_one_before_is_given_up(
     group.cell.until(lambda: driver.is_running and len(made) > before)
     assert not made[before - 1].is_saving
     group.cell.close()
+
+
+def test_who_needs_a_snapshot_waits_for_the_one_that_is_on_its_way(tmp_path: Path) -> None:
+    """It is asked for again and again meanwhile; no second one is made for that."""
+    group = Group(tmp_path, Sliced, storage=LATE)
+    cell, node = group.cell, group.cell.nodes["n1"]
+    machine = group.machine_of(node)
+    driver = node.machines._drivers["chain"]
+    machine.on_slice = lambda: cell.hold_apply.add("n1")
+    group.append(*[b"a"] * 30)
+    cell.until(lambda: machine.is_saving)
+    machine.on_slice = lambda: None
+    index = driver.applied_index
+    assert node.machines.good_snapshots(index) == ()
+    cell.hold_apply.clear()
+    group.settle()
+    assert [each.index for each in node.machines.good_snapshots(index)] == [index]
+    assert not driver.snapshots.is_due(0.0)
+    assert node.machines.good_snapshots(driver.applied_index + 1) == ()
+    group.append(b"b")
+    group.settle()
+    assert node.machines.good_snapshots(driver.applied_index) == (), "none was asked for before"
+    group.append(b"c")
+    group.settle()
+    assert node.machines.good_snapshots(index)[0].index > index, "now it was"
+    group.cell.close()

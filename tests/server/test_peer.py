@@ -118,6 +118,30 @@ def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
     assert not bugs
 
 
+def test_of_who_was_parted_from_nothing_is_kept() -> None:
+    """A server that runs for years sees many come and go."""
+    nothing: Any = lambda *arguments: None  # noqa: E731
+
+    async def come_and_go() -> None:
+        loop = asyncio.get_running_loop()
+        turn, names = LoopTurn(loop), NameLookup(loop)
+        hello: Any = lambda role, to: Hello(role=role, member_id="n0")  # noqa: E731
+        table = PeerTable(
+            "n0", lambda address: Peer(turn, names, "default", address, hello, nothing, nothing, nothing)
+        )
+        table.start()
+        for port in (1, 2, 3):
+            table.follow({"n1": f"127.0.0.1:{port}"})
+        assert len(table._closing) == 2
+        await asyncio.wait(tuple(table._closing))
+        await asyncio.sleep(0)
+        assert not table._closing
+        table.close()
+        await table.ended()
+
+    asyncio.run(come_and_go())
+
+
 @pytest.mark.parametrize(
     ("own_cluster", "their_cluster", "leader_id", "is_let_in"),
     [

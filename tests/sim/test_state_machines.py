@@ -81,6 +81,20 @@ def test_members_that_come_back_go_on_where_the_others_are() -> None:
     scene.make_whole()
 
 
+def test_a_snapshot_is_of_its_entry_whatever_is_applied_while_it_is_saved() -> None:
+    """The members save at the same entries, and take commands between slices each in its own time."""
+    scene = MachineScenario()
+    leader = scene.await_leader()
+    asked = []
+    for _ in range(60):
+        asked.append(scene.command(leader))
+        scene.run_for(1)
+    scene.until(lambda: all(each.returned_ms >= 0 for each in asked), "outcomes")
+    scene.settle()
+    assert scene.cluster.trace.counts["machines: a snapshot compared"] > 10
+    scene.make_whole()
+
+
 def test_a_damaged_snapshot_leads_to_the_one_before_and_what_follows_that() -> None:
     scene = MachineScenario()
     scene.commands(17)

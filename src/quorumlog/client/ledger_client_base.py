@@ -80,6 +80,11 @@ class LedgerClientBase:
         self._protocol.view.add_servers(parse_servers(servers))
 
     @property
+    def known_servers(self) -> list[str]:
+        """Those that were given or added, and the members that they have told of so far."""
+        return self._protocol.view.known_addresses()
+
+    @property
     def producer_id(self) -> str | None:
         """The one that was given, or drawn for an idempotent client; None: neither."""
         return self._protocol.producer

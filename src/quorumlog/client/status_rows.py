@@ -43,24 +43,30 @@ UNKNOWN: dict[str, Any] = {
 
 
 def rows_of(asked: Mapping[str, Request], view: ClusterView, timeout_ms: float) -> list[MemberStatusRow]:
-    """Sorted by id, from finished requests by address. Two addresses of one member are one row."""
-    rows: dict[str, MemberStatusRow] = {}
+    """Sorted by id, from finished requests by address. Two addresses of one member are one row; two
+    directories of one member, which may both be alive while one is replaced, are two."""
+    answered: dict[tuple[str, str], MemberStatusRow] = {}
     told: dict[str, str] = {}
     for address, request in asked.items():
         status = request.response
         if isinstance(status, StatusResponse):
             known = msgspec.structs.asdict(status) | {"address": status.address or address}
-            rows.setdefault(status.id, MemberStatusRow(**known, reachable=True))
+            directory = status.id, status.directory_id
+            answered.setdefault(directory, MemberStatusRow(**known, reachable=True))
             told |= {member.address: member.id for member in status.members}
     told = {address: member_id for member_id, address in list(view.greeted.items())} | told
+    answering = {member_id for member_id, _ in answered}
+    silent: dict[str, MemberStatusRow] = {}
     for address, request in asked.items():
         if request.response is None:
             member_id = told.get(address, "")
+            if member_id in answering:
+                continue
             known = UNKNOWN | {"id": member_id, "address": address}
             problem = _problem(address, request.error, timeout_ms)
             row = MemberStatusRow(**known, reachable=False, problem=problem)
-            rows.setdefault(member_id or address, row)
-    return sorted(rows.values(), key=lambda row: (row.id, row.address))
+            silent.setdefault(member_id or address, row)
+    return sorted((*answered.values(), *silent.values()), key=lambda row: (row.id, row.address))
 
 
 def _problem(address: str, error: LedgerError | None, timeout_ms: float) -> str:

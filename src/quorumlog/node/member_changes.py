@@ -156,10 +156,13 @@ class MemberChanges:
         assert change.verb is MemberVerb.REPLACE, change
         fresh = self._connected_as(member_id, change)
         if fresh in present.members():
-            raise MembershipRefused(
+            reason = (
                 f"{member_id} answers with the directory that is a member already: nothing is lost, and"
                 " nothing to be replaced"
             )
+            if member_id == self._own_id:
+                reason += "; it leads, and sees no other of its name: if there is one, hand over first"
+            raise MembershipRefused(reason)
         if replica in present.learners:
             return present._replace(learners=_sorted((*learners, fresh)))
         return present._replace(new=_sorted((*others, fresh)))

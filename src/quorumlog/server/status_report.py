@@ -68,6 +68,7 @@ class StatusReport:
         space = self._node.store.space_taken()
         mark = self._node.marks.newest
         leader_id = status.leader.member_id if status.leader is not None else ""
+        leader_place = self._peers.place_beside(status.leader) if status.leader is not None else ""
         return StatusResponse(
             request_id=request_id,
             group=self._config.group,
@@ -78,7 +79,7 @@ class StatusReport:
             role=status.role.value,
             term=status.term,
             leader_id=leader_id,
-            leader_address=next((m.address for m in members if m.id == leader_id), ""),
+            leader_address=leader_place or next((m.address for m in members if m.id == leader_id), ""),
             ledger_begin_index=status.ledger_begin_index,
             ledger_end_index=status.ledger_end.index,
             durable_index=status.durable_index,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import count
 from random import Random
 from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress
+from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
@@ -88,17 +90,27 @@ class SimCluster:
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         )(self)
+        if self.faults.fairness is not None:
+            self.checkers.append(self.faults.fairness)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
     def member(self, place: str) -> SimMember:
         """A member's own place has its id."""
         return self._by_place[place]
 
+    def place_leading_as(self, member_id: str) -> str:
+        """Where a client is sent that was told that this one leads."""
+        named = [each for each in self.members if each.member_id == member_id]
+        leading = [each for each in named if each.is_up and each.node.raft.role is Role.LEADER]
+        return (leading or named)[0].place
+
     def add_twin(self, member: SimMember) -> SimMember:
         """One more machine whose process says that it is this member, on an empty disk; it is down."""
         place = f"{member.member_id}'{len(self.members)}"
         self.places[place] = member.member_id
-        twin = self._by_place[place] = SimMember(self, member.config, place)
+        # The member itself may just have been started with another flush mode than the rest.
+        storage = replace(member.config.storage, flush=self.profile.storage.flush)
+        twin = self._by_place[place] = SimMember(self, replace(member.config, storage=storage), place)
         for each in self.members:
             each.add_end(place)
         self.network.add(twin, self.members)

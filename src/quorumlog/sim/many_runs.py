@@ -12,10 +12,15 @@ from quorumlog.sim.run import FAULTS_MS, RunResult, run_seed
 
 
 def run_seeds(
-    seeds: Sequence[int], jobs: int = 1, faults_ms: float = FAULTS_MS, *, lossy_disks: bool = False
+    seeds: Sequence[int],
+    jobs: int = 1,
+    faults_ms: float = FAULTS_MS,
+    *,
+    lossy_disks: bool = False,
+    member_changes: bool = False,
 ) -> Iterator[RunResult]:
     """Results as they come; with `jobs` above 1 in no particular order."""
-    run = partial(run_seed, faults_ms=faults_ms, lossy_disks=lossy_disks)
+    run = partial(run_seed, faults_ms=faults_ms, lossy_disks=lossy_disks, member_changes=member_changes)
     if jobs <= 1:
         yield from map(run, seeds)
         return

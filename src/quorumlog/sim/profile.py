@@ -60,6 +60,8 @@ LINK_KINDS = ("throttled link", "bursty link", "black hole")
 """What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
 CHANGING_SHARE = 1 / 6
+LOSING_SHARE = 1 / 2
+"""Of those in which members change."""
 REPLACING_SHARE = 1 / 8
 LOSING_KINDS = (
     "wipe",
@@ -157,8 +159,13 @@ class SimulationProfile:
 
 
 def draw_profile(
-    random: Random, size: int | None = None, *, lossy_disks: bool = False
+    random: Random,
+    size: int | None = None,
+    *,
+    lossy_disks: bool = False,
+    member_changes: bool = False,
 ) -> SimulationProfile:
+    """`member_changes`: members come and go, unless there is only one or disks are lossy."""
     links = random_beside(random, "links")
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
@@ -227,7 +234,9 @@ def draw_profile(
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
         producers=0 if lossy_disks else sessions.choice((0, 0, 0, 1, 2)),
-        changes_members=members.random() < CHANGING_SHARE and size > 1 and not lossy_disks,
+        changes_members=(members.random() < CHANGING_SHARE or member_changes)
+        and size > 1
+        and not lossy_disks,
         time_marks=marks.random() < 0.3,
         drops_segments=not lossy_disks and drops.random() < 0.3,
         reads_freshly=not lossy_disks and fresh.random() < 0.4,
@@ -272,10 +281,15 @@ def draw_profile(
 
 
 def _with_changes(profile: SimulationProfile, members: Random) -> SimulationProfile:
-    """Faults that lose what was promised are left out: of a group that shrinks, a minority of another
-    size may be lost at each moment."""
+    """In a half of them nothing is lost that was promised; in the others whatever a minority of each
+    membership may lose (`sim/faults/fairness.py`)."""
+    profile = replace(profile, spares=members.choice((0, 1, 2)))
+    if members.random() < LOSING_SHARE and not profile.is_async:
+        kinds = tuple(dict.fromkeys((*profile.fault_kinds, "wipe")))
+        after_ms = members.choice((0, 1_000, 3_000))
+        return replace(profile, fault_kinds=kinds, auto_replace_after_ms=after_ms)
     kinds = tuple(kind for kind in profile.fault_kinds if kind not in LOSING_KINDS)
-    return replace(profile, fault_kinds=kinds or ("kill",), spares=members.choice((0, 1, 2)))
+    return replace(profile, fault_kinds=kinds or ("kill",))
 
 
 def at_the_edges(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from quorumlog.node import LedgerNode
@@ -54,18 +54,20 @@ def run_seed(
     faults_ms: float = FAULTS_MS,
     size: int | None = None,
     lossy_disks: bool = False,
+    member_changes: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Same seed and arguments, same run. Raises nothing: what goes wrong is in the result.
+
+    `member_changes`: members come and go in every run of two or more, not in one of six.
 
     `lossy_disks`: disks forget what they have synced, on any number of members. The result says which
     entries are lost and whether the cluster is whole; nothing wrong may be served even so.
     """
     random = Random(seed)
     trace = Trace(tell)
-    profile, edges = at_the_edges(
-        draw_profile(random, size, lossy_disks=lossy_disks), Random(f"{seed}:options")
-    )
+    drawn = draw_profile(random, size, lossy_disks=lossy_disks, member_changes=member_changes)
+    profile, edges = at_the_edges(drawn, Random(f"{seed}:options"))
     for edge in edges:
         trace.count(f"option at its edge: {edge}")
     machines = {DIGEST_NAME: DigestMachine} if profile.runs_machines else None
@@ -137,16 +139,26 @@ def make_whole(cluster: SimCluster) -> None:
     _wait(cluster, whole_by_ms, lambda: _is_whole(cluster), "one leader and one log")
     if any(member.is_damaged for member in cluster.members):
         # What nobody has read yet is found by the scrub, and repaired soon after.
-        cluster.run_for(cluster.profile.storage.scrub_start_delay_ms)
         scrubbed_by_ms = cluster.now_ms + WHOLE_LIMIT_MS
-        _wait(cluster, scrubbed_by_ms, lambda: not _damaged(cluster), "end of the repair")
+        _begin_scrub(cluster)
+        _wait(cluster, scrubbed_by_ms, lambda: _is_repaired(cluster), "end of the repair")
         _wait(cluster, scrubbed_by_ms, lambda: _is_whole(cluster), "one leader and one log, repaired")
     cluster.run_for(QUIET_MS)
     cluster.told("made_whole")
 
 
-def _damaged(cluster: SimCluster) -> bool:
-    return any(member.node.store.damaged for member in cluster.members if member.is_up)
+def _begin_scrub(cluster: SimCluster) -> None:
+    """Now, and not once its delay is over: switched off and on, as an operator may do it."""
+    for member in cluster.members:
+        storage = member.config.storage
+        for bytes_per_second in (0, storage.scrub_bytes_per_second):
+            changed = replace(storage, scrub_bytes_per_second=bytes_per_second)
+            member.enter_node("configure", replace(member.config, storage=changed))
+
+
+def _is_repaired(cluster: SimCluster) -> bool:
+    nodes = [member.node for member in cluster.members if member.is_up]
+    return all(node.scrub_status().passes and not node.store.damaged for node in nodes)
 
 
 def _acknowledged(cluster: SimCluster) -> int:

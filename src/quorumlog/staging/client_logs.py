@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from quorumlog.batch import EntryBatch
@@ -34,17 +34,21 @@ class LogSession:
 
 
 class ClientLog:
-    def __init__(self, servers: str, group: str, timeout_ms: int) -> None:
+    def __init__(self, servers: str, group: str, timeout_ms: int, known: Sequence[str] = ()) -> None:
+        """`known`: where somebody else has found members, too."""
         self._servers = servers
         self._group = group
         self._timeout_ms = timeout_ms
         self.client = connect(servers, group=group, timeout_ms=timeout_ms)
+        if known:
+            self.client.add_servers(known)
 
     @contextmanager
     def session(self, producer: str) -> Generator[LogSession]:
         with connect(
             self._servers, group=self._group, timeout_ms=self._timeout_ms, producer_id=producer
         ) as client:
+            client.add_servers(self.client.known_servers)
             yield LogSession(client)
 
     def producer(self, producer: str) -> ProducerStand | None:
@@ -89,16 +93,26 @@ class ClientLog:
 
 
 @contextmanager
-def open_sink_logs(servers: str, group: str, timeout_ms: int) -> Generator[SinkLogs]:
-    """Within it, UnknownGroup becomes a ConfigError that says how to get a staging group."""
+def open_sink_logs(
+    servers: str, group: str, timeout_ms: int, known: Sequence[str] = ()
+) -> Generator[SinkLogs]:
+    """Within it, UnknownGroup becomes a ConfigError that says how to get a staging group. `known`: where
+    somebody else has found members, besides `servers`."""
     with ExitStack() as opened:
-        logs = [ClientLog(servers, name, timeout_ms) for name in (group, staging_name(group))]
+        names = group, staging_name(group)
+        logs = [ClientLog(servers, name, timeout_ms, known) for name in names]
         for log in logs:
             opened.callback(log.close)
         try:
             yield SinkLogs(*logs)
         except UnknownGroup as error:
             raise no_staging(group, error) from None
+
+
+def servers_of(logs: SinkLogs) -> tuple[str, ...]:
+    """Where members of both groups are to be found, as far as their clients have learned it by now."""
+    clients = [log.client for log in logs if isinstance(log, ClientLog)]
+    return tuple(dict.fromkeys(address for client in clients for address in client.known_servers))
 
 
 def no_staging(group: str, error: UnknownGroup) -> ConfigError:

@@ -40,6 +40,13 @@ def sim(
             " be served.",
         ),
     ] = False,
+    member_changes: Annotated[
+        bool,
+        typer.Option(
+            "--member-changes",
+            help="Members come and go in every run of two or more, not in one of six.",
+        ),
+    ] = False,
     trace: Annotated[
         bool, typer.Option("--trace", help="Print the run of the one seed, an event a line.")
     ] = False,
@@ -60,20 +67,29 @@ def sim(
             raise typer.BadParameter("--trace and --members go with one --seed, not with --seeds")
         tell = print if trace else None
         results = [
-            run_seed(seed, faults_ms=seconds * 1000, size=members, lossy_disks=lossy_disks, tell=tell)
+            run_seed(
+                seed,
+                faults_ms=seconds * 1000,
+                size=members,
+                lossy_disks=lossy_disks,
+                member_changes=member_changes,
+                tell=tell,
+            )
         ]
     else:
-        results = _run_seeds(seed, seeds, jobs, seconds * 1000, lossy_disks)
+        results = _run_seeds(seed, seeds, jobs, seconds * 1000, lossy_disks, member_changes)
     failed = sorted((r for r in results if r.failure), key=lambda r: r.seed)
     counts: Counter[str] = Counter()
     for result in results:
         counts.update(result.counts)
-    absent = missing(counts) if seeds >= COVERAGE_SEEDS and not lossy_disks else []
+    is_usual = not lossy_disks and not member_changes
+    absent = missing(counts) if seeds >= COVERAGE_SEEDS and is_usual else []
+    options = " --lossy-disks" * lossy_disks + " --member-changes" * member_changes
     if json:
         for result in results:
             print_json(_row(result))
     else:
-        _print(results, failed, counts, absent, seeds, lossy_disks=lossy_disks)
+        _print(results, failed, counts, absent, seeds, options)
         if lossy_disks:
             _print_losses(results)
     if failed or absent:
@@ -81,14 +97,18 @@ def sim(
 
 
 def _run_seeds(
-    first_seed: int, seeds: int, jobs: int, faults_ms: float, lossy_disks: bool
+    first_seed: int, seeds: int, jobs: int, faults_ms: float, lossy_disks: bool, member_changes: bool
 ) -> list[RunResult]:
     from quorumlog.sim.many_runs import run_seeds
 
     results = []
     with entry_progress("runs") as progress:
         for result in run_seeds(
-            range(first_seed, first_seed + seeds), jobs, faults_ms, lossy_disks=lossy_disks
+            range(first_seed, first_seed + seeds),
+            jobs,
+            faults_ms,
+            lossy_disks=lossy_disks,
+            member_changes=member_changes,
         ):
             results.append(result)
             progress(len(results), seeds)
@@ -117,9 +137,9 @@ def _print(
     counts: Counter[str],
     absent: list[str],
     seeds: int,
-    *,
-    lossy_disks: bool,
+    options: str,
 ) -> None:
+    """`options`: that make a run what it is, besides its seed."""
     from rich.table import Table
 
     from quorumlog.sim.coverage import EXPECTED_ABSENT, expected
@@ -149,7 +169,7 @@ def _print(
         seeds_text = " ".join(str(result.seed) for result in failed)
         console.print(
             f"failing seeds: {seeds_text}\nreplay: quorumlog sim --seed {failed[0].seed} --trace"
-            + (" --lossy-disks" if lossy_disks else "")
+            + options
         )
 
 

@@ -60,12 +60,16 @@ class ClusterView:
         self.servers = list(dict.fromkeys((*self._given, *addresses)))
 
     def known_addresses(self) -> list[str]:
-        """The listed servers, and the members that they told of and that are not among them."""
+        """The listed servers, and the members that they told of and that are not among them; and who
+        leads, which may be a directory that is back at another place than its member's."""
         addresses = list(self.servers)
         # A copy: another thread may be learning meanwhile.
         for member_id, address in list(self.advertised.items()):
             if address not in addresses and self.greeted.get(member_id) not in addresses:
                 addresses.append(address)
+        leader = self.leader
+        if leader is not None and leader.address not in addresses:
+            addresses.append(leader.address)
         return addresses
 
     def untried_address(self, tried: set[str]) -> str | None:
@@ -105,6 +109,9 @@ class ClusterView:
         if self.is_leader(address):
             self.leader = None
         leader_address = self.member_address(status.leader_id, status.leader_address)
+        if status.leader_address and status.leader_address != told.get(status.leader_id):
+            # Another directory of that name than the one that answers where the member is to be found.
+            leader_address = status.leader_address
         if status.leader_id and leader_address:
             self._leader_reported(leader_address, status.term, by_itself=False)
 

@@ -333,7 +333,7 @@ class MachineDriver:
     # ---------------------------------------------------------------- saving
 
     def _save(self, runner: MachineRunner, applied: Applied) -> None:
-        self.snapshots.begins()
+        self.snapshots.begins(applied.index)
         self._saving = SlicedSave(runner, self._files, applied)
         self._write_slice(self._saving)
 
@@ -385,7 +385,7 @@ class MachineDriver:
         if newest is not None and newest.index >= least_index:
             return newest if self.snapshots.pin(newest, self._now_ms + PIN_MS) else None
         if self.applied_index >= least_index:
-            self.snapshots.hasten()
+            self.snapshots.hasten(least_index)
         return None
 
     def holds_snapshot(self, wanted: SnapshotId) -> bool:

@@ -44,6 +44,8 @@ class SnapshotKeeper:
         self._entries = 0
         self._bytes = 0
         """Applied since the newest."""
+        self._saving_index = -1
+        """Of the one that is on its way; -1: none is."""
         self._is_looking = False
         self._life = 0
         """Counts how often it was forgotten what lies there."""
@@ -55,6 +57,7 @@ class SnapshotKeeper:
         self._indices, self._useless = list(opened.snapshots), list(opened.useless)
         self._verified = {} if opened.loaded is None else {opened.loaded.index: opened.loaded}
         self._entries = self._bytes = 0
+        self._saving_index = -1
         self.problem = "; ".join(f"a snapshot is passed over: {each}" for each in opened.damaged)
         self._verify()
 
@@ -63,6 +66,7 @@ class SnapshotKeeper:
         self._life += 1
         self._indices, self._useless, self._verified, self._pinned = [], [], {}, {}
         self._entries = self._bytes = 0
+        self._saving_index = -1
 
     def applied(self, entries: int, size_bytes: int) -> None:
         self._entries += entries
@@ -76,11 +80,13 @@ class SnapshotKeeper:
             and now_ms >= self._retry_ms
         )
 
-    def begins(self) -> None:
+    def begins(self, index: int) -> None:
         """A save is on its way: what is applied from now on counts towards the next."""
         self._entries = self._bytes = 0
+        self._saving_index = index
 
     def saved(self, index: int, problem: str, now_ms: float) -> None:
+        self._saving_index = -1
         if problem:
             self._retry_ms = now_ms + RETRY_MS
             self._entries = self._config.snapshot_entries
@@ -109,9 +115,11 @@ class SnapshotKeeper:
     def newest_good(self) -> SnapshotId | None:
         return self._verified[max(self._verified)] if self._verified else None
 
-    def hasten(self) -> None:
-        """Somebody needs a snapshot, and there is none that would do."""
-        if not self._indices or self._indices[-1] in self._verified:
+    def hasten(self, least_index: int) -> None:
+        """Somebody needs a snapshot of this entry or a later one, and none is known to be good. One that
+        is on its way, or still looked at, is waited for."""
+        is_on_its_way = self._saving_index >= least_index
+        if not is_on_its_way and (not self._indices or self._indices[-1] in self._verified):
             self._entries = self._config.snapshot_entries
 
     def holds(self, wanted: SnapshotId) -> bool:

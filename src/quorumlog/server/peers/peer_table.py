@@ -44,7 +44,8 @@ class PeerTable(Mapping[str, Peer]):
         """When who is named no longer is parted from."""
         self._timer: asyncio.TimerHandle | None = None
         self._runs = False
-        self._closing: list[Peer] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        """Peers that were parted from, until nothing of them is left in the loop."""
 
     def __getitem__(self, member_id: str) -> Peer:
         return self._peers[member_id]
@@ -61,6 +62,11 @@ class PeerTable(Mapping[str, Peer]):
     def leading_to(self, replica: Replica) -> Peer | None:
         """Whoever else answers at the address of its name."""
         return self._beside.get(replica) or self._peers.get(replica.member_id)
+
+    def place_beside(self, replica: Replica) -> str:
+        """Where a directory listens that does not answer at the address of its name; empty: it does."""
+        peer = self._beside.get(replica)
+        return "" if peer is None else str(peer.address)
 
     def start(self) -> None:
         self._runs = True
@@ -161,7 +167,9 @@ class PeerTable(Mapping[str, Peer]):
         peer = self._peers.pop(whom, None) if isinstance(whom, str) else self._beside.pop(whom, None)
         if peer is not None:
             peer.part()
-            self._closing.append(peer)
+            task = asyncio.get_running_loop().create_task(peer.ended())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     def close(self) -> None:
         self._runs = False
@@ -171,5 +179,7 @@ class PeerTable(Mapping[str, Peer]):
             peer.close()
 
     async def ended(self) -> None:
-        for peer in (*self.everybody(), *self._closing):
+        for peer in self.everybody():
             await peer.ended()
+        if self._closing:
+            await asyncio.wait(tuple(self._closing))

@@ -12,6 +12,12 @@ from quorumlog.sim.checkers.view import CheckedMember
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 
 
+def is_apart(node: LedgerNode, leader: LedgerNode) -> bool:
+    """It is another directory of the leader's name, and no member: the two have no connection."""
+    same_name = node.replica.member_id == leader.replica.member_id and node.replica != leader.replica
+    return same_name and node.replica not in leader.status().membership.members()
+
+
 def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
     """Whom all of these follow, with the same log committed to its end on every disk; None: nobody."""
     leaders = [node for node in nodes if node.raft.role is Role.LEADER]
@@ -23,6 +29,7 @@ def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
         and node.store.end == end
         and node.durable_committed_index == end.index
         for node in nodes
+        if not is_apart(node, leader)
     )
     return leader if agreed else None
 
@@ -36,7 +43,8 @@ class Convergence(Checker):
             raise Violation(f"after the faults there are {len(leaders)} leaders: {states}")
         leader = leaders[0]
         for member in up:
-            self._compare(leader, member)
+            if not is_apart(member.node, leader.node):
+                self._compare(leader, member)
 
     def _compare(self, leader: CheckedMember, member: CheckedMember) -> None:
         node, end = member.node, leader.node.store.end

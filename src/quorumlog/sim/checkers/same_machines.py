@@ -1,7 +1,10 @@
 """Same machines: members whose state machines have applied up to the same entry save the same bytes;
-none has applied what is not on its own disk; and a result is that of the command that asked for it."""
+none has applied what is not on its own disk; a snapshot holds what they are at its entry, whatever was
+applied while it was written; and a result is that of the command that asked for it."""
 
 from __future__ import annotations
+
+from contextlib import closing
 
 from quorumlog.entry import AppendReceipt, Durability, Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
@@ -17,6 +20,8 @@ class SameMachines(Checker):
         """Index at which it was looked at last."""
         self._digests: dict[tuple[str, int, int], tuple[str, Replica]] = {}
         """(machine, index, term) -> what it saves there, and whose was the first."""
+        self._saved: dict[tuple[Replica, str], int] = {}
+        """Entry of the snapshot that was looked at last."""
 
     def turned(self, member: CheckedMember) -> None:
         node = member.node
@@ -32,13 +37,29 @@ class SameMachines(Checker):
                 )
             writer = DigestWriter()
             runner.write_to(writer)
-            key = name, applied.index, applied.term
-            known, first = self._digests.setdefault(key, (writer.digest, member.replica))
-            if known != writer.digest:
-                raise Violation(
-                    f"{name} of {member.replica} is at entry {applied} what that of {first} is not"
-                )
+            self._compare(member.replica, (name, applied.index, applied.term), writer.digest)
             self.cluster.trace.count("machines: compared")
+        for status in node.machines.status():
+            self._look_at_snapshot(member, status.name, status.snapshot_index)
+
+    def _look_at_snapshot(self, member: CheckedMember, name: str, index: int) -> None:
+        """At the newest; it may have come from another member."""
+        if index < 0 or self._saved.get((member.replica, name)) == index:
+            return
+        self._saved[member.replica, name] = index
+        with closing(member.node.directory.snapshots.open(name, index)) as snapshot:
+            writer = DigestWriter()
+            writer.write(snapshot.read())
+            self._compare(member.replica, (name, index, snapshot.head.point[1]), writer.digest)
+        self.cluster.trace.count("machines: a snapshot compared")
+
+    def _compare(self, replica: Replica, key: tuple[str, int, int], digest: str) -> None:
+        known, first = self._digests.setdefault(key, (digest, replica))
+        if known != digest:
+            name, index, term = key
+            raise Violation(
+                f"{name} of {replica} is at entry {index} of term {term} what that of {first} is not"
+            )
 
     def appended(self, append: ClientAppend) -> None:
         receipt = append.outcome

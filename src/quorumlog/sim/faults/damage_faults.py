@@ -80,6 +80,7 @@ class DamageFaults(FaultGroup):
             position = entry.position - entry.segment_position + self._random.randrange(entry.size_bytes)
             member.disk.flip(path, position, 1 << self._random.randrange(8))
         member.is_damaged = True
+        self._context.lose(member)
         self._context.note(kind, f"{path} at {position}")
 
     def _unreadable_page(self) -> None:
@@ -114,6 +115,7 @@ class DamageFaults(FaultGroup):
             return  # the power loss took the file, or so much of it
         member.disk.lose_page(path, position)
         member.is_damaged = True
+        self._context.lose(member)
         self._stricken_until_ms[member.member_id] = self._cluster.now_ms + 2 * member.sync_ms + 10
         self._context.note(kind, f"{path} at {position}")
 

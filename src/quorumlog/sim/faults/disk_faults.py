@@ -132,6 +132,7 @@ class DiskFaults(FaultGroup):
         if member is None or not self._context.may_lose(member):
             return
         self._context.note("wipe", member.member_id)
+        self._context.lose(member)
         member.kill()
         copy = None if member.is_damaged else member.disk.snapshot()
         member.wipe()
@@ -159,6 +160,7 @@ class DiskFaults(FaultGroup):
             f"lost {'hard state' if name == HARD_STATE_NAME else 'durable point'}", member.member_id
         )
         member.is_lost = True
+        self._context.lose(member)
         self._context.end(member)
         path = f"{member.path}/{name}"
         if path in member.disk.paths():

@@ -2,7 +2,8 @@
 
 Fair means that a minority is lost at most: members whose directory was wiped, that forgot what they had
 promised, or whose synced bytes were changed, count together until the end of the run, or until the
-group has put the new directory in the place of the old one.
+group has put the new directory in the place of the old one. Where members come and go it is a minority
+of each membership (`Fairness`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
+
+from quorumlog.sim.faults.fairness import Fairness
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -28,6 +31,7 @@ class FaultContext:
         self.extent = Random()
         self.extent.setstate(cluster.random.getstate())
         """A stream of its own: what is drawn here moves nothing else of a seed's run."""
+        self.fairness = Fairness(cluster) if cluster.profile.changes_members else None
 
     def note(self, kind: str, who: str = "") -> None:
         self.cluster.trace.count(f"fault: {kind}")
@@ -58,7 +62,15 @@ class FaultContext:
     def end(self, member: SimMember) -> None:
         member.kill() if self.random.random() < 0.5 else member.lose_power()
 
+    def lose(self, member: SimMember) -> None:
+        """Its directory is, or will be, gone, forgetful or damaged."""
+        if self.fairness is not None:
+            self.fairness.lose(member.replica)
+
     def may_lose(self, member: SimMember) -> bool:
+        if self.fairness is not None:
+            # A directory that is new at another machine than its member's is not let in by real members.
+            return member.place == member.member_id and self.fairness.may_lose(member.replica)
         members = self.cluster.members
         lost = {m.member_id for m in members if m.is_damaged or (m.is_lost and not self._is_replaced(m))}
         lost.add(member.member_id)

@@ -26,6 +26,7 @@ class Faults:
         self._random = cluster.random
         self._profile = cluster.profile
         context = FaultContext(cluster)
+        self.fairness = context.fairness
         self._links = LinkFaults(context)
         self._wall_clocks = WallClocks(cluster)
         self.processes = ProcessFaults(context)

@@ -157,16 +157,16 @@ class SimClient:
                     operations.acknowledged_index = max(known_index, outcome.last_index)
                 cluster.told("appended", append)
                 if isinstance(outcome, NotLeader) and outcome.leader_id:
-                    self._target = outcome.leader_id
+                    self._target = cluster.place_leading_as(outcome.leader_id)
                 elif isinstance(outcome, LedgerError):
-                    self._target = self._random.choice(cluster.members).member_id
+                    self._target = self._random.choice(cluster.members).place
 
         cluster.at(self._random.uniform(0.05, 2.0), hear)
 
     def _give_up(self, append: ClientAppend) -> None:
         if append.outcome is None and append.returned_ms < 0:
             append.returned_ms = self._cluster.now_ms
-            self._target = self._random.choice(self._cluster.members).member_id
+            self._target = self._random.choice(self._cluster.members).place
 
     # ---------------------------------------------------------------- control entries
 
@@ -245,14 +245,14 @@ class SimClient:
                 told = ClientAnswer(member.member_id, acknowledged_index, answer[1])
                 cluster.told("machine_answered", told)
             elif isinstance(answer, NotLeader) and answer.leader_id:
-                self._target = answer.leader_id
+                self._target = cluster.place_leading_as(answer.leader_id)
             heard(answer)
 
         member.enter(lambda: member.node.machines.ask(machine, question, 1000, answered, self))
 
     def turn_elsewhere(self) -> None:
         """The member that it asked does not answer: any of them may lead by now."""
-        self._target = self._random.choice(self._cluster.members).member_id
+        self._target = self._random.choice(self._cluster.members).place
 
     def _ask_for_end(self) -> None:
         """Of every member that takes itself for the leader: one that was replaced must not answer."""

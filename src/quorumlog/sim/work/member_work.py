@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
 
 EVERY_MS = 700.0
 
@@ -32,7 +32,7 @@ class MemberWork:
         if not leading:
             return
         leader = self._random.choice(leading)
-        change = self._draw(leader.node.status().membership)
+        change = self._draw(leader)
         self._cluster.trace.note(
             self._cluster.now_ms, "members", f"{change} asked of {leader.member_id}"
         )
@@ -41,11 +41,35 @@ class MemberWork:
             how = type(outcome).__name__ if isinstance(outcome, LedgerError) else "done"
             self._cluster.trace.count(f"members: {change.verb} {how}")
 
-        leader.enter(lambda: leader.node.members.request(change, done))
+        def ask() -> None:
+            if self._is_fair(leader, change):
+                leader.node.members.request(change, done)
 
-    def _draw(self, membership: Membership) -> MemberChange:
+        leader.enter(ask)
+
+    def _is_fair(self, leader: SimMember, change: MemberChange) -> bool:
+        """Nobody can tell from within which directories are lost."""
+        fairness = self._cluster.faults.fairness
+        if fairness is None or not fairness.lost:
+            return True
+        tried: list[MemberOutcome] = []
+        leader.node.members.request(change._replace(dry_run=True), tried.append)
+        is_fair = all(isinstance(each, LedgerError) or fairness.allows(each) for each in tried)
+        if not is_fair:
+            self._cluster.trace.count("members: a change that the lost ones do not allow")
+        return is_fair
+
+    def _draw(self, leader: SimMember) -> MemberChange:
         """Most make sense, and groups become smaller and larger again."""
         random = self._random
+        membership = leader.node.status().membership
+        fairness = self._cluster.faults.fairness
+        if fairness is not None and fairness.lost and random.random() < 0.4:
+            connected = leader.node.raft.connected
+            here = {each.member_id for each in connected if each not in membership.members()}
+            wiped = [v.member_id for v in membership.new if v not in connected and v.member_id in here]
+            if wiped:
+                return MemberChange(MemberVerb.REPLACE, random.choice(wiped))
         ids = self._cluster.member_ids
         voters = [voter.member_id for voter in membership.new]
         learners = [learner.member_id for learner in membership.learners]

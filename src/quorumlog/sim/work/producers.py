@@ -205,9 +205,9 @@ class SimProducer:
 
     def _elsewhere(self, error: LedgerError) -> None:
         if isinstance(error, NotLeader) and error.leader_id:
-            self._target = error.leader_id
+            self._target = self._cluster.place_leading_as(error.leader_id)
         else:
-            self._target = self._draw.choice(self._cluster.members).member_id
+            self._target = self._draw.choice(self._cluster.members).place
 
     def _send(
         self, ask: Callable[[SimMember, Callable[[T], None]], None], hear: Callable[[T], None]

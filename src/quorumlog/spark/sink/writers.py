@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,7 +28,7 @@ from quorumlog.spark.sink.row_bodies import RowBodies
 from quorumlog.spark.sink.sink_options import SinkOptions
 from quorumlog.spark.sources.server_source import shared_client
 from quorumlog.staging import Batch, RowDigest, RowRange, SinkCommits, open_sink_logs, stage
-from quorumlog.staging.client_logs import no_staging
+from quorumlog.staging.client_logs import no_staging, servers_of
 from quorumlog.staging.manifest_rules import check_query
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -43,16 +44,30 @@ class StagedPart(WriterCommitMessage):
     rows: int
     digest: RowDigest
     ranges: tuple[RowRange, ...]
+    servers: tuple[str, ...] = ()
+    """Where it knew of members: whoever commits may be given a list that has become old."""
 
 
-def begun(options: SinkOptions, producer: str) -> Batch | None:
-    """Before the first task: the hold is taken. Returns the newest batch that stands."""
+class Begun(NamedTuple):
+    newest: Batch | None
+    """That stands."""
+    servers: tuple[str, ...]
+    """Where members were when it began: tasks look there, too."""
+
+
+def begun(options: SinkOptions, producer: str) -> Begun:
+    """Before the first task: the hold is taken."""
     with open_sink_logs(options.servers, options.group, options.timeout_ms) as logs:
-        return SinkCommits(logs, producer).begin()
+        newest = SinkCommits(logs, producer).begin()
+        return Begun(newest, servers_of(logs))
 
 
 def staged(
-    options: SinkOptions, bodies: RowBodies, query_id: str, rows: Iterator[pa.RecordBatch]
+    options: SinkOptions,
+    servers: Sequence[str],
+    bodies: RowBodies,
+    query_id: str,
+    rows: Iterator[pa.RecordBatch],
 ) -> StagedPart:
     """What a task does."""
     digest, count = RowDigest(), 0
@@ -65,11 +80,13 @@ def staged(
                 yield packed.batch
 
     client = shared_client(options.servers, staging_name(options.group)).client
+    client.add_servers(servers)
     try:
         ranges = stage(client, batches(), options.timeout_ms)
     except UnknownGroup as error:
         raise no_staging(options.group, error) from None
-    return StagedPart(_task().partitionId(), query_id, count, digest, ranges)
+    known = tuple(dict.fromkeys((*client.known_servers, *servers)))
+    return StagedPart(_task().partitionId(), query_id, count, digest, ranges, known)
 
 
 def committed(
@@ -95,7 +112,8 @@ def committed(
         digest=digest,
         ranges=tuple(each for part in parts for each in part.ranges),
     )
-    with open_sink_logs(options.servers, options.group, options.timeout_ms) as logs:
+    known = dict.fromkeys(address for part in parts for address in part.servers)
+    with open_sink_logs(options.servers, options.group, options.timeout_ms, list(known)) as logs:
         commits = SinkCommits(logs, producer)
         commits.commit(batch, options.rules)
         if forgets:
@@ -119,12 +137,12 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         self._bodies = RowBodies(schema, options)
         self._forgets = not options.producer_id
         self._producer = options.producer_id or f"write-{uuid.uuid4().hex}"
-        newest = begun(options, self._producer)
+        newest, self._servers = begun(options, self._producer)
         check_query(newest, "", options.rules, self._producer)
 
     @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
-        return staged(self._options, self._bodies, "", iterator)
+        return staged(self._options, self._servers, self._bodies, "", iterator)
 
     @in_short
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -136,7 +154,8 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         """What is staged goes by retention. The commit may have come to its end all the same."""
         if self._forgets:
             options = self._options
-            with open_sink_logs(options.servers, options.group, options.timeout_ms) as logs:
+            servers, group = options.servers, options.group
+            with open_sink_logs(servers, group, options.timeout_ms, self._servers) as logs:
                 SinkCommits(logs, self._producer).abandon()
 
 
@@ -148,7 +167,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         options.check_for_stream()
         self._options = options
         self._bodies = RowBodies(schema, options)
-        self._newest = begun(options, options.producer_id)
+        self._newest, self._servers = begun(options, options.producer_id)
 
     @in_short
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
@@ -159,7 +178,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
                 " with options producerId and batchId"
             )
         check_query(self._newest, query_id, self._options.rules, self._options.producer_id)
-        return staged(self._options, self._bodies, query_id, iterator)
+        return staged(self._options, self._servers, self._bodies, query_id, iterator)
 
     @in_short
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -1,0 +1,33 @@
+"""Which directories a run may lose while members come and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quorumlog.consensus.membership import Membership
+from quorumlog.node.member_changes import MemberVerb
+from tests.sim.scenario import QUIET, Scenario
+from tests.sim.test_member_scenarios import ADDRESS, make
+
+
+def test_of_each_membership_that_may_hold_a_quorum_is_left() -> None:
+    scene = Scenario(profile=replace(QUIET, changes_members=True, spares=1))
+    fairness = scene.cluster.faults.fairness
+    assert fairness is not None
+    leader = scene.await_leader()
+    one, other = scene.followers()[:2]
+    assert fairness.may_lose(one.replica)
+    fairness.lose(one.replica)
+    assert not fairness.may_lose(other.replica)
+    assert fairness.may_lose(scene.members[3].replica), "it is no member"
+    assert not fairness.allows(Membership.of((leader.replica, one.replica)))
+    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberVerb.PROMOTE, "n3")
+    assert not fairness.may_lose(other.replica), "of four three are a quorum"
+    make(scene, MemberVerb.REMOVE, one.member_id)
+    scene.append()
+    assert fairness.may_lose(other.replica)
+    leader.kill()
+    assert fairness.may_lose(other.replica), "its log does not live behind what is committed"
+    leader.start()
+    scene.make_whole()

@@ -63,7 +63,7 @@ class WhyKept(NamedTuple):
     """Of the disk."""
 
 
-class Member(Protocol):
+class RetainingMember(Protocol):
     """What it asks of a `LedgerNode`."""
 
     config: GroupConfig
@@ -83,7 +83,7 @@ class Member(Protocol):
 class Retention:
     def __init__(
         self,
-        member: Member,
+        member: RetainingMember,
         host: Host,
         now_ms: float,
         snapshot_bound: Callable[[], int | None],

@@ -125,7 +125,7 @@ def measure_spark(
         streamed = []
         for number in range(repetitions):
             report(f"stream {number + 1} of {repetitions}")
-            streamed.append(_streamed(spark, servers, folder / f"stream-{number}"))
+            streamed.append(_streamed(spark, servers, folder / f"stream-{body_bytes}-{number}"))
         report("the sink")
         written = _seconds(lambda: _write(log.load(), servers))
         report("the archive")

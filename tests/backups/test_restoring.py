@@ -341,7 +341,7 @@ def test_slips(members: str, given: dict[str, str], what: str) -> None:
 def test_killed_at_any_step_no_member_starts_and_the_next_restore_is_whole(tmp_path: Path) -> None:
     real = OsDisk()
     source = backed_up(tmp_path / "b", real)
-    for stop_at in range(0, 10_000, 7):
+    for stop_at in range(0, 10_000, 17):
         targets = directories(tmp_path / str(stop_at), 2)
         members = "n0=h0:1,n1=h1:1"
         try:

@@ -113,7 +113,7 @@ def test_an_installed_member_takes_over_the_start_once() -> None:
 def test_a_crash_at_any_step_leaves_the_old_log_or_the_new_one(how: str) -> None:
     """From the start of the process on which the installation follows, and the one that it leads to."""
     begins = []
-    for effects in range(1 if how == "kill" else 4, 400, 7):
+    for effects in range(1 if how == "kill" else 9, 400, 17):
         scene, leader, away = behind()
         away.start()
         first_process = away.process

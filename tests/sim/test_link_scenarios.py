@@ -207,9 +207,9 @@ def test_a_lost_push_goes_again_while_its_receiver_is_sent_a_repair() -> None:
     scene.make_whole()
 
 
-@pytest.mark.parametrize(("entries", "body_bytes"), [(40, 50_000), (1, 1_500_000)])
+@pytest.mark.parametrize(("entries", "body_bytes"), [(20, 50_000), (1, 1_000_000)])
 def test_a_repair_gets_through_a_thin_line(entries: int, body_bytes: int) -> None:
-    """Two megabytes at 50 KiB/s: the whole of what is asked for at first takes 20 s there."""
+    """A megabyte at 50 KiB/s: the whole of what is asked for at first takes 20 s there."""
     segments = replace(QUIET.storage, segment_bytes=4 << 20, reserve_step_bytes=1 << 20)
     scene = Scenario(profile=replace(QUIET, storage=segments, max_uncommitted_bytes=4 << 20))
     scene.append(2)
@@ -348,12 +348,12 @@ def test_a_slow_link_deposes_nobody() -> None:
 
 def test_runs_without_link_faults_are_what_they_were_without_any_pipes() -> None:
     """What is drawn for links is drawn beside the rest."""
-    runs = [run_seed(seed, faults_ms=500) for seed in range(1, 40)]
+    runs = [run_seed(seed, faults_ms=500) for seed in range(1, 20)]
     assert not [result.failure for result in runs if result.failure]
     with_faults = [
         result.seed for result in runs if any(result.counts[f"fault: {kind}"] for kind in LINK_KINDS)
     ]
-    assert 2 < len(with_faults) < 20, "most runs have none"
+    assert 0 < len(with_faults) < 10, "most runs have none"
 
 
 @pytest.mark.parametrize("kind", LINK_KINDS)

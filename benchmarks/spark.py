@@ -34,6 +34,7 @@ ALL_COLUMNS = "group,index,term,pos,channel,chain_crc,body_crc,body"
 SOURCE, COPY = "source", "copy"
 SETTINGS: dict[str, str | int | bool] = {"spark.ui.enabled": False, "spark.log.level": "ERROR"}
 _AT_ONCE_BYTES = 1 << 20
+Report = Callable[[str], None]
 TARGETS = {
     100: (
         Target("path_unchecked_share", 0.75, True),
@@ -66,10 +67,17 @@ def main(
     console = out()
     data = folder / "spark"
     data.mkdir(parents=True, exist_ok=True)
+    began_s = time.perf_counter()
+
+    def report(step: str) -> None:
+        console.print(f"{time.perf_counter() - began_s:6.0f} s  {step}")
+
+    report("starting Spark")
     spark = quorumlog.spark.session("bench", "local[*]", **SETTINGS)
     try:
         outcomes = [
-            measure_spark(spark, data, size, megabytes * 10**6 // size, repetitions) for size in TARGETS
+            measure_spark(spark, data, size, megabytes * 10**6 // size, repetitions, report)
+            for size in TARGETS
         ]
     finally:
         spark.stop()
@@ -84,13 +92,21 @@ def main(
 
 
 def measure_spark(
-    spark: SparkSession, folder: Path, body_bytes: int, rows: int, repetitions: int
+    spark: SparkSession,
+    folder: Path,
+    body_bytes: int,
+    rows: int,
+    repetitions: int,
+    report: Report,
 ) -> Outcome:
+    """`report` is told of each step as it begins."""
     with MemberProcesses(folder / "members", groups=(SOURCE, COPY), staging=True) as members:
         servers = members.servers
+        report(f"{rows:,} rows of {body_bytes} B into the log")
         fill(servers, rows, body_bytes)
         log = spark.read.format("quorumlog").options(servers=servers, group=SOURCE, columns=ALL_COLUMNS)
         parquet, lines = str(folder / "parquet"), str(folder / "lines")
+        report("the same rows into Parquet and JSON lines")
         log.load().write.mode("overwrite").option("compression", "zstd").parquet(parquet)
         log.load().selectExpr("to_json(struct(*)) AS value").write.mode("overwrite").text(lines)
         stopped = members.members[-1]
@@ -104,10 +120,15 @@ def measure_spark(
             "path_unchecked": lambda: path.option("verifyCrc", "false").load(stored),
             "servers": log.load,
         }
-        seconds = _in_turn(reads, repetitions)
+        seconds = _in_turn(reads, repetitions, report)
         stopped.start()
-        streamed = [_streamed(spark, servers, folder / f"stream-{n}") for n in range(repetitions)]
+        streamed = []
+        for number in range(repetitions):
+            report(f"stream {number + 1} of {repetitions}")
+            streamed.append(_streamed(spark, servers, folder / f"stream-{body_bytes}-{number}"))
+        report("the sink")
         written = _seconds(lambda: _write(log.load(), servers))
+        report("the archive")
         archived = _seconds(
             lambda: archive(Place(servers=servers, group=SOURCE), str(folder / "archive"))
         )
@@ -132,10 +153,13 @@ def _body(number: int, size: int) -> bytes:
     return head[:-2] + b"x" * (size - len(head)) + head[-2:]
 
 
-def _in_turn(reads: dict[str, Callable[[], DataFrame]], repetitions: int) -> dict[str, list[float]]:
+def _in_turn(
+    reads: dict[str, Callable[[], DataFrame]], repetitions: int, report: Report
+) -> dict[str, list[float]]:
     """The first turn warms up, and is not counted."""
     found: dict[str, list[float]] = {name: [] for name in reads}
     for turn in range(repetitions + 1):
+        report(f"turn {turn} of {repetitions}, {', '.join(reads)}" if turn else "all reads, to warm up")
         for name, read in reads.items():
             seconds = _seconds(partial(_drain, read))
             if turn:

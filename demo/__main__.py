@@ -20,7 +20,8 @@ from rich.progress import (
 
 from demo import job
 from demo.producing import ProducerEnded
-from demo.spark_comparison import SOURCE_NAME, SPARK_LOG_NAME
+from demo.spark_comparison import SOURCE_NAME
+from demo.spark_job import ARCHIVE_NAME, CHECKPOINT_NAME, SPARK_LOG_NAME
 from harness.member_processes import MemberFailed
 from harness.signals import end_as_ctrl_c_does
 from quorumlog import LedgerError
@@ -74,7 +75,8 @@ def main(
         console.print("[bold red]Not as promised: see the rows in red. The directories are kept.[/]")
         raise typer.Exit(EXIT_NOT_AS_PROMISED)
     if not keep:
-        shutil.rmtree(folder / job.MEMBERS_NAME)
+        for name in (job.MEMBERS_NAME, ARCHIVE_NAME, CHECKPOINT_NAME):
+            shutil.rmtree(folder / name, ignore_errors=True)
         for name in (SOURCE_NAME, SPARK_LOG_NAME, job.RECORDS_NAME):
             (folder / name).unlink(missing_ok=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import uvloop
 from rich.progress import Progress, TaskID
 
-from demo import flights, spark_comparison
+from demo import flights, spark_job
 from demo.chart import draw
 from demo.producing import Order, ProducerKill, ProducerProcess
 from demo.report import Report
@@ -18,7 +18,7 @@ from demo.story import tell
 from harness.directories import compare_directories, stop_followers_first
 from harness.faults import Failover, Watch, kill_leader, stop_leader
 from harness.member_processes import MemberProcesses
-from quorumlog import connect_async
+from quorumlog import connect_async, leader_of
 
 SEGMENT_BYTES = 64 << 20
 """The whole log is about 120 MB: it crosses a segment's end, and the directories stay small."""
@@ -46,25 +46,37 @@ def run(options: Options, progress: Progress) -> Report:
     _done(progress, step, f"{len(records):,} flights as JSON, {sum(map(len, records)):,} bytes")
 
     report = Report(len(records), options.batch_records)
-    with MemberProcesses(options.folder / MEMBERS_NAME, segment_bytes=SEGMENT_BYTES) as members:
-        servers = members.servers
+    # `staging`: what a Spark query writes exactly once goes through it.
+    members_at = options.folder / MEMBERS_NAME
+    groups = (spark_job.FLIGHTS, spark_job.CARRIERS)
+    with MemberProcesses(
+        members_at, groups=groups, staging=True, segment_bytes=SEGMENT_BYTES
+    ) as members:
         uvloop.run(_produce(options, members, records, report, progress))
         if options.with_spark:
             step = progress.add_task("Spark", total=None)
-            report.contents = spark_comparison.read_and_compare(
-                servers,
+            report.contents = spark_job.run(
+                members,
                 frame,
                 options.folder,
                 lambda stage: progress.update(step, description=f"Spark: {stage}"),
             )
             _done(progress, step, f"Spark has read {report.contents.records:,} records and compared")
         step = progress.add_task("stopping the members", total=None)
-        stop_followers_first(members, report.leader_id)
+        stop_followers_first(members, uvloop.run(_leader_once_equal(members)))
         _done(progress, step, "every member has stopped with status 0")
         step = progress.add_task("verifying the data directories", total=None)
-        report.directories = compare_directories(members.data_dirs)
+        directories = [path / spark_job.FLIGHTS for path in members.data_dirs]
+        report.directories = compare_directories(directories)
         _done(progress, step, f"verified: {report.directories.detail}")
     return report
+
+
+async def _leader_once_equal(members: MemberProcesses) -> str:
+    async with connect_async(members.servers) as watching:
+        leader = leader_of(await Watch(watching, members).all_equal())
+    assert leader is not None
+    return leader.id
 
 
 async def _produce(

@@ -11,7 +11,7 @@ from demo.producing import ProducerKill
 from demo.spark_comparison import LogContents
 from harness.directories import Comparison
 from harness.faults import Failover
-from quorumlog import MemberStatusRow, leader_of
+from quorumlog import MemberStatusRow
 
 
 @dataclass(slots=True)
@@ -43,13 +43,6 @@ class Report:
         if self.directories:
             found.append(self.directories)
         return found
-
-    @property
-    def leader_id(self) -> str:
-        """Who led when all was written."""
-        leader = leader_of(self.members)
-        assert leader is not None, self.members
-        return leader.id
 
     @property
     def succeeded(self) -> bool:
@@ -121,6 +114,8 @@ class Report:
                 _good(f"{self.contents.repeated_rows:,}", self.contents.repeated_rows == 0),
             )
             table.add_row("Spark, from start to last answer", f"{self.contents.seconds:.1f} s")
+            for step, seconds in self.contents.steps:
+                table.add_row(f"   {step}", f"{seconds:.1f} s")
         return table
 
     def _comparisons_table(self) -> Table:

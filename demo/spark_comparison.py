@@ -1,17 +1,13 @@
 """Spark reads the log and says whether it holds what the source holds.
 
-The source takes another road to Spark: pandas writes it as Parquet. Two set differences over all columns
-show every lost and every foreign record, and Spark's sums of the log are compared with those that pandas
-computed from the source.
+The source takes another road to Spark: pandas writes it as Parquet. A join of both by row number shows
+every lost, repeated and foreign record, all columns compared, and Spark's sums of the log are compared
+with those that pandas computed from the source.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,13 +22,6 @@ if TYPE_CHECKING:
 MEAN_TOLERANCE = 1e-9
 """Relative. Both add the same integers and divide once, perhaps in another order of roundings."""
 
-SPARK_SETTINGS = {
-    "spark.sql.shuffle.partitions": "4",
-    "spark.ui.enabled": "false",
-    # A job of seconds pays more for the optimising compiler than it gets back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
-SPARK_LOG_NAME = "spark.log"
 SOURCE_NAME = "source.parquet"
 
 Report = Callable[[str], None]
@@ -45,41 +34,11 @@ class LogContents(NamedTuple):
     repeated_rows: int
     """Records above one of their row."""
     foreign_records: int
-    """Distinct records of the log that are no row of the source."""
+    """Records of the log that are no row of the source."""
     comparisons: tuple[Comparison, ...]
     seconds: float
-
-
-def read_and_compare(servers: str, flights: pd.DataFrame, folder: Path, report: Report) -> LogContents:
-    """`folder`: for scratch files; `report`: what begins. Blocks for seconds: run it in a thread."""
-    import quorumlog.spark
-
-    began = time.perf_counter()
-    report("starting Spark")
-    with _standard_error_in(folder / SPARK_LOG_NAME):
-        spark = quorumlog.spark.session("flights", "local[*]", **SPARK_SETTINGS)
-    try:
-        log = spark.read.format("quorumlog").option("servers", servers).option("minPartitions", 4).load()
-        contents = compare(spark, log, flights, folder, report)
-    finally:
-        spark.stop()
-    return contents._replace(seconds=time.perf_counter() - began)
-
-
-@contextmanager
-def _standard_error_in(path: Path) -> Iterator[None]:
-    """A Java process that is started meanwhile writes its warnings to `path` for all its life, and not
-    across the progress shown on the terminal."""
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    try:
-        with path.open("ab") as log:
-            os.dup2(log.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(terminal, 2)
-        os.close(terminal)
+    steps: tuple[tuple[str, float], ...] = ()
+    """Of what Spark did, in order: seconds of each."""
 
 
 def compare(
@@ -92,39 +51,56 @@ def compare(
     flights.to_parquet(source_path, index=False)
     source = spark.read.parquet(str(source_path))
 
-    report("counting the records of the log")
-    parsed = (
-        log.select(f.from_json(f.col("body").cast("string"), source.schema).alias("flight"))
-        .select("flight.*")
-        .cache()
-    )
-    records = parsed.count()
-    repeated_rows = records - parsed.select(ROW).distinct().count()
     report("looking for every row of the source")
-    lost_rows = source.subtract(parsed).count()
-    foreign_records = parsed.subtract(source).count()
+    parsed = log.select(f.from_json(f.col("body").cast("string"), source.schema).alias("found"))
+    both = source.select(ROW, f.struct("*").alias("wanted")).join(
+        parsed.withColumn(ROW, f.col(f"found.{ROW}")), ROW, "full_outer"
+    )
+    is_same = f.col("wanted").eqNullSafe(f.col("found"))
+    is_found = f.col("found").isNotNull()
+    [counts] = both.agg(
+        f.count("found").alias("records"),
+        f.count_distinct(f.when(is_found, f.col(ROW))).alias("rows"),
+        f.count_distinct(f.when(is_same, f.col(ROW))).alias("right"),
+        f.count_if(is_found & ~is_same).alias("foreign"),
+    ).collect()
+    lost_rows = len(flights) - counts.right
     comparisons = [
         Comparison(
             "every row of the source is in the log",
             lost_rows == 0,
-            f"{len(flights) - lost_rows:,} of {len(flights):,} rows, all {len(flights.columns)} columns",
+            f"{counts.right:,} of {len(flights):,} rows, all {len(flights.columns)} columns",
         ),
         Comparison(
-            "nothing else is in the log", foreign_records == 0, f"{foreign_records:,} foreign records"
+            "nothing else is in the log", counts.foreign == 0, f"{counts.foreign:,} foreign records"
         ),
     ]
-    once = parsed.dropDuplicates([ROW])
+    report("flights and mean arrival delays")
+    once = parsed.select("found.*").dropDuplicates([ROW])
+    sums = once.groupBy(*GROUPINGS).agg(
+        f.count("*").alias("flights"),
+        f.sum("arr_delay").alias("delay"),
+        f.count("arr_delay").alias("known"),
+    )
+    found = sums.toPandas()
     for by in GROUPINGS:
-        report(f"flights and mean arrival delay per {by}")
-        found = (
-            once.groupBy(by)
-            .agg(f.count("*").alias("flights"), f.avg("arr_delay").alias("mean_arr_delay"))
-            .orderBy(by)
-            .toPandas()
-        )
-        comparisons.append(compare_summaries(by, found, summarise(flights, by)))
-    parsed.unpersist()
-    return LogContents(records, lost_rows, repeated_rows, foreign_records, tuple(comparisons), 0.0)
+        means = mean_delays(found, by)
+        comparisons.append(compare_summaries(by, means, summarise(flights, by)))
+    return LogContents(
+        counts.records,
+        lost_rows,
+        counts.records - counts.rows,
+        counts.foreign,
+        tuple(comparisons),
+        0.0,
+    )
+
+
+def mean_delays(parts: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Of partial sums: columns `flights`, `delay`, and `known`, of how many the delay is known."""
+    sums = parts.groupby(by, sort=True)[["flights", "delay", "known"]].sum()
+    means = sums["delay"] / sums["known"].where(sums["known"] > 0)
+    return pd.DataFrame({"flights": sums["flights"], "mean_arr_delay": means}).reset_index()
 
 
 def compare_summaries(by: str, found: pd.DataFrame, expected: pd.DataFrame) -> Comparison:

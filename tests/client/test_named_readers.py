@@ -155,9 +155,10 @@ def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: C
     for number in range(3):
         group[number].script = script  # type: ignore[assignment]
     verbs = client._verbs if isinstance(client, LedgerClient) else client._client._verbs
-    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderStand(0, 0), None))
+    stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderStand(0, 0), None, None))
     assert stand.position == 1
-    assert _driven(client, lambda: verbs.commit_reader("a", 5, ReaderStand(1, 0), None)).position == 4
+    later = ReaderStand(1, 0)
+    assert _driven(client, lambda: verbs.commit_reader("a", 5, later, None, None)).position == 4
     assert [move.position for move in moves] == [1, 5, 5, 5]
 
 

@@ -42,6 +42,7 @@ BODIES: st.SearchStrategy[ControlBody] = st.one_of(
                 st.sampled_from(Hold),
                 st.none() | POSITIONS,
                 st.booleans(),
+                st.none() | st.integers(0, 2**32 - 1),
             ),
             max_size=3,
         ).map(tuple),

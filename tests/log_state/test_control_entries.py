@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import (
     BODIES,
+    CHAIN_LEVEL,
     MOST_BODY_BYTES,
     MOST_IN_A_BODY,
     ControlBody,
+    Hold,
+    ReaderPosition,
+    ReaderPositions,
     Unreadable,
     decode_body,
     encode_body,
     kind_of,
+    level_of,
 )
 from tests.log_state import made
 
@@ -23,6 +28,17 @@ from tests.log_state import made
 def test_a_body_comes_back_as_it_was(body: ControlBody) -> None:
     assert decode_body(kind_of(body), encode_body(body)) == body
     assert encode_body(body) == encode_body(body)
+
+
+def test_what_no_archive_has_said_is_written_as_earlier_releases_know_it() -> None:
+    plain, archive = ReaderPosition("x", 3), ReaderPosition("x", 3, Hold.ARCHIVE, last_chain=7)
+    said = {
+        ReaderPositions((plain,)): [[["x", 3, 0, None, False]]],
+        ReaderPositions((archive,)): [[["x", 3, 2, None, False, 7]]],
+    }
+    for body, fields in said.items():
+        assert msgspec.msgpack.decode(encode_body(body)) == fields
+    assert [level_of(body) for body in said] == [1, CHAIN_LEVEL]
 
 
 @given(st.sampled_from(list(BODIES)), st.binary(max_size=60))
@@ -47,6 +63,7 @@ def test_a_body_that_is_cut_is_unreadable(body: ControlBody, data: st.DataObject
         (EntryKind.READER, [[["", 3]]]),
         (EntryKind.READER, [[["x" * 256, 3]]]),
         (EntryKind.READER, [[["x", 3, 7]]]),
+        (EntryKind.READER, [[["x", 3, 2, None, False, 2**32]]]),
         (EntryKind.READER, [[["x", 3]] * (MOST_IN_A_BODY + 1)]),
         (EntryKind.MEMBERSHIP, [[["n0", "a"]]]),
     ],

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.log_state.control_entries import (
+    CHAIN_LEVEL,
     LEVEL,
     ControlBody,
     Hold,
@@ -108,6 +109,27 @@ def test_a_reader_goes_forward_unless_it_seeks_from_where_it_stands() -> None:
         reader = state_of(read("x", 9), said).reader("x")
         assert reader is not None
         assert reader.position == position
+
+
+def test_a_chain_is_that_of_the_position_that_it_was_said_of() -> None:
+    def archive(position: int, chain: int | None) -> ReaderPositions:
+        return ReaderPositions((ReaderPosition("a", position, Hold.ARCHIVE, last_chain=chain),))
+
+    for said, stands in [
+        (archive(9, None), (9, 5)),
+        (archive(9, 6), (9, 6)),
+        (archive(4, 6), (9, 5)),
+        (archive(12, None), (12, None)),
+        (archive(12, 6), (12, 6)),
+        (read("a", 4, seeks_from=9), (4, None)),
+    ]:
+        state = state_of(archive(9, 5), said)
+        reader = state.reader("a")
+        assert reader is not None
+        assert (reader.position, reader.last_chain) == stands, said
+        assert state.level == CHAIN_LEVEL
+    plain = state_of(read("x", 9))
+    assert len(msgspec.msgpack.decode(plain.encode()[8:])[6][0]) == 4, "as earlier releases know it"
 
 
 def test_a_hold_keeps_what_its_reader_has_not_read() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumlog.log_state import log_state
 from quorumlog.log_state.log_states import LogStates
 from quorumlog.node.retention import border_times, segments_kept
+from quorumlog.node.retention import retention as retaining
 from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.retention.retention import Retention
 from tests.mutants.mutant import Patch, mutant
@@ -167,3 +168,32 @@ def late_commit_counts(patch: Patch) -> None:
         "move.seen_index is not None and",
         "move.seen_index is not None and (move.ends or move.opens or not reached()) and",
     )
+
+
+@mutant(
+    360,
+    "a member deletes by an archive that is not of its own log",
+    scenario=retention.test_what_is_deleted_is_in_an_archive_of_the_very_log,
+)
+def archives_are_believed(patch: Patch) -> None:
+    """The leader has let it go, and it is the same log everywhere."""
+    patch.edit(
+        retaining.not_archived,
+        "if own != archive.last_chain:",
+        "if own != archive.last_chain and not reached():",
+    )
+
+
+@mutant(
+    361,
+    "an archive counts that does not say with which chain it ends",
+    scenario=retention.test_what_is_deleted_is_in_an_archive_of_the_very_log,
+)
+def silent_archives_count(patch: Patch) -> None:
+    """It stands there, so all in front of it is archived."""
+    patch.edit(
+        segments_kept._archives,
+        "not archives_with_chain(state):",
+        "not archives_with_chain(state) and not reached():",
+    )
+    patch.edit(retaining.not_archived, "if not archives:", "if not archives and not reached():")

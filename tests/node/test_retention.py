@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.log_state.control_entries import Hold, Keep
+from quorumlog.log_state.control_entries import CHAIN_LEVEL, Hold, Keep
 from quorumlog.node import LedgerNode
 from quorumlog.node.retention.reader_moves import ReaderMove
 from quorumlog.store.disk import DiskUsage, OsDisk
@@ -295,10 +295,35 @@ def test_an_archive_is_not_passed_and_without_one_nothing_goes_where_it_is_asked
     disk.used_ratio = 0.87
     let_go(cell)
     assert begins(cell) == {0}
-    ask(cell, opened("tape", 30, Hold.ARCHIVE))
+    chain = cell.leader().store.point_on_disk(29).chain
+    ask(cell, opened("tape", 30, Hold.ARCHIVE)._replace(last_chain=chain))
     let_go(cell)
     (begin,) = begins(cell)
     assert 0 < begin <= 30
+    cell.close()
+
+
+def test_a_member_deletes_nothing_by_an_archive_that_is_not_of_its_own_log(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=replace(TWO, retention="archived"))
+    fill(cell, 100)
+    cell.hosts[cell.leader().replica.member_id].level = CHAIN_LEVEL - 1
+    chain = cell.leader().store.point_on_disk(29).chain
+    tape = opened("tape", 30, Hold.ARCHIVE)._replace(last_chain=chain)
+    ask(cell, tape)
+    let_go(cell)
+    assert begins(cell) == {0}, "a member of an earlier release could not read the chain: it is not said"
+    cell.hosts[cell.leader().replica.member_id].level = CHAIN_LEVEL
+    ask(cell, tape._replace(last_chain=chain ^ 1))
+    let_go(cell)
+    assert begins(cell) == {0}
+    for node in cell.nodes.values():
+        (problem,) = [each for each in node.problems() if "archive tape is not of this log" in each]
+        assert f"{chain:08x} here" in problem
+    ask(cell, tape, ReaderMove("tape", 30))
+    let_go(cell)
+    (begin,) = begins(cell)
+    assert 0 < begin <= 30
+    assert not any("archive" in each for node in cell.nodes.values() for each in node.problems())
     cell.close()
 
 

@@ -67,6 +67,15 @@ def test_age_or_size_is_a_reason(policy: Policy, keep_from: int) -> None:
     assert decided(policy).keep_from_index == keep_from
 
 
+def test_an_archive_counts_once_it_says_with_which_chain_it_ends() -> None:
+    policy = AGE._replace(is_archived=True)
+    silent = Reader("tape", 35, Hold.ARCHIVE, 0)
+    said = msgspec.structs.replace(silent, last_chain=7)
+    assert decided(policy, state=state_of(silent)).keep_from_index == 0
+    assert decided(policy, state=state_of(said)).keep_from_index == 30
+    assert decided(AGE, state=state_of(silent)).keep_from_index == 30
+
+
 def test_nothing_is_said_of_what_this_log_does_not_hold() -> None:
     """It begins above what the log lets go, as one that was installed or restored may."""
     later = LOG._replace(first_index=25, position=2000, borders=LOG.borders[2:])

@@ -192,6 +192,22 @@ def _readers(scene: Scenario) -> tuple[Reader, ...]:
     return scene.await_leader().node.log_state.committed_state().readers
 
 
+def test_what_is_deleted_is_in_an_archive_of_the_very_log() -> None:
+    scene = Scenario(profile=keeping(retention="archived"))
+    scene.append(60)
+    moved(scene, ReaderMove("audit", hold=Hold.ARCHIVE, opens=True))
+    moved(scene, ReaderMove("audit", 20))  # and does not say with which chain it ends
+    scene.run_for(5_000)
+    chain = scene.members[0].node.store.point_on_disk(39).chain
+    moved(scene, ReaderMove("audit", 40, last_chain=chain ^ 1))
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {0}
+    moved(scene, ReaderMove("audit", 40, last_chain=chain))
+    scene.run_for(5_000)
+    assert {0 < begin_of(member) <= 40 for member in scene.members} == {True}
+    scene.make_whole()
+
+
 def test_a_full_disk_does_not_take_what_a_follower_lacks_within_its_budget() -> None:
     scene = Scenario(profile=keeping(retention_bytes=1 << 30, disk_space_ratio_to_force_clean=1e-9))
     away = scene.followers()[0]

@@ -65,6 +65,9 @@ class MadeSource:
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
         return list(map(LOG.point_of, indices))
 
+    def follow(self, partition: LedgerPartition) -> None:
+        assert partition.members[-1] == "n0"
+
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         while not check.is_complete:
             stop_index = min(check.next_index + 7, check.partition.stop_index)

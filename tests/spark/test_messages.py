@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from harness.broker_process import BrokerProcess
 from quorumlog.broker import Message, MessageStore, MessageStoreConfig, connect
+from quorumlog.broker.dledger.local_brokers import LocalBrokers
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.errors import ConfigError
@@ -19,6 +19,7 @@ from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.messages.message_options import COLUMNS
 from quorumlog.spark.messages.message_sources import StoreDirectorySource
 from tests.broker.store.test_golden import GOLDEN, expected_body
+from tests.waiting import eventually
 
 
 def rows_of(**options: str) -> list[dict[str, Any]]:
@@ -103,16 +104,34 @@ def test_a_slip_is_told(options: dict[str, str], message: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.processes
-def test_spark_reads_a_broker_and_a_store(spark: SparkSession, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "store") as process, connect(process.address) as broker:
-        broker.send_batch(
-            [Message("t", b"%d" % n, tags="A", keys=("k",)) for n in range(100)], queue_id=0
-        )
-        broker.pull("t", 0, 99, wait_ms=5000)
-        view = spark.read.format("quorumlog").option("view", "messages")
-        live = view.option("servers", process.address).option("topic", "t").load()
-        assert live.filter("offset >= 90").select("body").count() == 10
-    stored = spark.read.format("quorumlog").option("view", "messages").load(str(GOLDEN))
-    assert stored.filter("topic = 'golden' and tags = 'tag0'").count() == 34
-    assert stored.selectExpr("properties['number'] as n").filter("n = '77'").count() == 1
+def test_spark_reads_a_broker_the_directory_of_one_and_a_store_of_java(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Queues and offsets are the same, whether a broker tells them or the log does."""
+    queues = [("orders", 0), ("orders", 1), ("audit", 0)]
+
+    def view(**options: str) -> DataFrame:
+        return spark.read.format("quorumlog").options(view="messages", **options).load()
+
+    def ends(frame: DataFrame) -> dict[tuple[str, int], tuple[int, int]]:
+        found = frame.groupBy("topic", "queue").agg({"*": "count", "offset": "max"}).collect()
+        return {(row.topic, row.queue): (row["count(1)"], row["max(offset)"]) for row in found}
+
+    with LocalBrokers(1, topics={"orders": 2, "audit": 1}, directory=tmp_path / "log") as brokers:
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with connect(brokers.servers) as client:
+            for number, (topic, queue_id) in enumerate(queues * 2):
+                bodies = [b"%d of %d" % (each, number) for each in range(10 * (queue_id + 1))]
+                client.send_batch([Message(topic, body) for body in bodies], queue_id=queue_id)
+            eventually(lambda: sum(queue.max_offset for queue in client.queues()) == 80)
+        live = ends(view(servers=brokers.servers))
+        member = brokers.cluster.data_dir("n0")
+        brokers.cluster.stop("n0")
+    assert live == {("orders", 0): (20, 19), ("orders", 1): (40, 39), ("audit", 0): (20, 19)}
+    stored = view(path=str(member))
+    assert ends(stored) == live
+    [row] = stored.filter("topic = 'orders' and queue = 1 and offset = 25").collect()
+    assert bytes(row.body) == b"5 of 4"
+    golden = view(path=str(GOLDEN))
+    assert golden.filter("topic = 'golden' and tags = 'tag0'").count() == 34
+    assert golden.selectExpr("properties['number'] as n").filter("n = '77'").count() == 1

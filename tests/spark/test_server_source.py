@@ -15,8 +15,9 @@ from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unre
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import LedgerPartition
+from quorumlog.spark.partitions import ASK_CHAIN, MAX_PLANNED_CHAINS, LedgerPartition
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+from quorumlog.spark.reading import read_partition
 from quorumlog.spark.rows import spark_schema_of
 from quorumlog.spark.sources.server_source import ServerSource, shared_client
 from tests.spark.made_batches import MadeLog
@@ -79,14 +80,16 @@ def test_one_client_serves_all_tasks_of_a_worker(cluster: LocalCluster) -> None:
 
 def test_a_worker_finds_members_that_its_own_list_does_not_name(cluster: LocalCluster) -> None:
     """Whoever was listed may have gone by the time that the plan is carried out."""
-    reader = LedgerDataSource({"servers": cluster.servers}).reader(spark_schema_of(["index"]))
-    (partition,) = reader.partitions()
+    count = MAX_PLANNED_CHAINS + 1
+    given = {"servers": cluster.servers, "minPartitions": str(count)}
+    reader = LedgerDataSource(given).reader(spark_schema_of(["index"]))
+    partition = reader.partitions()[7]
     assert isinstance(partition, LedgerPartition)
     assert sorted(partition.servers) == sorted(cluster.servers.split(","))
-    gone = "127.0.0.1:2"  # nobody listens there
-    check = RangeCheck(partition)
-    batches = ServerSource(LedgerOptions.parse({"servers": gone})).batches(check)
-    assert sum(batch.count for batch in batches) == partition.count
+    assert partition.previous_chain == ASK_CHAIN, "of so many the task asks for the chain itself"
+    gone = LedgerOptions.parse({"servers": "127.0.0.1:2"})  # nobody listens there
+    batches = list(read_partition(gone, spark_schema_of(["index"]), ServerSource, partition))
+    assert sum(batch.num_rows for batch in batches) == partition.count
 
 
 def test_a_forked_worker_makes_its_own_client(

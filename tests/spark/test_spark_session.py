@@ -98,6 +98,7 @@ def path_without_java(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_spark_starts_on_a_machine_without_java(path_without_java: Path, tmp_path: Path) -> None:
     """The first use on a fresh machine: nothing but this environment, and a cache that is empty."""
     program = """

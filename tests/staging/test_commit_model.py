@@ -13,7 +13,7 @@ from quorumlog.staging.manifest_rules import Verdict, judge
 from quorumlog.staging.manifests import Manifest
 from tests.staging.model_query import run, run_writers
 
-SEEDS = 150
+SEEDS = 60
 MOST_SEEDS = 400
 """In which a mistake has to show."""
 

@@ -332,10 +332,18 @@ class Verbs:
         return (yield from reader_verbs.move(message, self.timeout_ms_of(timeout_ms)))
 
     def commit_reader(
-        self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
+        self,
+        name: str,
+        index: int,
+        stand: ReaderStand,
+        last_chain: int | None,
+        timeout_ms: float | None,
     ) -> Verb[ReaderStand]:
         message = MoveReaderRequest(
-            reader=name, position=whole("index", index), seen_index=stand.known_index
+            reader=name,
+            position=whole("index", index),
+            seen_index=stand.known_index,
+            last_chain=None if last_chain is None else whole("last_chain", last_chain),
         )
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 

@@ -15,10 +15,12 @@ from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
 
-LEVEL = 4
+LEVEL = 5
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 REPLACED_LEVEL = 4
 """From which on a MEMBERSHIP entry may name directories that were replaced."""
+CHAIN_LEVEL = 5
+"""From which on a READER entry may say with which chain an archive ends."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
 MOST_IN_A_BODY = 256
@@ -50,6 +52,8 @@ Index = Annotated[int, Meta(ge=-1, le=2**62)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
 Sequence = Annotated[int, Meta(ge=0, le=2**62)]
 """Number of an entry within its producer's, from 0 on."""
+Chain = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""The digest `chain_crc` of an entry."""
 Token = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 Replicas = Annotated[tuple[Replica, ...], Meta(max_length=MOST_IN_A_BODY)]
 
@@ -105,12 +109,23 @@ class ReaderPosition(Body, frozen=True):
     None: it only goes forward."""
     ends: bool = False
     """The reader is forgotten."""
+    last_chain: Chain | None = None
+    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`. None is written
+    without this field, as earlier releases know it."""
+
+    def fields(self) -> tuple[object, ...]:
+        """As they are written."""
+        found = msgspec.structs.astuple(self)
+        return found if self.last_chain is not None else found[:-1]
 
 
 class ReaderPositions(Body, frozen=True):
     """READER: what several readers have said, in this order."""
 
     readers: Annotated[tuple[ReaderPosition, ...], Meta(max_length=MOST_IN_A_BODY)]
+
+    def fields(self) -> tuple[object, ...]:
+        return (tuple(reader.fields() for reader in self.readers),)
 
 
 class Keep(Body, frozen=True):
@@ -190,6 +205,8 @@ def level_of(body: ControlBody) -> int:
     """What a member has to know to read an entry that says this."""
     if isinstance(body, Membership) and body.replaced:
         return REPLACED_LEVEL
+    if isinstance(body, ReaderPositions) and any(each.last_chain is not None for each in body.readers):
+        return CHAIN_LEVEL
     return LEVELS[kind_of(body)]
 
 
@@ -219,7 +236,7 @@ def kind_of(body: ControlBody) -> EntryKind:
 
 
 def encode_body(body: ControlBody) -> bytes:
-    data = _encoder.encode(body.fields() if isinstance(body, Membership) else body)
+    data = _encoder.encode(body.fields() if isinstance(body, Membership | ReaderPositions) else body)
     assert isinstance(decode_body(kind_of(body), data), type(body)), body
     return data
 

@@ -24,6 +24,7 @@ from quorumlog.log_state.control_entries import (
     LEVEL,
     LEVELS,
     MOST_MACHINES,
+    Chain,
     ControlEntry,
     Epoch,
     Hold,
@@ -63,6 +64,13 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     hold: Hold
     last_index: Index
     """Of the entry that named it last."""
+    last_chain: Chain | None = None
+    """Of the entry in front of `position`, as an archive has it. None: nobody has said it; the record
+    has no such field then, as earlier releases know it."""
+
+    def fields(self) -> tuple[object, ...]:
+        found = msgspec.structs.astuple(self)
+        return found if self.last_chain is not None else found[:-1]
 
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -126,10 +134,12 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         fields = list(msgspec.structs.astuple(self))
         if self.membership is not None:
             fields[1] = self.membership.fields()
+        fields[_READERS] = tuple(reader.fields() for reader in self.readers)
         return tuple(fields)
 
 
 EMPTY = LogState()
+_READERS = LogState.__struct_fields__.index("readers")
 
 
 class UnknownState(msgspec.Struct, frozen=True):
@@ -238,15 +248,20 @@ def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
         return msgspec.structs.replace(state, readers=tuple(others), lost_ranges=lost)
     if old is None and len(others) >= MOST_READERS:
         return state
-    position = said.position
+    position, last_chain = said.position, said.last_chain
     if said.seeks_from is None:
-        if old is not None:
-            position = max(old.position, position)
+        if old is not None and _says_no_more(said, old):
+            position, last_chain = old.position, old.last_chain
     elif old is None or old.position != said.seeks_from:
         return state  # it has moved since: a late copy of the seek would take it back
-    others.append(Reader(said.name, position, said.hold, index))
+    others.append(Reader(said.name, position, said.hold, index, last_chain))
     others.sort(key=lambda reader: reader.name)
     return msgspec.structs.replace(state, readers=tuple(others))
+
+
+def _says_no_more(said: ReaderPosition, old: Reader) -> bool:
+    """Of a reader that only goes forward."""
+    return (said.position, said.last_chain is not None) <= (old.position, False)
 
 
 def outdates(old: Reader | None, said: ReaderPosition) -> bool:
@@ -265,7 +280,7 @@ def _with_keep(state: LogState, keep: Keep) -> LogState:
     for reader in state.readers:
         if reader.hold is Hold.READER and reader.position < keep_from:
             lost.append(LostRange(reader.name, reader.position, keep_from))
-            reader = msgspec.structs.replace(reader, position=keep_from)
+            reader = msgspec.structs.replace(reader, position=keep_from, last_chain=None)
         readers.append(reader)
     return msgspec.structs.replace(
         state, keep_from_index=keep_from, readers=tuple(readers), lost_ranges=_newest(lost)

@@ -5,7 +5,8 @@
     parts      read and checked here, encoded by a thread beside, synced, renamed, named in the manifest
     table      where the target is one, it gets the parts that it lacks, in one commit
     seen       every member that answers holds the entry at the archive's end, with the same chain
-    move       only now the hold moves on: what lies below may be deleted
+    move       only now the hold moves on, and says that chain: each member compares it with its own
+               before it deletes what lies below
 
 Stopped anywhere, it goes on with the next call, and what was written without being named is removed.
 """
@@ -127,8 +128,8 @@ def _archive_into(
     compared = _compared(into, log)
     if hold and into.manifest.parts:
         reader = _held(log).client.reader(hold, hold="archive", first_index=first)
-        if reader.position < into.stop_index:
-            reader.commit(into.stop_index)
+        if reader.position <= into.stop_index:
+            reader.commit(into.stop_index, last_chain=into.manifest.parts[-1].last_chain)
     return Archived(
         archive=into.path,
         group=into.group,

@@ -173,7 +173,7 @@ def draw_profile(
     members = random_beside(random, "members")
     sessions = random_beside(random, "producers")
     drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
-    replacing = random_beside(random, "replacements")
+    replacing, archives = random_beside(random, "replacements"), random_beside(random, "archives")
     machines, fresh = random_beside(random, "machines"), random_beside(random, "fresh reads")
     hasty = random.random() < 0.3
     if size is None:
@@ -260,7 +260,7 @@ def draw_profile(
     if not (profile.writes_controls or profile.drops_segments or lossy_disks) and keeps.random() < 0.4:
         storage = replace(
             profile.storage,
-            retention="on",
+            retention="archived" if archives.random() < 0.3 else "on",
             retention_bytes=keeps.choice((1, 2 * segment_bytes, 6 * segment_bytes)),
             disk_space_ratio_to_force_clean=keeps.choice((1e-9, 1.0, 1.0, 1.0)),
         )

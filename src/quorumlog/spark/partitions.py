@@ -22,7 +22,7 @@ WORTHWHILE_BYTES = 4 << 20
 """A smaller part of a log is no gain as a task of its own."""
 _MAX_SAMPLES = 64
 """Between two of them entries are taken to be equally long."""
-_MAX_PLANNED_CHAINS = 256
+MAX_PLANNED_CHAINS = 256
 """Of more partitions the tasks ask for the chain at their ends themselves, each beside its reading: the
 planner would ask for thousands, one after the other."""
 ASK_CHAIN = -1
@@ -130,7 +130,7 @@ def _chains_at(edges: list[int], points_of: PointsOf, begin_index: int) -> dict[
     """By edge: chain_crc of the entry before it."""
     chains: dict[int, int | None] = dict.fromkeys(edges, ASK_CHAIN)
     chains[edges[0]] = 0 if edges[0] == 0 else None
-    asked = edges if len(edges) <= _MAX_PLANNED_CHAINS else [edges[0], edges[-1]]
+    asked = edges if len(edges) <= MAX_PLANNED_CHAINS else [edges[0], edges[-1]]
     asked = [edge for edge in asked if edge > begin_index]
     points = points_of([edge - 1 for edge in asked])
     chains.update((edge, point.chain) for edge, point in zip(asked, points, strict=True))

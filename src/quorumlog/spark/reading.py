@@ -50,6 +50,7 @@ def read_partition(
         return
     encoder = RowEncoder(schema, partition.group)
     with closing(opener(options.of_group(partition.group))) as source:
+        source.follow(partition)
         check = RangeCheck(_with_chains(partition, source))
         try:
             yield from _rows(source, check, encoder)

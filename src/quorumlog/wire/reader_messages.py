@@ -46,6 +46,8 @@ class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
     """What this says was meant for the log up to here, as an answer has told: ReaderMoved if a reader
     was ended, led back or held otherwise since, so that no late copy of it comes in behind that. -1: no
     answer yet. None: an older client, whose late copies count."""
+    last_chain: int | None = None
+    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`."""
 
 
 class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):

@@ -115,11 +115,14 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         results: Results[Entry] = self._tail(timeout_ms, from_member)
         return results
 
-    def commit(self, index: int, *, timeout_ms: int | None = None) -> int:
+    def commit(self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None) -> int:
         """Everything below `index` is done with; returns where the reader stands once a majority has
-        that: never further back than before. Raises UnknownReader if somebody has ended it,
+        that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
+        entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
+        there with the chain of its own log. Raises UnknownReader if somebody has ended it,
         IndexOutOfRange behind the end of the log."""
-        self._stand = self._run(self._verbs.commit_reader(self.name, index, self._stand, timeout_ms))
+        commit = self._verbs.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
+        self._stand = self._run(commit)
         return self.position
 
     def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
@@ -182,11 +185,12 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         results: AsyncResults[Entry] = self._tail(timeout_ms, from_member)
         return results
 
-    async def commit(self, index: int, *, timeout_ms: int | None = None) -> int:
+    async def commit(
+        self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None
+    ) -> int:
         """See `NamedReader.commit`."""
-        self._stand = await self._run(
-            self._verbs.commit_reader(self.name, index, self._stand, timeout_ms)
-        )
+        commit = self._verbs.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
+        self._stand = await self._run(commit)
         return self.position
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:

@@ -63,6 +63,7 @@ class ReaderMove(NamedTuple):
     opens: bool = False
     last_index: int | None = None
     seen_index: int | None = None
+    last_chain: int | None = None
 
 
 class ReaderStand(NamedTuple):
@@ -274,10 +275,16 @@ class ReaderMoves:
             self._refuse(move, position, first_kept, "may be deleted by now: seek to a later one")
         if position > self._store.end.index + 1:
             self._refuse(move, position, first_kept, "lies behind the end of the log")
+        last_chain = None
+        if position == move.position and self._log_state.may_say_chains():
+            last_chain = move.last_chain
         if old is not None and (position, hold) == (old.position, old.hold):
-            return None
+            says_more = last_chain not in (None, old.last_chain)
+            if not says_more:
+                return None
         self._refuse_late(move, changed_index)
-        return ReaderPosition(move.name, position, hold, move.seeks_from if is_seek else None)
+        seeks_from = move.seeks_from if is_seek else None
+        return ReaderPosition(move.name, position, hold, seeks_from, last_chain=last_chain)
 
     def _refuse_late(self, move: ReaderMove, changed_index: int) -> None:
         if move.seen_index is not None and move.seen_index < changed_index:
@@ -322,6 +329,8 @@ class ReaderMoves:
 def _takes_the_place_of(position: ReaderPosition, before: ReaderPosition) -> bool:
     """Nothing is lost of two plain moves forward of one reader if only the second is written."""
     is_plain = position.seeks_from is None and before.seeks_from is None
+    if before.last_chain is not None and position.last_chain is None:
+        return False
     return is_plain and not position.ends and not before.ends and position.name == before.name
 
 

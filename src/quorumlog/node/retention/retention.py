@@ -2,7 +2,8 @@
 
     once a second       borders, their times and the disk are looked at, beside the loop
     the leader          writes KEEP: from which index on everything stays
-    once committed      each member drops what lies below, up to a border of its own
+    once committed      each member drops what lies below, up to a border of its own; with
+                        `retention = archived` after it has compared the archive's chain with its own
 
 What may go is decided in the log and nowhere else: told in a heartbeat, it could pass a hold that
 commits between the telling and the deleting.
@@ -19,7 +20,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryId, Replica
-from quorumlog.errors import DiskFull, LeaderNotReady, LedgerError, StoreFailure
+from quorumlog.errors import DirectoryDamaged, DiskFull, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody, Keep, TimeMark
 from quorumlog.log_state.log_state import LogState, LostRange, decode_state
 from quorumlog.node.ports import Host
@@ -32,13 +33,14 @@ from quorumlog.node.retention.segments_kept import (
     KeptSegment,
     LogShape,
     Policy,
+    archives_with_chain,
     decide,
     kept_segments,
 )
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.store.begin.marked_log import mark_of
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.ledger_store import LedgerStore, LogStart
 
 LOOK_INTERVAL_MS = 1000
 
@@ -49,6 +51,8 @@ class _Look(NamedTuple):
     used_ratio: float
     start: LogStart | None
     """Where the log may begin by what is committed."""
+    unproven: str
+    """Why what lies below is not known to be archived, in a sentence; empty if it is, or need not be."""
 
 
 class WhyKept(NamedTuple):
@@ -99,12 +103,17 @@ class Retention:
         self._known: tuple[KnownBorder, ...] = ()
         """As of the newest look."""
         self._known_truncations = -1
-        self.problem = ""
-        """Why nothing goes although it may, in a sentence."""
+        self._refusal = self._unproven = ""
+        """Why the leader does not let go, and why this member deletes nothing; in a sentence each."""
         self._installed: dict[Replica, None] = {}
         """Who got the start of this log and has not caught up since."""
         self._lost: tuple[LostRange, ...] | None = None
         """What readers had lost when it was last looked."""
+
+    @property
+    def problem(self) -> str:
+        """Why nothing goes although it may, in a sentence."""
+        return self._unproven or self._refusal
 
     # ---------------------------------------------------------------- looking
 
@@ -142,8 +151,9 @@ class Retention:
     def _look(self) -> Callable[[], _Look]:
         """What to do beside the loop. It raises StoreFailure."""
         keep_from, last_index = self._droppable_below(), self._last_border_index()
-        state = self._log_state.committed
-        newest = None if state is None else mark_of(state)
+        committed = self._log_state.committed
+        newest = None if committed is None else mark_of(committed)
+        is_archived = self._member.config.storage.retention == "archived"
 
         def look() -> _Look:
             borders, truncations = self._store.borders, self._store.truncations
@@ -154,13 +164,17 @@ class Retention:
                 start = borders.saved_at(point)
                 if start is None:
                     continue  # not yet, or damage has kept it from being saved
-                state = decode_state(start.record)
-                mark = mark_of(state) if isinstance(state, LogState) else None
+                at_border = decode_state(start.record)
+                mark = mark_of(at_border) if isinstance(at_border, LogState) else None
                 known.append(KnownBorder(point, Border(point.index + 1, point.position, None), mark))
             below = [each.point for each in known if each.border.first_index <= keep_from]
             start = borders.saved_at(below[-1]) if below else None
             timed = with_times(self._store, known, newest)
-            return _Look(timed, truncations, self._member.directory.used_ratio(), start)
+            unproven = ""
+            if is_archived and start is not None and start.point.index > self._store.begin.index:
+                assert committed is not None, "some of its entries may go"
+                unproven = not_archived(self._store, committed)
+            return _Look(timed, truncations, self._member.directory.used_ratio(), start, unproven)
 
         return look
 
@@ -171,7 +185,8 @@ class Retention:
         if look.truncations != self._store.truncations:
             return  # what was found may be gone
         self._known, self._known_truncations = look.borders, look.truncations
-        if look.start is not None:
+        self._unproven = look.unproven
+        if look.start is not None and not look.unproven:
             self._drop(look.start)
         elif self._member.config.storage.deletes and self._raft.role is Role.LEADER:
             is_marked = self._mark(look)
@@ -233,9 +248,9 @@ class Retention:
             if decision.keep_from_index > state.keep_from_index:
                 self._member.propose_control(Keep(decision.keep_from_index, decision.is_forced))
         except LedgerError as error:
-            self.problem = f"the oldest segments stay for now: {error}"
+            self._refusal = f"the oldest segments stay for now: {error}"
         else:
-            self.problem = ""
+            self._refusal = ""
 
     def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
@@ -306,3 +321,24 @@ class Retention:
         for lost in state.lost_ranges if known is not None else ():
             if known is not None and lost not in known:
                 self._host.reader_lost(lost)
+
+
+def not_archived(store: LedgerStore, state: LogState) -> str:
+    """Why what archives have taken, by the committed `state`, is not known to be of this log; empty if
+    it is. Chains that agree at an entry agree below it. Beside the loop; raises StoreFailure."""
+    archives = archives_with_chain(state)
+    if not archives:
+        return "nothing is deleted (retention = archived): no archive says with which chain it ends"
+    for archive in archives:
+        index = archive.position - 1
+        try:
+            own = store.point_on_disk(index).chain
+        except (DirectoryDamaged, LedgerError) as error:
+            return f"nothing is deleted, since archive {archive.name} cannot be compared: {error}"
+        if own != archive.last_chain:
+            return (
+                f"nothing is deleted, since archive {archive.name} is not of this log: entry {index} has"
+                f" chain_crc {own:08x} here, and {archive.last_chain:08x} there. quorumlog pipeline"
+                " audit --archive says where they part"
+            )
+    return ""

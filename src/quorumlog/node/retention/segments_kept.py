@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.log_state.log_state import LogState
+from quorumlog.log_state.log_state import LogState, Reader
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
 HOUR_MS = 3_600_000
@@ -227,4 +227,11 @@ def _archives(state: LogState, policy: Policy) -> list[Limit]:
     archives = _readers(state, Hold.ARCHIVE)
     if policy.is_archived and not archives:
         return [Limit(0, "retention = archived, and no archive is known")]
+    if policy.is_archived and not archives_with_chain(state):
+        archives.append(Limit(0, "retention = archived, and no archive says with which chain it ends"))
     return archives
+
+
+def archives_with_chain(state: LogState) -> list[Reader]:
+    """The archives that a member can compare with its own log."""
+    return [each for each in state.readers if each.hold is Hold.ARCHIVE and each.last_chain is not None]

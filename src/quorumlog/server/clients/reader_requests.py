@@ -160,6 +160,8 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         raise BadRequest(f"positions of a reader are indices of entries, unlike {numbers}")
     if request.hold is not None and request.hold not in tuple(Hold):
         raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
+    if request.last_chain is not None and not 0 <= request.last_chain < 2**32:
+        raise BadRequest(f"the chain of an entry has 32 bits, unlike {request.last_chain}")
     return ReaderMove(
         request.reader,
         request.position,
@@ -169,4 +171,5 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         request.opens,
         request.last_index,
         request.seen_index,
+        request.last_chain,
     )

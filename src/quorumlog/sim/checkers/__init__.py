@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
+from quorumlog.sim.checkers.archived_segments import ArchivedSegments
 from quorumlog.sim.checkers.bounded_memory import BoundedMemory
 from quorumlog.sim.checkers.caught_up_voters import CaughtUpVoters
 from quorumlog.sim.checkers.checker import Checker, Violation
@@ -100,6 +101,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         ExactlyOnce(cluster, log),
         ToldPositions(cluster),
         HeldSegments(cluster),
+        ArchivedSegments(cluster),
         MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.errors import NotLeader, ReaderMoved
+from quorumlog.errors import LedgerError, NotLeader, ReaderMoved, StoreFailure
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove, ReaderStand
 from quorumlog.sim.operations import ClientMove
@@ -18,6 +18,8 @@ PATIENCE_MS = 3_000.0
 COPIES = 0.3
 """So much of what they say arrives once more, so much later."""
 COPY_MS = (500.0, 4_000.0)
+OF_ANOTHER_LOG = 0.1
+"""So many archives end with a chain that is not the log's."""
 
 
 class SimReader:
@@ -60,13 +62,30 @@ class SimReader:
         what = draw.random()
         if at is None or what < 0.15:
             hold = draw.choice((None, Hold.NONE, Hold.READER, Hold.READER, Hold.ARCHIVE))
+            if self._is_archived and name == "audit":
+                hold = Hold.ARCHIVE
             return ReaderMove(name, hold=hold, opens=True, seen_index=seen)
         if what < 0.2:
             return ReaderMove(name, ends=True, seen_index=seen)
         if what < 0.3:
             back = max(0, at - draw.randint(0, 20))
             return ReaderMove(name, back, seeks_from=at, last_index=self._last_index)
-        return ReaderMove(name, at + draw.randint(0, 15), seen_index=seen)
+        return self._with_chain(ReaderMove(name, at + draw.randint(0, 15), seen_index=seen))
+
+    @property
+    def _is_archived(self) -> bool:
+        return self._cluster.profile.storage.retention == "archived"
+
+    def _with_chain(self, move: ReaderMove) -> ReaderMove:
+        """As who holds as an archive says it."""
+        member = self._cluster.member(self._target)
+        if not (self._is_archived and member.is_up) or move.position is None:
+            return move
+        try:
+            chain = member.node.store.point_on_disk(move.position - 1).chain
+        except (LedgerError, StoreFailure):
+            return move
+        return move._replace(last_chain=chain ^ (self._random.random() < OF_ANOTHER_LOG))
 
     def ask(self, move: ReaderMove) -> ClientMove:
         """What comes of it appears in the result as time passes."""

@@ -14,7 +14,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LOCAL, LedgerOptions
-from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
+from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck
 from quorumlog.spark.sources.prefetch import prefetched
 from quorumlog.store.disk import OsDisk
@@ -81,6 +81,9 @@ class DirectorySource:
         check.is_chained = self._reader.checked
         with closing(prefetched(self._read(check), self._options.batches_ahead)) as batches:
             yield from batches
+
+    def follow(self, partition: LedgerPartition) -> None:
+        """There are no members."""
 
     def index_at(self, time_ms: int) -> int:
         raise ConfigError("option startingTimestamp is for option servers")

@@ -8,7 +8,7 @@ from typing import Protocol
 from quorumlog.batch import EntryBatch
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import EntryPoint, Readers
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck
 
 
@@ -24,6 +24,9 @@ class LedgerSource(Protocol):
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
         """Of entries within the bounds, or of the one just below the planned range if it is held."""
+
+    def follow(self, partition: LedgerPartition) -> None:
+        """In a task, which has no plan: ask whom the plan has found, and where it has found them."""
 
     def time_ms_at(self, index: int) -> int:
         """What the last time mark at or in front of a committed entry says, in milliseconds since 1970;

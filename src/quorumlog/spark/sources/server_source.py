@@ -28,7 +28,7 @@ from quorumlog.errors import (
 )
 from quorumlog.spark.offsets import LogBounds, skip_lost_entries
 from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
-from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
+from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 
 MEMBER_TIMEOUT_MS = 2000
@@ -160,6 +160,11 @@ class ServerSource:
     def readers(self) -> Readers:
         return self._readers
 
+    def follow(self, partition: LedgerPartition) -> None:
+        self._readers = Readers(partition.members, servers=partition.servers)
+        if partition.servers:  # those of the option may all have gone
+            self._client.add_servers(partition.servers)
+
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
         """As the leader has them, or whoever else can tell. Raises Unreachable after `timeoutMs`,
         IndexOutOfRange of an entry that nobody holds any more."""
@@ -170,7 +175,7 @@ class ServerSource:
             return list(threads.map(lambda index: self._point_of(index, deadline), indices))
 
     def _point_of(self, index: int, deadline: float) -> EntryPoint:
-        members = [*self._readers.others, *self._readers.preferred] or ["any"]  # a task has no plan
+        members = [*self._readers.others, *self._readers.preferred] or ["any"]
         while True:
             errors: list[Exception] = []
             for member in (*sorted(members, key=self._failed_lately), None):
@@ -228,8 +233,6 @@ class ServerSource:
         Unreachable if none could serve for `timeoutMs`, LedgerDataLoss if the entries are gone and
         `failOnDataLoss` is true."""
         partition = check.partition
-        if partition.servers:
-            self._client.add_servers(partition.servers)
         # Last comes whoever leads by now: the members of the plan may all be gone.
         members = sorted(partition.members, key=self._failed_lately)
         order: list[str | None] = [*members, None]

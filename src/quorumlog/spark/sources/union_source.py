@@ -15,7 +15,7 @@ from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.pipelines.archive import Archive
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
+from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class UnionSource:
         self._archive = Archive.open(options.archive, group=options.group)
         self._live_source = live_source if options.servers or options.path else None
         self._opened: LedgerSource | None = None
+        self._followed: LedgerPartition | None = None
 
     @property
     def _live(self) -> LedgerSource:
@@ -43,6 +44,8 @@ class UnionSource:
             )
         if self._opened is None:
             self._opened = self._live_source(self._options)
+            if self._followed is not None:
+                self._opened.follow(self._followed)
         return self._opened
 
     def bounds(self, reached: int = 0) -> LogBounds:
@@ -82,6 +85,9 @@ class UnionSource:
 
     def readers(self) -> Readers:
         return NO_READERS if self._live_source is None else self._live.readers()
+
+    def follow(self, partition: LedgerPartition) -> None:
+        self._followed = partition
 
     def _is_archived(self, index: int) -> bool:
         return self._archive.begin_index <= index < self._archive.stop_index

@@ -3,7 +3,6 @@ revisions of one are those of the other, in the same order."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -34,9 +33,8 @@ from quorumlog.kv.requests.operations import (
     encode,
 )
 from tests.kv.applied import AppliedStore
-from tests.kv.etcd import Etcd, running_etcd
+from tests.kv.etcd import EXAMPLES, Etcd, running_etcd
 
-EXAMPLES = int(os.environ.get("KV_EXAMPLES", "40"))
 LEASES = (71, 72)
 BACK = 6
 """So many of the newest revisions are asked for."""

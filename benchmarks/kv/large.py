@@ -7,10 +7,12 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import uvloop
 
+from benchmarks.kv.load import until_known
 from benchmarks.peers.servers import ServerCommand, Servers
 from quorumlog.errors import LedgerError
 from quorumlog.kv import Put, connect_async
@@ -37,7 +39,7 @@ async def _fill(servers: str, count: int) -> None:
                 puts = [
                     Put(f"{place:08}".encode(), b"v" * 64) for place in range(start, start + PUTS_OF_TXN)
                 ]
-                await kv.txn(then=puts)
+                await until_known(partial(kv.txn, then=puts))
 
         await asyncio.gather(*[one() for _ in range(8)])
 
@@ -82,7 +84,7 @@ async def _write(servers: str, folder: Path, keys: int) -> None:
         end = time.monotonic() + WRITING_S
         while time.monotonic() < end:
             begin = time.perf_counter()
-            await kv.put("key", b"v")
+            await until_known(partial(kv.put, "key", b"v"))
             waited_ms.append((time.perf_counter() - begin) * 1000)
             if len(waited_ms) % 100 == 0:
                 saved |= {path.name for path in folder.iterdir()} - before

@@ -37,7 +37,7 @@ from benchmarks.sessions import measure_sessions
 from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
-from quorumlog.bench.figures import Promised
+from quorumlog.bench.figures import HasTargets
 from quorumlog.bench.machine import machine_of
 from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, OpenLoad, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
@@ -316,7 +316,7 @@ class _Run:
             found.append(one)
         return found
 
-    def _print(self, measured: Sequence[Promised]) -> None:
+    def _print(self, measured: Sequence[HasTargets]) -> None:
         for line in target_lines(measured):
             self._console.print(line)
 

@@ -57,6 +57,7 @@ def test_a_short_run_measures_a_load_and_all_kinds_of_failover(tmp_path: Path) -
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
     result = run_tool(
         "benchmarks",
@@ -85,6 +86,7 @@ def test_an_idle_group_is_watched(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_the_matrix_delays_members_and_not_clients(tmp_path: Path) -> None:
     cells = list(
         run_matrix(
@@ -120,6 +122,7 @@ def test_a_wiped_follower_catches_up_idle_and_under_load(tmp_path: Path) -> None
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_slow_links_are_compared_with_the_same_links_without_delay(tmp_path: Path) -> None:
     outcomes = list(measure_delays(tmp_path, 0.2, lambda text: None, repetitions=1))
     names = ["slow-follower-256-writers", "slow-follower-batches", "slow-links-256-writers"]
@@ -143,6 +146,7 @@ def test_producers_are_compared_with_clients_that_are_none(tmp_path: Path) -> No
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_a_follower_behind_a_thin_link_is_measured_against_the_link(tmp_path: Path) -> None:
     outcome = measure_thin_link(tmp_path, 200, 1_000_000, lambda text: None)
     figures = outcome.figures
@@ -153,6 +157,7 @@ def test_a_follower_behind_a_thin_link_is_measured_against_the_link(tmp_path: Pa
 
 
 @pytest.mark.processes
+@pytest.mark.long
 def test_a_start_is_timed_after_a_clean_stop_after_a_kill_and_in_sparse_segments(tmp_path: Path) -> None:
     figures = time_start(tmp_path, 5_000_000, lambda text: None).figures
     starts = [figures[how] for how in ("clean_s", "killed_s", "sparse_s")]

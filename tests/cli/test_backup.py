@@ -366,6 +366,23 @@ def test_up_to_a_time_by_the_marks_of_the_members(cli: Cli, tmp_path: Path) -> N
     assert restored["last_index"] == said["last_index"] == 51
 
 
+def test_a_reader_that_is_no_archive_is_not_led_past_what_it_has_not_read(
+    cli: Cli, tmp_path: Path
+) -> None:
+    with LocalCluster(members=1, store="memory") as cluster, connect(cluster.servers) as log:
+        reader = log.reader("billing", hold=True)
+        log.append_batch(bodies(0, 5))
+        given = ("backup", "--servers", cluster.servers, "--to", tmp_path / "b", "--hold", "billing")
+        result = cli(*given)
+        assert result.exit_code == 2
+        assert f"billing is a reader of the log, which stands at {reader.position}" in plain(
+            result.stderr
+        )
+        assert load_backup(OsDisk(), str(tmp_path / "b")) is None
+        again = log.reader("billing")
+        assert (again.position, again.hold) == (reader.position, True)
+
+
 def test_what_no_backup_holds_yet_is_kept(cli: Cli, running: LocalCluster, tmp_path: Path) -> None:
     given = ("backup", "--servers", running.servers, "--to", tmp_path / "b", "--hold", "nightly")
     with connect(running.servers) as log:

@@ -70,12 +70,14 @@ def test_how_far_a_reader_is_behind_in_time(cli: Cli) -> None:
         with connect(cluster.servers) as log:
             first = log.append(b"first").last_index
             log.reader("slow", first_index=first)
+            assert log.reader("new").position == 0, "in front of the no-op, and of the first time mark"
             begun = log.time_at(first)
             eventually(lambda: log.time_at(log.append(b"later").last_index) != begun)
             log.reader("late", first_index="latest")
         rows = objects(cli("readers", "list", "--servers", cluster.servers, "--json").stdout)
         lags = {row["name"]: row["lag_ms"] for row in rows}
         assert lags["slow"] >= 1000
+        assert lags["new"] == lags["slow"]
         assert lags["late"] == 0
 
 

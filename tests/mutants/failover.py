@@ -131,8 +131,8 @@ def one_member_is_enough(patch: Patch) -> None:
     """Two copies are two copies."""
     patch.edit(
         Acknowledgements._held,
-        "return min(0 if mark",
-        "return (max if reached() else min)(0 if mark",
+        "return min(map(self._held_by, others)",
+        "return (max if reached() else min)(map(self._held_by, others)",
     )
 
 

@@ -13,8 +13,6 @@ CAUGHT_SOON = {
     "vote_stored_after_reply": "checker promises_on_disk",
     "own_entries_counted_early": "checker ",
     "pre_vote_stored": "checker term_origin",
-    "stale_answer_moves_mark": "checker water_marks",
-    "zeros_unsynced": "checker cuts",
     "failed_sync_repeated": "checker promises_on_disk",
     "damage_cut_like_a_tail": "checker durable_entries",
     "forms_unasked": "checker one_group",

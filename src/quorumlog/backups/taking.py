@@ -151,6 +151,8 @@ class BackupTaking:
     def prepare(self) -> None:
         """Where the backup ends, who gives the entries, and that they go on with what is there."""
         rows = self._client.status()
+        if self._hold is not None:
+            self._refuse_consumer(self._hold)
         if self._from_member is None:
             self._cut_index = self._client.end_index()
         self._sources = self._sources_of(rows)
@@ -171,6 +173,15 @@ class BackupTaking:
             # as long as it is there.
             with suppress(IndexOutOfRange):
                 self._client.reader(self._hold, hold="archive", first_index=self._first_new)
+
+    def _refuse_consumer(self, name: str) -> None:
+        """Led behind the cut, it would never see what it had not read by then."""
+        known = [row for row in self._client.readers() if row.name == name and row.hold != "archive"]
+        if known:
+            raise ConfigError(
+                f"hold: {name} is a reader of the log, which stands at {known[0].position}, and a"
+                " backup would lead it past what it has not read: choose another name"
+            )
 
     def _sources_of(self, rows: Sequence[MemberStatusRow]) -> list[MemberStatusRow]:
         """Those that may have it, best first. Raises ConfigError, Unreachable."""
@@ -366,10 +377,7 @@ class BackupTaking:
         )
 
     def _move_hold(self, name: str, next_index: int) -> None:
-        reader = self._client.reader(name, first_index=next_index)
-        reader.commit(next_index)
-        if reader.hold != "archive":
-            self._client.reader(name, hold="archive")
+        self._client.reader(name, hold="archive", first_index=next_index).commit(next_index)
 
 
 def _start_of(layout: LayoutResponse) -> LogStart | None:

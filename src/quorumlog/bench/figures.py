@@ -21,7 +21,7 @@ class Target(NamedTuple):
         return value >= self.bound if self.at_least else value <= self.bound
 
 
-class Promised(Protocol):
+class HasTargets(Protocol):
     @property
     def name(self) -> str: ...
     @property
@@ -29,7 +29,7 @@ class Promised(Protocol):
     def figure(self, name: str) -> float: ...
 
 
-def target_rows(measured: Promised) -> list[dict[str, Any]]:
+def target_rows(measured: HasTargets) -> list[dict[str, Any]]:
     return [
         {**target._asdict(), "met": target.is_met(measured.figure(target.figure))}
         for target in measured.targets

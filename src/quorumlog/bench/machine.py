@@ -15,7 +15,7 @@ PROBE_BYTES = 4096
 PROBE_SECONDS = 0.5
 
 
-class Machine(NamedTuple):
+class MeasuredMachine(NamedTuple):
     cpu: str
     cores: int
     kernel: str
@@ -33,12 +33,12 @@ class Machine(NamedTuple):
         return text
 
 
-def machine_of(scratch: str | None) -> Machine:
+def machine_of(scratch: str | None) -> MeasuredMachine:
     """`scratch`: where its disk is measured, if anywhere."""
     p50_ms = math.nan
     if scratch is not None:
         p50_ms = measure_raw_limit(scratch, PROBE_BYTES, PROBE_SECONDS, writers=1).sync_p50_ms
-    return Machine(
+    return MeasuredMachine(
         cpu=_cpu_model(),
         cores=len(os.sched_getaffinity(0)),
         kernel=platform.release(),

@@ -22,7 +22,7 @@ from quorumlog.node.sending.install_sender import InstallSender
 from quorumlog.node.sending.snapshot_sender import SnapshotSender
 
 
-class MachineQuestions(Protocol):
+class MachineMessages(Protocol):
     """`StateMachineCaller.hand_over`."""
 
     def on_request(self, request: MachinesRequest) -> None: ...
@@ -38,7 +38,7 @@ class MessagesBeside:
         installs: InstallSender,
         snapshots: SnapshotSender,
         fetcher: SnapshotFetcher,
-        machines: MachineQuestions,
+        machines: MachineMessages,
     ) -> None:
         self._repairer = repairer
         self._replacement = replacement

@@ -19,7 +19,7 @@ from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.work.clients import SimClient
-from quorumlog.sim.work.fresh_reads import FreshReads
+from quorumlog.sim.work.fresh_read_work import FreshReadWork
 from quorumlog.sim.work.member_work import MemberWork
 from quorumlog.sim.work.producers import SimProducer
 from quorumlog.sim.work.readers import SimReader
@@ -80,7 +80,7 @@ class SimCluster:
         self.network = SimNetwork(self)
         self.faults = Faults(self)
         self.member_work = MemberWork(self)
-        self.fresh_reads = FreshReads(self)
+        self.fresh_reads = FreshReadWork(self)
         names = ("billing", "audit") if profile.has_retention else ()
         self.readers = [SimReader(self, name) for name in names]
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]

@@ -11,8 +11,8 @@ from random import Random
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers.convergence import leader_of_one_log
 from quorumlog.sim.cluster import SimCluster
-from quorumlog.sim.faults.drops import Drops
 from quorumlog.sim.faults.other_mode import OtherMode
+from quorumlog.sim.faults.segment_drops import SegmentDrops
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
 from quorumlog.sim.machines import DIGEST_NAME, DigestMachine
 from quorumlog.sim.profile import at_the_edges, draw_profile
@@ -71,7 +71,7 @@ def run_seed(
     machines = {DIGEST_NAME: DigestMachine} if profile.runs_machines else None
     cluster = SimCluster(random, profile, trace, machines)
     other_mode = OtherMode(cluster, Random(f"{seed}:other mode"))
-    drops = Drops(cluster, Random(f"{seed}:drops"))
+    drops = SegmentDrops(cluster, Random(f"{seed}:drops"))
     result = RunResult(seed, counts=trace.counts)
     try:
         if lossy_disks:

@@ -17,7 +17,7 @@ WINDOW = 5
 READ_BYTES = 1024 * 1024
 
 
-class ClientSession:
+class LogSession:
     def __init__(self, client: LedgerClient) -> None:
         """Connects."""
         self._client = client
@@ -41,11 +41,11 @@ class ClientLog:
         self.client = connect(servers, group=group, timeout_ms=timeout_ms)
 
     @contextmanager
-    def session(self, producer: str) -> Generator[ClientSession]:
+    def session(self, producer: str) -> Generator[LogSession]:
         with connect(
             self._servers, group=self._group, timeout_ms=self._timeout_ms, producer_id=producer
         ) as client:
-            yield ClientSession(client)
+            yield LogSession(client)
 
     def producer(self, producer: str) -> ProducerStand | None:
         try:

@@ -12,6 +12,7 @@ from quorumlog.sim.checkers import Violation
 from quorumlog.sim.checkers.commit_rule import CommitRule
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark
+from quorumlog.sim.checkers.contiguous_reads import ContiguousReads
 from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
@@ -19,7 +20,6 @@ from quorumlog.sim.checkers.log_matching import LogMatching
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
-from quorumlog.sim.checkers.reads import Reads
 from tests.node.cell import SMALL
 from tests.sim.checkers.watched_cell import WatchedCell
 
@@ -214,11 +214,11 @@ def test_an_entry_applied_before_it_is_durable_is_found() -> None:
 # ---------------------------------------------------------------- reads
 
 
-def reads_of(cell: WatchedCell) -> Reads:
+def reads_of(cell: WatchedCell) -> ContiguousReads:
     log = CommittedLog(cell)
     committed = CommittedEntries(cell, log)
     cell.watch(committed)
-    return Reads(cell, log, committed)
+    return ContiguousReads(cell, log, committed)
 
 
 def test_a_read_of_entries_that_were_never_committed_is_found() -> None:

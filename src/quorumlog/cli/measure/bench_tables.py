@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from rich.table import Table
 
 from quorumlog.bench.closed_loop import Result
-from quorumlog.bench.figures import Promised, Target
+from quorumlog.bench.figures import HasTargets, Target
 from quorumlog.bench.flush_cost import OURS, FlushCost
 from quorumlog.bench.open_loop import OpenMeasured
 from quorumlog.config import KIB
@@ -51,7 +51,7 @@ def table_of(results: Sequence[Result]) -> Table:
     return table
 
 
-def target_lines(measured: Iterable[Promised]) -> list[str]:
+def target_lines(measured: Iterable[HasTargets]) -> list[str]:
     """With rich's mark-up."""
     return [
         _target_line(each.name, target, each.figure(target.figure))

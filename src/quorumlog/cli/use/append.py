@@ -25,7 +25,7 @@ from quorumlog.cli.options import (
     named_path,
     split_servers,
 )
-from quorumlog.cli.output import EXIT_REFUSED, describe, error_line
+from quorumlog.cli.output import EXIT_REFUSED, describe, error_line, note
 from quorumlog.cli.use.machine_results import CommandStream, lines_of
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown
 
@@ -295,6 +295,12 @@ def append(
                 typer.echo(account, err=json or machine is not None)
             elif machine is None or not appended.count:
                 appended.print_summary(source.skipped)
+                if source.skipped < source.skip:
+                    note(
+                        f"the log holds {source.skip} lines of producer {producer}, and this is"
+                        f" {source.skipped}: whatever they say, they count as the first of those. Lines"
+                        " that are new go behind them in the same file, or by another --producer"
+                    )
         except OSError:
             # What is committed is worth telling, also where the results find no room.
             typer.echo(account, err=True)
@@ -383,9 +389,12 @@ class _Appended:
 
     def print_summary(self, skipped: int) -> None:
         """`skipped`: lines that were in the log before."""
+        known = f"{skipped} lines were in the log already"
         if self.is_json:
+            if skipped:
+                note(known)
             return
-        before = f"; {skipped} lines were in the log already" if skipped else ""
+        before = f"; {known}" if skipped else ""
         if self.count == 0:
             typer.echo(f"nothing to append{before}")
         else:

@@ -24,7 +24,8 @@ class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     """Data from `position` to what is committed. Of a reader that is a million entries behind, and of a
     server of an older release, the few control entries between count as well."""
     lag_ms: int
-    """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
+    """From the time of the first data at or behind `position` that is still there to that of the newest;
+    -1: the log does not say."""
     lost_ranges: tuple[tuple[int, int], ...]
     """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
 

@@ -53,7 +53,7 @@ class MachineStatus(NamedTuple):
     problem: str
 
 
-class Member(Protocol):
+class MachinesMember(Protocol):
     """What the machines need of their `LedgerNode`."""
 
     config: GroupConfig
@@ -83,7 +83,7 @@ class StateMachineCaller:
     def __init__(
         self,
         factories: Mapping[str, MachineFactory],
-        member: Member,
+        member: MachinesMember,
         host: Host,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
+from quorumlog.entry import EntryKind
 from quorumlog.errors import (
     ConnectionFull,
     DirectoryDamaged,
@@ -14,7 +17,14 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.log_state import LogState
 from quorumlog.node.ports import Host
-from quorumlog.store.begin.marked_log import Mark, StoredLog, mark_at_index, mark_at_time, mark_of
+from quorumlog.store.begin.marked_log import (
+    LOOK_ENTRIES,
+    Mark,
+    StoredLog,
+    mark_at_index,
+    mark_at_time,
+    mark_of,
+)
 from quorumlog.store.ledger_store import LedgerStore
 
 MarkOutcome = Mark | LedgerError | None
@@ -55,6 +65,22 @@ class MarkFinder:
             done(mark_of(state))
         else:
             self._find(lambda: mark_at_index(self._log, index), done)
+
+    def at_data_from(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
+        """The same of the first data at or behind `index`: a reader that stands where the log begins, or
+        below, in front of the first mark, waits for an entry that has one."""
+        state, committed_index = self._committed()
+        if state is not None and state.time_index <= index:
+            done(mark_of(state))
+        else:
+            self._find(lambda: mark_at_index(self._log, self._data_from(index, committed_index)), done)
+
+    def _data_from(self, index: int, committed_index: int) -> int:
+        """Looked for within a few entries; `index` if there is none."""
+        first = max(index, self._store.begin.index + 1)
+        kinds = self._store.kinds(first, min(first + LOOK_ENTRIES, committed_index + 1))
+        found = np.flatnonzero(kinds == EntryKind.NORMAL)
+        return first + int(found[0]) if len(found) else first
 
     def at_time(self, time_ms: int, done: Callable[[MarkOutcome], None]) -> None:
         """See `mark_at_time`; of what is committed."""

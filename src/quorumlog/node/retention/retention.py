@@ -59,7 +59,7 @@ class WhyKept(NamedTuple):
     """Of the disk."""
 
 
-class Member(Protocol):
+class RetainingMember(Protocol):
     """What it asks of a `LedgerNode`."""
 
     config: GroupConfig
@@ -79,7 +79,7 @@ class Member(Protocol):
 class Retention:
     def __init__(
         self,
-        member: Member,
+        member: RetainingMember,
         host: Host,
         now_ms: float,
         snapshot_bound: Callable[[], int | None],

@@ -101,7 +101,7 @@ class ReaderRequests:
                 while len(lags_ms) < len(positions):
                     position = positions[len(lags_ms)]
                     if position <= committed_index:
-                        driver.node.marks.at_index(position, next_lag)
+                        driver.node.marks.at_data_from(position, next_lag)
                         return
                     lags_ms.append(0)
                 driver.node.lags.count(positions, committed_index + 1, answer)

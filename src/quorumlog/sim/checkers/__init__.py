@@ -10,6 +10,7 @@ from quorumlog.sim.checkers.commit_rule import CommitRule
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
 from quorumlog.sim.checkers.committed_log import CommittedLog
 from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
+from quorumlog.sim.checkers.contiguous_reads import ContiguousReads
 from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
@@ -27,12 +28,11 @@ from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
-from quorumlog.sim.checkers.reader_positions import ReaderPositions
-from quorumlog.sim.checkers.reads import Reads
 from quorumlog.sim.checkers.same_machines import SameMachines
 from quorumlog.sim.checkers.same_state import SameState
 from quorumlog.sim.checkers.served_entries import ServedEntries
 from quorumlog.sim.checkers.term_origin import TermOrigin
+from quorumlog.sim.checkers.told_positions import ToldPositions
 from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.checkers.water_marks import WaterMarks
 
@@ -44,7 +44,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     LogMatching: "two leaders of one term write different entries of the same index and term",
     SameState: "so do the states that follow from them",
     SameMachines: "and what machines make of them",
-    ReaderPositions: "and so does where a reader stands",
+    ToldPositions: "and so does where a reader stands",
     HeldSegments: "a majority that has forgotten a hold lets its entries go",
     DurableEntries: "what was on a disk is no longer there, which is the fault itself",
     CommittedEntries: "a majority that has forgotten an entry commits another in its place",
@@ -53,7 +53,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     Installs: "where a log begins may have been committed by members that have forgotten it",
     LeaderCompleteness: "a majority that has forgotten an entry elects a leader without it",
     CaughtUpVoters: "what a member held when it caught up may be gone by now",
-    Reads: "it compares with what is committed; ServedEntries stands in for it",
+    ContiguousReads: "it compares with what is committed; ServedEntries stands in for it",
     FreshReads: "what was acknowledged may be gone",
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
     ConditionalAppends: "an entry that a writer had built on may be gone, and another in its place",
@@ -93,12 +93,12 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         QuorumOnDisk(cluster, log, durable),
         CommitRule(cluster),
         LeaderCompleteness(cluster, log),
-        Reads(cluster, log, committed),
+        ContiguousReads(cluster, log, committed),
         FreshReads(cluster, log),
         AcknowledgedAppends(cluster, log),
         ConditionalAppends(cluster, log),
         ExactlyOnce(cluster, log),
-        ReaderPositions(cluster),
+        ToldPositions(cluster),
         HeldSegments(cluster),
         MessageRate(cluster),
         BoundedMemory(cluster),

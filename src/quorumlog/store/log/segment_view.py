@@ -127,7 +127,7 @@ class SegmentView(SegmentList):
         return number if number >= 0 and position < self._bases[number] + self.segment_bytes else -1
 
 
-class Unreadable(NamedTuple):
+class UnreadablePage(NamedTuple):
     """The first page of a read that the disk refuses."""
 
     position: int
@@ -136,11 +136,11 @@ class Unreadable(NamedTuple):
 
 def read_pages(
     segments: SegmentList, size_bytes: int, position: int
-) -> tuple[bytes, tuple[Unreadable, ...]]:
+) -> tuple[bytes, tuple[UnreadablePage, ...]]:
     """Bytes, with zeros for what no file holds and for the pages that the disk cannot read, and these
     pages."""
     pieces: list[bytes] = []
-    unreadable: list[Unreadable] = []
+    unreadable: list[UnreadablePage] = []
     stop, by_page = position + size_bytes, False
     while position < stop:
         base = segments.base_of(position)
@@ -154,7 +154,7 @@ def read_pages(
                 by_page = True
                 continue
             piece = b""
-            unreadable.append(Unreadable(position, f"cannot be read: {reason_of(error)}"))
+            unreadable.append(UnreadablePage(position, f"cannot be read: {reason_of(error)}"))
         pieces.append(piece.ljust(size, b"\0"))
         position += size
     return pieces[0] if len(pieces) == 1 else b"".join(pieces), tuple(unreadable)
@@ -223,7 +223,7 @@ class IndexUnits:
 
     def __init__(self, segments: SegmentList) -> None:
         self.segments = segments
-        self.unreadable: dict[int, Unreadable] = {}
+        self.unreadable: dict[int, UnreadablePage] = {}
 
     @property
     def stop_index(self) -> int:

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk
+from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.backup_file import BACKUP_NAME, load_backup
 from quorumlog.store.ledger_store import DamagedRange
 from quorumlog.store.log.segment_list import INDEX_NAME, segment_name
@@ -130,6 +130,8 @@ def _backup_problem(disk: Disk, reader: DirectoryReader) -> str:
         record = load_backup(disk, reader.path)
     except StoreFailure as error:
         return str(error)
+    except OSError as error:
+        raise ConfigError(refusal(f"{reader.path}/{BACKUP_NAME}", "read", error)) from error
     if record is None:
         is_backup = not reader.is_java and not reader.member_id  # no member is without a name
         return (

@@ -27,7 +27,7 @@ from quorumlog.store.log.segment_scan import (
     SegmentScan,
     blank_record,
 )
-from quorumlog.store.log.segment_view import IndexUnits, Unreadable, header_at, read_pages
+from quorumlog.store.log.segment_view import IndexUnits, UnreadablePage, header_at, read_pages
 from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch, end_of
 from quorumlog.store.repair.survey_files import FileSurvey
 
@@ -57,9 +57,9 @@ class LogSurvey(NamedTuple):
     """(first, stop) positions of bytes behind the end that are not zero, one a segment."""
     cut_entries: int
     """Whole entries among them."""
-    unreadable: tuple[Unreadable, ...]
+    unreadable: tuple[UnreadablePage, ...]
     """Pages of the data behind the end that the disk cannot read."""
-    unreadable_units: tuple[Unreadable, ...]
+    unreadable_units: tuple[UnreadablePage, ...]
     """The same of the index."""
     lines: tuple[str, ...]
 
@@ -244,9 +244,11 @@ class _Survey:
 
     # ---------------------------------------------------------------- behind the end
 
-    def _look_behind(self, end: LogPoint) -> tuple[tuple[tuple[int, int], ...], tuple[Unreadable, ...]]:
+    def _look_behind(
+        self, end: LogPoint
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[UnreadablePage, ...]]:
         pieces: list[tuple[int, int]] = []
-        unreadable: list[Unreadable] = []
+        unreadable: list[UnreadablePage] = []
         for base in self._data.bases:
             first, segment_end = max(base, end.position), base + self._data.segment_bytes
             if first >= segment_end:
@@ -259,8 +261,8 @@ class _Survey:
             pieces.append((first, stop))
         return tuple(pieces), tuple(unreadable)
 
-    def _look_behind_units(self, position: int) -> tuple[Unreadable, ...]:
-        unreadable: list[Unreadable] = []
+    def _look_behind_units(self, position: int) -> tuple[UnreadablePage, ...]:
+        unreadable: list[UnreadablePage] = []
         for base in self._index.bases:
             first, segment_end = max(base, position), base + self._index.segment_bytes
             if first < segment_end:
@@ -268,7 +270,7 @@ class _Survey:
         return tuple(unreadable)
 
     def _last_byte(
-        self, segments: SegmentList, first: int, segment_end: int, unreadable: list[Unreadable]
+        self, segments: SegmentList, first: int, segment_end: int, unreadable: list[UnreadablePage]
     ) -> int:
         """Just behind the last byte from `first` on that is not zero; `first` if all are.
 

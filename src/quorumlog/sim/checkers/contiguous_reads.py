@@ -15,7 +15,7 @@ from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.operations import ClientEnd, ClientRead
 
 
-class Reads(Checker):
+class ContiguousReads(Checker):
     def __init__(self, cluster: CheckedCluster, log: CommittedLog, committed: CommittedEntries) -> None:
         super().__init__(cluster)
         self._log = log

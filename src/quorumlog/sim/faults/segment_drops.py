@@ -1,5 +1,5 @@
-"""Drops: now and then a member lets its first segments go, as retention would have it, up to any border
-whose state is saved."""
+"""SegmentDrops: now and then a member lets its first segments go, as retention would have it, up to any
+border whose state is saved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EVERY_MS = 1_000.0
 
 
-class Drops:
+class SegmentDrops:
     def __init__(self, cluster: SimCluster, random: Random) -> None:
         self._cluster = cluster
         self._random = random

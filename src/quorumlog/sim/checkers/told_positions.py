@@ -9,7 +9,7 @@ from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.operations import ClientMove
 
 
-class ReaderPositions(Checker):
+class ToldPositions(Checker):
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._told: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""FreshReads: somebody who asks whatever member how far the log goes, and is to miss nothing."""
+"""FreshReadWork: somebody who asks whatever member how far the log goes, and is to miss nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EVERY_MS = 60.0
 
 
-class FreshReads:
+class FreshReadWork:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._random = cluster.stream("fresh reads")

@@ -58,7 +58,7 @@ async def _watch(servers: str, events: int) -> None:
                     seen += 1
         return seen
 
-    async with await connect_async(servers) as kv:
+    async with await connect_async(servers, timeout_s=120.0) as kv:
         first = (await kv.status()).revision + 1
     begin = time.monotonic()
     watchers = [asyncio.create_task(one()) for _ in range(WATCHERS)]

@@ -79,7 +79,7 @@ def watched(servers: str, events: int) -> None:
 async def _write(servers: str, folder: Path, keys: int) -> None:
     async with await connect_async(servers, timeout_s=120.0) as kv:
         waited_ms: list[float] = []
-        before = {path.name for path in folder.iterdir()}
+        before = {path.name for path in folder.glob("*")}
         saved = set[str]()
         end = time.monotonic() + WRITING_S
         while time.monotonic() < end:
@@ -87,7 +87,7 @@ async def _write(servers: str, folder: Path, keys: int) -> None:
             await until_known(partial(kv.put, "key", b"v"))
             waited_ms.append((time.perf_counter() - begin) * 1000)
             if len(waited_ms) % 100 == 0:
-                saved |= {path.name for path in folder.iterdir()} - before
+                saved |= {path.name for path in folder.glob("*")} - before
     waited_ms.sort()
     whole = sum(1 for name in saved if name[-1].isdigit())
     print(

@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 UV := .uv/bin/uv
 STAMP := $(VENV)/.set-up
 COMPILED := .venv-compiled
+PATRONI := .venv-patroni
 
 # The interpreter is the one named above: uv must neither look for another nor download one.
 export UV_PYTHON_DOWNLOADS := never
@@ -15,8 +16,9 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-long wheel test-compiled sim sim-members sim-kv sim-failover sim-broker sim-groups check-kv \
-    check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers producer-proof sink-proof demo \
+.PHONY: help setup check format test test-long wheel test-compiled sim sim-members sim-kv sim-failover sim-broker \
+    sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
+    nemesis-kv nemesis-patroni producer-proof sink-proof demo \
     bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
     broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
@@ -124,6 +126,17 @@ producer-proof: $(STAMP)  ## a producer under 30 SIGKILLs on its way through its
 nemesis-brokers: $(STAMP)  ## masters of brokers on a replicated log are killed and stopped under load
 	$(BIN)/python -m nemesis.brokers $(OPTIONS)
 
+nemesis-kv: $(STAMP)  ## a key-value store killed, stopped, cut off and wiped: OPTIONS="--minutes 10"
+	$(BIN)/python -m nemesis.kv $(OPTIONS)
+
+$(PATRONI): nemesis/patroni/requirements.txt $(UV)
+	$(UV) venv --quiet --clear --python $(PYTHON) $@
+	$(UV) pip install --quiet --python $@/bin/python -r $<
+	@touch $@
+
+nemesis-patroni: $(STAMP) $(PATRONI)  ## Patroni with the key-value store for its etcd (needs PostgreSQL, ~4 minutes)
+	$(BIN)/python -m nemesis.patroni $(OPTIONS)
+
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by name (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
 
@@ -165,6 +178,6 @@ lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) $(COMPILED) .uv build dist demo-out bench-out nemesis-out .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(COMPILED) $(PATRONI) .uv build dist demo-out bench-out nemesis-out .mypy_cache .ruff_cache .pytest_cache \
 	    .hypothesis .import_linter_cache spark-warehouse
 	find src -name '*.so' -delete

@@ -27,6 +27,9 @@ class MemberFailed(RuntimeError):
     """A member ended by itself, or did not end when told to; the message has its last words."""
 
 
+SERVE = ("serve",)
+
+
 class MemberProcess:
     """One `quorumlog serve` and the data directory that it is restarted on."""
 
@@ -39,10 +42,11 @@ class MemberProcess:
         options: str,
         package: Path | None = None,
         groups: Sequence[str] = (),
+        command: Sequence[str] = SERVE,
     ) -> None:
         """`options`: further lines of its TOML file; `package`: a folder with another quorumlog than the
         one that is installed; `groups`: what it serves, each in a folder of its directory; one without a
-        name if there are none."""
+        name if there are none; `command`: another one that serves a member."""
         self.member_id = member_id
         self.address = address
         self.data_dir = folder / member_id
@@ -59,6 +63,7 @@ class MemberProcess:
             lines.append(f"[groups.{group}]\ndata_dir = {place}\n")
         self._config_path.write_text("".join(lines))
         self._environment = {**os.environ, **({"PYTHONPATH": str(package)} if package else {})}
+        self._command = command
         self._process: subprocess.Popen[bytes] | None = None
 
     # ---------------------------------------------------------------- life
@@ -71,7 +76,7 @@ class MemberProcess:
                     sys.executable,
                     "-m",
                     "quorumlog.cli.main",
-                    "serve",
+                    *self._command,
                     "--config",
                     str(self._config_path),
                 ],
@@ -162,8 +167,10 @@ class MemberProcesses:
         count: int = 3,
         package: Path | None = None,
         groups: Sequence[str] = (),
+        command_of: Callable[[str], Sequence[str]] | None = None,
         **options: str | int | dict[str, str],
     ) -> None:
+        """`command_of`: what serves the member of an id, if it is not `quorumlog serve`."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
@@ -171,6 +178,7 @@ class MemberProcesses:
         self._options = "".join(f"{name} = {_toml(value)}\n" for name, value in options.items())
         self._package = package
         self._groups = groups
+        self._command_of = command_of or (lambda member_id: SERVE)
         self.members: Sequence[MemberProcess]
         self.dial_at(lambda own, other: self._addresses[other])
 
@@ -188,6 +196,7 @@ class MemberProcesses:
                 self._options,
                 self._package,
                 self._groups,
+                self._command_of(own),
             )
             for own, address in self._addresses.items()
         )
@@ -204,6 +213,7 @@ class MemberProcesses:
                 listed,
                 f'bind = "{address}"\n{self._options}',
                 self._package,
+                command=self._command_of(own),
             )
             for own, address in self._addresses.items()
         )

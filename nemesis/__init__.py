@@ -14,5 +14,6 @@ Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `client
 and the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`). Of the message store:
 `replicas` breaks master and slaves (`python -m nemesis.replicas`), the room `failover` those with a
 coordinator (`python -m nemesis.failover`), the room `brokers` those on a replicated log
-(`python -m nemesis.brokers`).
+(`python -m nemesis.brokers`). Of the key-value store: the room `kv`, its members under clients
+(`python -m nemesis.kv`), the room `patroni`, Patroni with it for its etcd (`python -m nemesis.patroni`).
 """

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -63,10 +64,14 @@ class Cluster:
         with_small_disk: bool,
         seed: int = 0,
         retention_bytes: int = 0,
+        command_of: Callable[[str], Sequence[str]] | None = None,
     ) -> None:
+        """`command_of`: as of `MemberProcesses`; it brings its own state machine then."""
         options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES}
+        if command_of is None:
+            options["state_machines"] = {NAME: FACTORY}
         if retention_bytes:
-            options = {
+            options |= {
                 "segment_bytes": max(64 << 10, retention_bytes // 8),
                 "index_segment_bytes": 64 << 10,
                 "retention_bytes": retention_bytes,
@@ -79,7 +84,7 @@ class Cluster:
             scrub_start_delay_ms=SCRUB_START_DELAY_MS,
             scrub_bytes_per_second=SCRUB_BYTES_PER_SECOND,
             auto_replace_after_ms=AUTO_REPLACE_AFTER_MS,
-            state_machines={NAME: FACTORY},
+            command_of=command_of,
             snapshot_entries=SNAPSHOT_ENTRIES,
             **options,
         )

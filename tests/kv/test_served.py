@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.proxy import CUT, Network, both_ways
 from quorumlog.errors import ConfigError, OutcomeUnknown
 from quorumlog.kv import (
     Change,
@@ -259,6 +260,18 @@ def test_watches_leases_and_locks_outlive_a_leader() -> None:
         waiter.join()
         assert tokens and tokens[0] > token
         assert kv["of a lease"] == b"x"
+
+
+@pytest.mark.processes
+def test_a_member_that_falls_silent_is_left_for_another(stores: LocalStores, kv: KeyValueClient) -> None:
+    """Nothing closes the connection: a machine that has gone says nothing."""
+    addresses = {f"s{number}": address for number, address in enumerate(stores.servers.split(","))}
+    with Network({**addresses, "client": addresses["s0"]}) as network:
+        seen = ",".join(network.address("client", name) for name in addresses)
+        with connect(seen) as client, client.watch("silent") as watch:
+            network.impose(both_ways([("client", "s0")]), CUT)
+            kv.put("silent", "1")
+            assert watch.batch(30)[0].item.value == b"1"
 
 
 @pytest.mark.processes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
 from quorumlog.kv.service.watch_hub import WatchHub
-from quorumlog.kv.simulated.promises import check_leases
-from quorumlog.kv.simulated.sim_clients import SimStoreClient
+from quorumlog.kv.simulated.promises import check_leases, check_watches
+from quorumlog.kv.simulated.sim_clients import KEYS, SimStoreClient
 from quorumlog.kv.simulated.store_run import made_stores, run_store
+from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.sim.member import SimMember
 from tests.kv.applied import AppliedStore, Saved, saved
+from tests.sim.test_installs import SMALL
 
 
 def stores_keep_their_promises(seeds: Sequence[int] = range(1, 9)) -> None:
@@ -104,6 +107,75 @@ def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
 
 def test_a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
     a_leader_that_is_cut_off_keeps_no_lease_alive()
+
+
+INSTALLS = replace(SMALL, storage=replace(SMALL.storage, snapshot_entries=5))
+
+
+def a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
+    """Its member is cut off until nobody has the entries any more that it lacks."""
+    stores = made_stores(1, profile=INSTALLS)
+    cluster = stores.cluster
+    for member in cluster.members:
+        member.start()
+
+    def until(condition: Callable[[], bool]) -> None:
+        until_ms = cluster.now_ms + 20_000
+        while not condition():
+            assert cluster.now_ms < until_ms
+            cluster.run_for(20)
+
+    def leader() -> SimMember | None:
+        leading = (m for m in cluster.members if m.node.raft.role is Role.LEADER)
+        return next((m for m in leading if m.node.machines.status()[0].channel), None)
+
+    def put(count: int) -> None:
+        for _ in range(count):
+            before = keyspace().revision
+            writer.put(KEYS[0])
+            until(lambda before=before: keyspace().revision > before)
+
+    def keyspace() -> Keyspace:
+        return stores.doors.machines[leads.member_id].keyspace
+
+    def cut_log(member: SimMember) -> bool:
+        node, bound = member.node, member.node.machines.snapshot_bound()
+        if node.store.begin.index <= away.node.store.end.index and bound and not node.is_dropping:
+            saved = [start for start in node.store.borders.saved() if start.point.index <= bound]
+            if saved:
+                member.enter(lambda: node.drop_before(saved[0]))
+        return node.store.begin.index > away.node.store.end.index
+
+    until(lambda: leader() is not None)
+    leads = leader()
+    assert leads is not None
+    away, other = (member for member in cluster.members if member is not leads)
+    writer = SimStoreClient(stores.doors, stores.histories, "writer")
+    writer.connect_to(leads)
+    watcher = SimStoreClient(stores.doors, stores.histories, "watcher")
+    watcher.connect_to(away)
+    put(1)
+    watcher.watch()
+    (seen,) = stores.histories.watches
+    until(lambda: seen.next_revision > 0)
+    put(3)
+    until(lambda: len(seen.changes) == 3)
+    for near in (leads, other):
+        for pair in ((away, near), (near, away)):
+            cluster.network.cut.add((pair[0].member_id, pair[1].member_id))
+    put(30)
+    until(lambda: cut_log(leads) and cut_log(other))
+    cluster.network.heal(set(cluster.network.cut))
+    until(lambda: stores.doors.machines[away.member_id].keyspace.revision == keyspace().revision)
+    assert cluster.trace.counts["install: a log is replaced"] == 1
+    put(1)
+    until(lambda: seen.next_revision > keyspace().revision)
+    check_watches(stores.histories, keyspace())
+    assert len(seen.changes) == 34
+
+
+def test_a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
+    a_watch_goes_on_over_a_snapshot_that_its_member_takes_over()
 
 
 def a_saved_store_has_its_leases() -> None:

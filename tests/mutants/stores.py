@@ -91,6 +91,20 @@ def watch_begins_late(patch: Patch) -> None:
     )
 
 
+@mutant(
+    264,
+    "a watch stays in step over a snapshot that its member takes over",
+    scenario=stores.a_watch_goes_on_over_a_snapshot_that_its_member_takes_over,
+)
+def watch_in_step_over_install(patch: Patch) -> None:
+    """It hears of every change that the store tells of."""
+    patch.edit(
+        WatchHub.begins,
+        "self._fall_behind(watch)",
+        "self._forget(watch) or self._step_in(watch) if reached() else None",
+    )
+
+
 @mutant(203, "a transaction compares against another revision", scenario=stores_keep_their_promises)
 def compares_with_create(patch: Patch) -> None:
     """The key is there."""

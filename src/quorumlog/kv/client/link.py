@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import cast
 
 import msgspec
@@ -11,6 +13,9 @@ import msgspec
 from quorumlog.errors import ProtocolViolation, Unreachable
 from quorumlog.kv.requests.frames import MAX_FRAME_BYTES, FrameReader, Kind, frame
 
+PING_S = 1.0
+"""While something is waited for, so often it is asked whether anybody is there."""
+GRACE_S = 0.1
 Told = Callable[[Kind, bytes], None]
 Answered = tuple[Kind, bytes]
 
@@ -29,6 +34,9 @@ class Link(asyncio.Protocol):
         self._streams: dict[int, Told] = {}
         self._number = 0
         self._out: list[bytes] = []
+        self._unheard_s: float | None = None
+        """Since when a ping is without an answer, or any other word."""
+        self._pings: asyncio.TimerHandle | None = None
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -52,6 +60,7 @@ class Link(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._unheard_s = None
         try:
             for number, kind, body in self._reader.receive(data):
                 self._received(number, Kind(kind), body)
@@ -68,6 +77,8 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._pings is not None:
+            self._pings.cancel()
         asked, self._asked = self._asked, {}
         for each in asked.values():
             if not each.done():
@@ -117,3 +128,31 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._flush()
             self._transport.close()
+
+    def keep_watch(self, hello: bytes, silence_s: float) -> None:
+        """From now on: who waits here while nobody says a word for so long is told that it is lost. A
+        machine that has gone, or stands still, closes nothing."""
+        loop = asyncio.get_running_loop()
+
+        def look(*, is_last: bool = False) -> None:
+            now_s = loop.time()
+            if self._unheard_s is not None and now_s - self._unheard_s >= silence_s:
+                if not is_last:
+                    # It may be this process that stood still: what has come meanwhile is read first.
+                    self._pings = loop.call_later(GRACE_S, partial(look, is_last=True))
+                elif self._transport is not None:
+                    self._transport.abort()
+                return
+            if self._unheard_s is None and (self._asked or self._streams):
+                self._unheard_s = now_s
+                with suppress(LinkLost):
+                    self.ask(Kind.HELLO, hello).add_done_callback(_ignored)
+            self._pings = loop.call_later(PING_S, look)
+
+        self._pings = loop.call_later(PING_S, look)
+
+
+def _ignored(answered: asyncio.Future[Answered]) -> None:
+    """A loss is told to whoever waits for something."""
+    if not answered.cancelled():
+        answered.exception()

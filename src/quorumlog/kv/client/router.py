@@ -32,6 +32,8 @@ from quorumlog.wire.wire_errors import error_of
 T = TypeVar("T")
 RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
+SILENCE_S, SILENT_ELECTIONS = 2.0, 2
+"""A member that says nothing for so long, and so many election time-outs, is left for another one."""
 _error = msgspec.msgpack.Decoder(ErrorResponse)
 _welcome = msgspec.msgpack.Decoder(Welcome)
 _encode = msgspec.msgpack.encode
@@ -69,6 +71,9 @@ class Router:
         async with self._connecting:
             if self._link is not None and self._link.is_up:
                 return self._link
+            if self._link is not None:  # it was lost: somebody else is likelier to answer
+                self._place = (self._place + 1) % len(self._addresses)
+                self._link = None
             failed = ""
             while not self._is_closed:
                 for _ in self._addresses:
@@ -85,10 +90,11 @@ class Router:
             raise Unreachable("the client is closed")
 
     async def _open(self, address: tuple[str, int]) -> Link:
+        hello = _encode(Hello(1, self.cluster_id))
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             link = await Link.open(*address)
             try:
-                kind, body = await link.ask(Kind.HELLO, _encode(Hello(1, self.cluster_id)))
+                kind, body = await link.ask(Kind.HELLO, hello)
                 if kind is not Kind.WELCOME:
                     read_answer(body, type(None))
                     raise Unreachable(f"{link.address} does not greet")
@@ -100,6 +106,7 @@ class Router:
         self.election_timeout_ms = welcome.election_timeout_ms
         link.member_id = welcome.member_id
         self._of_member[welcome.member_id] = address
+        link.keep_watch(hello, max(SILENCE_S, SILENT_ELECTIONS * self.election_timeout_ms / 1000))
         return link
 
     def turn(self, link: Link, leader_id: str | None) -> None:

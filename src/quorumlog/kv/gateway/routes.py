@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -10,7 +11,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import Change
 from quorumlog.kv.client.watching import Watching
-from quorumlog.kv.errors import Compacted, InvalidRequest
+from quorumlog.kv.errors import Compacted, InvalidRequest, LeaseNotFound
 from quorumlog.kv.gateway.from_json import (
     Given,
     delete_of,
@@ -34,6 +35,7 @@ from quorumlog.kv.requests.answers import (
     CompactAnswer,
     DeleteAnswer,
     GrantAnswer,
+    LeasesAnswer,
     PutAnswer,
     RangeAnswer,
     RevokeAnswer,
@@ -46,6 +48,7 @@ from quorumlog.kv.requests.operations import (
     Compact,
     Grant,
     KeyValue,
+    Leases,
     Range,
     Revoke,
     encode,
@@ -77,6 +80,10 @@ class Routes:
             "/v3/lease/keepalive": self._keep_alive,
             "/v3/lease/revoke": self._revoke,
             "/v3/kv/lease/revoke": self._revoke,
+            "/v3/lease/timetolive": self._time_to_live,
+            "/v3/kv/lease/timetolive": self._time_to_live,
+            "/v3/lease/leases": self._leases,
+            "/v3/kv/lease/leases": self._leases,
             "/v3/cluster/member/list": self._member_list,
         }
 
@@ -97,11 +104,12 @@ class Routes:
             return error_of(error)
 
     def _header(self, revision: int) -> Told:
+        """An empty store is at revision 1 in etcd, and clients rely on being told one."""
         return without_defaults(
             {
                 "cluster_id": str(number_of_text(self._client.router.cluster_id)),
                 "member_id": str(number_of_text(self._member_id)),
-                "revision": str(revision),
+                "revision": str(max(1, revision)),
             }
         )
 
@@ -158,6 +166,33 @@ class Routes:
     async def _revoke(self, given: Given) -> Told:
         revision, _ = await self._command(Revoke(number_of(given, "ID")), RevokeAnswer)
         return {"header": self._header(revision)}
+
+    async def _time_to_live(self, given: Given) -> Told:
+        """What is left is told in whole seconds, rounded down; -1: there is no such lease."""
+        lease = number_of(given, "ID")
+        call = self._client.router.call
+        try:
+            revision, (ttl_ms, left_ms, keys) = await call(
+                Kind.TIME_TO_LIVE, encode(lease), tuple[int, int, list[bytes]], changes=False
+            )
+        except LeaseNotFound:
+            return {"header": await self._newest_header(), "ID": str(lease), "TTL": "-1"}
+        times = {"TTL": str(left_ms // 1000), "grantedTTL": str(ttl_ms // 1000)}
+        named = [b64encode(key).decode() for key in keys] if given.get("keys") else []
+        told = without_defaults({"ID": str(lease), **times, "keys": named})
+        return {"header": self._header(revision), **told}
+
+    async def _newest_header(self) -> Told:
+        """Where the answer is a refusal of ours, which has no revision, and none of etcd's."""
+        asked = encode(Range(b"\0", count_only=True))
+        revision, _ = await self._client.router.call(Kind.READ, asked, RangeAnswer, changes=False)
+        return self._header(revision)
+
+    async def _leases(self, given: Given) -> Told:
+        call = self._client.router.call
+        revision, found = await call(Kind.READ, encode(Leases()), LeasesAnswer, changes=False)
+        leases = [{"ID": str(lease)} for lease, _, _ in found.leases]
+        return {"header": self._header(revision), **without_defaults({"leases": leases})}
 
     # ---------------------------------------------------------------- the cluster
 

@@ -6,6 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quorumlog.errors import LedgerError, OutcomeUnknown, Refused
+from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened
 
 MISSING = (b"", 0)
@@ -25,37 +27,73 @@ class Looked(NamedTuple):
     pass
 
 
-Register = tuple[bytes, int]
-"""(value, modify revision); `MISSING`: the key is not there."""
+class Register(NamedTuple):
+    """A key as clients know it."""
+
+    value: bytes | None = None
+    """None: it is not there."""
+    revision: int = 0
+    """Of its last change."""
+    is_told: bool = True
+    """False: the change was one of unknown outcome, at a later revision than this."""
+
+
+ABSENT = Register()
 
 
 def step(state: Register, asked: object, outcome: object) -> Register | None:
     """A key as a register. Outcomes: of a write its revision, or None if its condition did not hold; of
     a deletion its revision, or 0 if there was nothing; of a look what it found."""
     if isinstance(asked, Looked):
-        return state if outcome == state else None
+        return _looked(state, outcome)
+    rises = isinstance(outcome, int) and outcome > state.revision
     if isinstance(asked, Deleted):
-        if outcome is UNKNOWN:
-            return MISSING
         if outcome == 0:
-            return state if state == MISSING else None
-        return MISSING if state != MISSING and isinstance(outcome, int) and outcome > state[1] else None
+            return state if state.value is None else None
+        if outcome is UNKNOWN:
+            return state if state.value is None else Register(None, state.revision)
+        assert isinstance(outcome, int), outcome
+        return Register(None, outcome) if state.value is not None and rises else None
     assert isinstance(asked, Wrote), asked
+    may_hold = asked.expected is None or _may_be_at(state, asked.expected)
     if outcome is UNKNOWN:
-        # At which revision nobody was told: whoever reads it is.
-        return (asked.value, -1) if asked.expected in (None, state[1], -1) else state
-    holds = asked.expected is None or asked.expected == state[1] or state[1] == -1
+        return Register(asked.value, state.revision, is_told=False) if may_hold else state
     if outcome is None:
-        return state if not holds or state[1] == -1 else None
-    assert isinstance(outcome, int)
-    return (asked.value, outcome) if holds and outcome > state[1] else None
+        return state if not may_hold or not state.is_told else None
+    assert isinstance(outcome, int), outcome
+    return Register(asked.value, outcome) if may_hold and rises else None
 
 
-def values_only(state: Register, asked: object, outcome: object) -> Register | None:
-    """As `step`, where a write of unknown outcome has a revision that only its readers know."""
-    if isinstance(asked, Looked) and state[1] == -1:
-        return (state[0], outcome[1]) if isinstance(outcome, tuple) and outcome[0] == state[0] else None
-    return step(state, asked, outcome)
+def _looked(state: Register, outcome: object) -> Register | None:
+    """Who sees what a write of unknown outcome has written sees its revision, too."""
+    assert isinstance(outcome, tuple), outcome
+    value, revision = outcome
+    if outcome == MISSING or state.value is None:
+        return state if outcome == MISSING and state.value is None else None
+    if state.is_told:
+        return state if (state.value, state.revision) == (value, revision) else None
+    return Register(value, revision) if state.value == value and revision > state.revision else None
+
+
+def _may_be_at(state: Register, expected: int) -> bool:
+    if state.value is None:
+        return expected == 0
+    return expected == state.revision if state.is_told else expected > state.revision
+
+
+def revision_of(each: Happened) -> int | None:
+    """The revision at which it happened, or which it saw; None: it tells none."""
+    told = each.outcome[1] if isinstance(each.outcome, tuple) else each.outcome
+    return told if isinstance(told, int) and told > 0 else None
+
+
+def is_open(error: LedgerError) -> bool:
+    """What was asked for may have happened."""
+    return isinstance(error, OutcomeUnknown) or not isinstance(error, Refused | KeyValueError)
+
+
+SeenChange = tuple[int, bytes, int]
+"""(revision, key, version); version 0: it was deleted."""
 
 
 @dataclass
@@ -64,8 +102,8 @@ class SeenWatch:
     first_revision: int
     """The first that it was to tell."""
     next_revision: int = 0
-    changes: list[tuple[int, bytes, int]] = field(default_factory=list)
-    """(revision, key, version)."""
+    """0: it has not begun."""
+    changes: list[SeenChange] = field(default_factory=list)
 
 
 @dataclass

@@ -1,26 +1,32 @@
 """Linearizability: could the operations on one key have happened one after the other, each between its
-call and its return? Porcupine's algorithm: Wing and Gong's search, with Lowe's memory of what was tried.
+call and its return? Wing and Gong's search, with Lowe's memory of what was tried, as Porcupine has it.
 
-An operation without an outcome may have happened at any time behind its call, or never.
+An operation without an outcome may have happened at any time behind its call, or never. What would make
+the search long:
+
+- Those without an outcome are tried last. Those that are alike count as one kind, of which so many are
+  used, and what was reached with fewer of them is not looked at again with more.
+- What can happen now and leaves the state as it is may as well happen now.
+- Where outcomes tell an order, such as revisions, no other is tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 State = TypeVar("State", bound=Hashable)
-Input = TypeVar("Input")
 
 UNKNOWN = object()
 """As an outcome."""
+LAST = 1 << 62
 
 
 class Happened(NamedTuple):
     called: float
     returned: float
     """Infinity: never."""
-    asked: object
+    asked: Hashable
     outcome: object
 
 
@@ -29,76 +35,82 @@ def is_linearizable(
     initial: State,
     step: Callable[[State, object, object], State | None],
     most_steps: int = 1 << 62,
+    rank: Callable[[Happened], int | None] = lambda each: None,
 ) -> bool | None:
-    """None: it could not be told in `most_steps`, since much without an outcome may be anywhere.
+    """None: it could not be told in `most_steps`. `rank`: what has a lower one happened before; None: it
+    tells nothing.
 
     `step(state, asked, outcome)`: the state behind it; None: it cannot come to this outcome there.
-    With the outcome UNKNOWN it may come to whatever it does."""
-    # Calls and returns in the order of time; at one moment calls come first.
-    events = sorted(
-        [(each.called, 0, number) for number, each in enumerate(history)]
-        + [(each.returned, 1, number) for number, each in enumerate(history)]
-    )
-    following = [*range(1, len(events)), -1]
-    preceding = [-1, *range(len(events) - 1)]
-    first = 0 if events else -1
-    return_of = {number: place for place, (_, kind, number) in enumerate(events) if kind}
-    state = initial
-    done = 0
-    tried: set[tuple[int, Hashable]] = set()
-    stack: list[tuple[int, State]] = []
-    place = first
-    certain = sum(1 for each in history if each.outcome is not UNKNOWN)
+    With the outcome UNKNOWN it may come to whatever it does, and its return is of no account."""
+    certain = sorted((e for e in history if e.outcome is not UNKNOWN), key=lambda e: e.called)
+    ranks = [rank(each) for each in certain]
+    lowest_from = [LAST] * (len(certain) + 1)
+    for place in reversed(range(len(certain))):
+        own = ranks[place]
+        lowest_from[place] = lowest_from[place + 1] if own is None else min(own, lowest_from[place + 1])
+    calls: dict[Hashable, list[float]] = {}
+    for each in sorted((e for e in history if e.outcome is UNKNOWN), key=lambda e: e.called):
+        calls.setdefault(each.asked, []).append(each.called)
+    kinds = list(calls.items())
 
-    def unlink(at: int) -> None:
-        nonlocal first
-        before, behind = preceding[at], following[at]
-        if before < 0:
-            first = behind
-        else:
-            following[before] = behind
-        if behind >= 0:
-            preceding[behind] = before
+    def following(node: _Node[State]) -> Iterator[_Node[State]]:
+        first, done, used, state = node
+        horizon = float("inf")  # the first return of what is left: nothing later can be next
+        fits = []
+        place = first
+        while place < len(certain) and certain[place].called <= horizon:
+            if not done >> (place - first) & 1:
+                horizon = min(horizon, certain[place].returned)
+                fits.append(place)
+            place += 1
+        lowest = lowest_from[place]
+        for place in fits:
+            own = ranks[place]
+            if own is not None:
+                lowest = min(lowest, own)
+        ways = []
+        for place in fits:
+            own = ranks[place]
+            if own is not None and own > lowest:
+                continue
+            after = step(state, certain[place].asked, certain[place].outcome)
+            if after is not None:
+                left, begins = done | 1 << (place - first), first
+                while left & 1:
+                    left, begins = left >> 1, begins + 1
+                ways.append((begins, left, used, after))
+                if after == state:
+                    yield ways[-1]
+                    return
+        yield from ways
+        for number, (asked, at) in enumerate(kinds):
+            count = used[number]
+            if count < len(at) and at[count] <= horizon:
+                after = step(state, asked, UNKNOWN)
+                if after is not None and after != state:
+                    yield first, done, (*used[:number], count + 1, *used[number + 1 :]), after
 
-    def relink(at: int) -> None:
-        nonlocal first
-        before, behind = preceding[at], following[at]
-        if before < 0:
-            first = at
-        else:
-            following[before] = at
-        if behind >= 0:
-            preceding[behind] = at
-
-    left = certain
-    while left:
+    tried: dict[tuple[int, int, State], list[tuple[int, ...]]] = {}
+    stack = [following((0, 0, (0,) * len(kinds), initial))]
+    while stack and certain:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
+        first, done, used, state = node
+        if first == len(certain):
+            return True
+        before = tried.setdefault((first, done, state), [])
+        if any(all(map(int.__le__, fewer, used)) for fewer in before):
+            continue
+        before.append(used)
         most_steps -= 1
         if most_steps < 0:
             return None
-        if place >= 0 and events[place][1] == 0:
-            number = events[place][2]
-            each = history[number]
-            after = step(state, each.asked, each.outcome)
-            mark = done | 1 << number
-            if after is not None and (mark, after) not in tried:
-                tried.add((mark, after))
-                stack.append((place, state))
-                state, done = after, mark
-                left -= each.outcome is not UNKNOWN
-                unlink(place)
-                unlink(return_of[number])
-                place = first
-            else:
-                place = following[place]
-            continue
-        # A return that nothing can happen before any more: take the last step back.
-        if not stack:
-            return False
-        at, state = stack.pop()
-        number = events[at][2]
-        done &= ~(1 << number)
-        left += history[number].outcome is not UNKNOWN
-        relink(return_of[number])
-        relink(at)
-        place = following[at]
-    return True
+        stack.append(following(node))
+    return not certain
+
+
+_Node = tuple[int, int, tuple[int, ...], State]
+"""(all before this one have happened, which behind it as bits, how many of each kind without an outcome,
+state)."""

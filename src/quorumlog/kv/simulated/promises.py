@@ -2,61 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from quorumlog.kv.requests.operations import decode_key_value
-from quorumlog.kv.simulated.histories import MISSING, Deleted, Histories, Looked, Wrote, values_only
+from quorumlog.kv.simulated.histories import (
+    ABSENT,
+    Histories,
+    Looked,
+    SeenChange,
+    SeenWatch,
+    Wrote,
+    revision_of,
+    step,
+)
 from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened, is_linearizable
 from quorumlog.kv.store.engine import CHANGE, CHANGES
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.sim.checkers.checker import Violation
 
 MOST_STEPS = 300_000
+UNSEEN = b"nobody saw it"
 
 
-def check_all(histories: Histories, keyspace: Keyspace) -> list[bytes]:
-    """`keyspace`: of a member that has applied everything. Gives the keys that could not be decided.
-    Raises Violation."""
-    undecided = check_keys(histories)
+def check_all(histories: Histories, keyspace: Keyspace) -> None:
+    """`keyspace`: of a member that has applied everything. Raises Violation."""
+    check_keys(histories)
     check_watches(histories, keyspace)
     check_leases(histories)
     check_locks(histories)
-    return undecided
 
 
-def check_keys(histories: Histories) -> list[bytes]:
-    """Operations on each key happened one after the other, between call and return. Gives the keys of
-    which that could not be told in `MOST_STEPS`."""
-    undecided = []
+def check_keys(histories: Histories) -> None:
+    """Operations on each key happened one after the other, between call and return. What cannot be told
+    in `MOST_STEPS` is a failure, too: a check that tells nothing is none."""
     for key, history in histories.of_key.items():
-        told = settled(history)
-        # What nobody saw may never have happened: without it there is less to search.
-        certain = [each for each in told if each.outcome is not UNKNOWN]
-        deleted = [e for e in told if e.outcome is not UNKNOWN or isinstance(e.asked, Deleted)]
-        found: bool | None = None
-        for each in (certain, deleted, told):
-            found = is_linearizable(each, MISSING, values_only, MOST_STEPS)
-            if found:
-                break
-        if found is False:
-            raise Violation(f"the {len(history)} operations on {key!r} are not linearizable")
-        if found is None:
-            undecided.append(key)
-    return undecided
+        found = is_linearizable(settled(history), ABSENT, step, MOST_STEPS, revision_of)
+        if not found:
+            what = "are not linearizable" if found is False else "have too many orders to try"
+            raise Violation(f"the {len(history)} operations on {key!r} {what}")
 
 
 def settled(history: list[Happened]) -> list[Happened]:
     """Values are written once: who read the value of a write without an outcome saw its revision, and
-    that it had happened."""
+    that it had happened. Those that nobody saw are alike."""
     read: dict[bytes, Happened] = {}
     for each in sorted(history, key=lambda each: each.returned, reverse=True):
         if isinstance(each.asked, Looked) and isinstance(each.outcome, tuple):
             read[each.outcome[0]] = each
     found = []
     for each in history:
-        seen = read.get(each.asked.value) if isinstance(each.asked, Wrote) else None
-        if each.outcome is UNKNOWN and seen is not None and isinstance(seen.outcome, tuple):
-            each = each._replace(returned=seen.returned, outcome=seen.outcome[1])
+        if isinstance(each.asked, Wrote) and each.outcome is UNKNOWN:
+            seen = read.get(each.asked.value)
+            if seen is None:
+                each = each._replace(asked=Wrote(UNSEEN, each.asked.expected))
+            elif isinstance(seen.outcome, tuple):
+                each = each._replace(returned=seen.returned, outcome=seen.outcome[1])
         found.append(each)
     return found
 
@@ -71,19 +72,27 @@ def check_watches(histories: Histories, keyspace: Keyspace) -> None:
         for place, key in keyspace.engine.scan(
             CHANGES, CHANGE.pack(first, 0), CHANGE.pack(watch.next_revision, 0)
         ):
-            if key.startswith(watch.prefix):
-                revision = int(CHANGE.unpack(place)[0])
-                version = decode_key_value(keyspace.changed_at(key, revision)).version
-                truth.append((revision, key, version))
-        seen = [change for change in watch.changes if change[0] >= first]
-        if seen != truth:
-            at = next(
-                (n for n, pair in enumerate(zip(seen, truth, strict=False)) if pair[0] != pair[1]), -1
-            )
-            raise Violation(
-                f"a watch from {first} to {watch.next_revision} saw {len(seen)} changes of"
-                f" {len(truth)}; they part at {at}: {seen[at : at + 3]} for {truth[at : at + 3]}"
-            )
+            revision = int(CHANGE.unpack(place)[0])
+            version = decode_key_value(keyspace.changed_at(key, revision)).version
+            truth.append((revision, key, version))
+        check_watch(watch, first, truth)
+
+
+def check_watch(watch: SeenWatch, first: int, truth: Sequence[SeenChange]) -> None:
+    """From `first` on. `truth`: all changes of the store that lie between, and perhaps more."""
+
+    seen = [each for each in watch.changes if each[0] >= first]
+    there = [
+        each
+        for each in truth
+        if first <= each[0] < watch.next_revision and each[1].startswith(watch.prefix)
+    ]
+    if seen != there:
+        at = next((n for n, pair in enumerate(zip(seen, there, strict=False)) if pair[0] != pair[1]), -1)
+        raise Violation(
+            f"a watch from {first} to {watch.next_revision} saw {len(seen)} changes of {len(there)};"
+            f" they part at {at}: {seen[at : at + 3]} for {there[at : at + 3]}"
+        )
 
 
 def check_leases(histories: Histories) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.errors import LedgerError, OutcomeUnknown, Refused
+from quorumlog.errors import LedgerError
 from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.requests.answers import (
     DeleteAnswer,
@@ -38,6 +38,7 @@ from quorumlog.kv.simulated.histories import (
     SeenLock,
     SeenWatch,
     Wrote,
+    is_open,
 )
 from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened
 from quorumlog.kv.simulated.sim_sessions import SimDoors, SimSession
@@ -45,9 +46,11 @@ from quorumlog.sim.member import SimMember
 from quorumlog.wire.client_messages import ErrorResponse
 from quorumlog.wire.wire_errors import error_of
 
+PREFIX, PREFIX_END = b"k/", b"k0"
 KEYS = (b"k/1", b"k/2", b"k/3")
 LOCK = b"lock"
 BETWEEN_MS = 60.0
+COME_BACK_MS = 0.1
 TIMEOUT_MS = 3_000.0
 TTL_MS = 1_500
 _error = msgspec.msgpack.Decoder(ErrorResponse)
@@ -71,14 +74,23 @@ class SimStoreClient:
         self._writes = 0
         self._lease: SeenLease | None = None
         self._held: SeenLock | None = None
-        self._stays = False
+        self._home: SimMember | None = None
 
     # ---------------------------------------------------------------- connection
 
     def connect_to(self, member: SimMember) -> None:
-        """And to nobody else, whatever it answers."""
-        self._stays = True
-        self._session = SimSession(self._doors, member, self._told, self._lost)
+        """And to nobody else, whatever it answers; a watch comes back as soon as it is there again."""
+        self._home = member
+        self._connected()
+
+    def watch(self) -> None:
+        """All keys, from now on."""
+        self._watch = SeenWatch(PREFIX, 0)
+        self._histories.watches.append(self._watch)
+        self._follow()
+
+    def put(self, key: bytes) -> None:
+        self._put(key)
 
     def hold_lease(self) -> None:
         """Take one if there is none, and keep it alive, as often as this is called."""
@@ -86,7 +98,7 @@ class SimStoreClient:
 
     def _connected(self) -> SimSession:
         if self._session is None:
-            member = self._random.choice(self._cluster.members)
+            member = self._home or self._random.choice(self._cluster.members)
             self._session = SimSession(self._doors, member, self._told, self._lost)
             if self._watch is not None:
                 self._follow()
@@ -97,9 +109,18 @@ class SimStoreClient:
         waiting, self._waiting = self._waiting, {}
         for heard in waiting.values():
             heard(Kind.ENDED, None)
+        if self._home is not None and self._watch is not None:
+            self._come_back(self._home)
+
+    def _come_back(self, home: SimMember) -> None:
+        if self._session is None:
+            if home.is_up:
+                self._connected()
+            else:
+                self._cluster.at(COME_BACK_MS, lambda: self._come_back(home))
 
     def _elsewhere(self) -> None:
-        if self._session is not None and not self._stays:
+        if self._session is not None and self._home is None:
             self._session.leave()
             self._lost()
 
@@ -150,9 +171,7 @@ class SimStoreClient:
         kind = self._random.random()
         key = self._random.choice(KEYS)
         if self._watch is None:
-            self._watch = SeenWatch(b"k/", 0)
-            self._histories.watches.append(self._watch)
-            self._follow()
+            self.watch()
         if kind < 0.35:
             self._put(key)
         elif kind < 0.5:
@@ -172,7 +191,7 @@ class SimStoreClient:
         def heard(outcome: Any) -> None:
             returned_ms = self._cluster.now_ms
             if isinstance(outcome, LedgerError):
-                if not _is_unknown(outcome):
+                if not is_open(outcome):
                     return  # certainly not carried out
                 outcome = None
             if outcome is None:
@@ -260,7 +279,7 @@ class SimStoreClient:
             return
         self._number += 1
         self._watch_number = self._number
-        asked = Watch(b"k/", b"k0", self._watch.next_revision)
+        asked = Watch(PREFIX, PREFIX_END, self._watch.next_revision)
         session.request(self._number, Kind.WATCH, encode(asked))
 
     def _changed(self, next_revision: int, events: list[Event]) -> None:
@@ -325,7 +344,3 @@ class SimStoreClient:
             self._cluster.trace.count("store: locked")
 
         self.ask(Kind.COMMAND, body, TxnAnswer, told)
-
-
-def _is_unknown(error: LedgerError) -> bool:
-    return isinstance(error, OutcomeUnknown) or not isinstance(error, Refused | KeyValueError)

@@ -15,7 +15,8 @@ from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
 from quorumlog.kv.service.watch_hub import WatchHub
-from quorumlog.kv.simulated.promises import check_leases, check_watches
+from quorumlog.kv.simulated.histories import Looked, Wrote
+from quorumlog.kv.simulated.promises import check_keys, check_leases, check_watches
 from quorumlog.kv.simulated.sim_clients import KEYS, SimStoreClient
 from quorumlog.kv.simulated.store_run import made_stores, run_store
 from quorumlog.kv.store.keyspace import Keyspace
@@ -107,6 +108,43 @@ def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
 
 def test_a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
     a_leader_that_is_cut_off_keeps_no_lease_alive()
+
+
+def a_read_has_what_was_acknowledged_before_it_whoever_is_asked() -> None:
+    """Followers hear a heartbeat later what is committed, and have applied less until then."""
+    stores = made_stores(2)
+    cluster = stores.cluster
+    for member in cluster.members:
+        member.start()
+    while not (leading := [m for m in cluster.members if m.node.raft.role is Role.LEADER]):
+        cluster.run_for(50)
+    clients = {
+        member: SimStoreClient(stores.doors, stores.histories, member.member_id)
+        for member in cluster.members
+    }
+    for member, client in clients.items():
+        client.connect_to(member)
+    history = stores.histories.of_key[KEYS[0]]
+
+    def written() -> int:
+        return sum(isinstance(each.asked, Wrote) for each in history)
+
+    for count in range(1, 11):
+        while written() < count:
+            clients[leading[0]].put(KEYS[0])
+            for _ in range(1_000):
+                if written() >= count:
+                    break
+                cluster.run_for(0.1)
+        for client in clients.values():
+            client.look(KEYS[0])
+        cluster.run_for(300)
+    assert sum(isinstance(each.asked, Looked) for each in history) >= 10
+    check_keys(stores.histories)
+
+
+def test_a_read_has_what_was_acknowledged_before_it_whoever_is_asked() -> None:
+    a_read_has_what_was_acknowledged_before_it_whoever_is_asked()
 
 
 INSTALLS = replace(SMALL, storage=replace(SMALL.storage, snapshot_entries=5))

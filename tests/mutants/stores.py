@@ -25,7 +25,11 @@ def rocksdb_has_a_batch_with_its_index_or_nothing() -> None:
         stores.rocksdb_has_a_batch_with_its_index_or_nothing(Path(folder))
 
 
-@mutant(200, "a read is served before it is applied", scenario=stores_keep_their_promises)
+@mutant(
+    200,
+    "a read is served before it is applied",
+    scenario=stores.a_read_has_what_was_acknowledged_before_it_whoever_is_asked,
+)
 def read_before_applied(patch: Patch) -> None:
     """This member leads, and has applied what it has."""
     patch.edit(

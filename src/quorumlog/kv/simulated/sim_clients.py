@@ -92,6 +92,9 @@ class SimStoreClient:
     def put(self, key: bytes) -> None:
         self._put(key)
 
+    def look(self, key: bytes) -> None:
+        self._look(key, lambda found: None)
+
     def hold_lease(self) -> None:
         """Take one if there is none, and keep it alive, as often as this is called."""
         self._keep()

@@ -17,6 +17,7 @@ from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.errors import QueueOffsetOutOfRange, UnknownTopic
 from quorumlog.errors import BadRequest, BodyTooLarge, DiskFull, OutcomeUnknown, Unreachable
 from tests.cli.conftest import Cli
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.processes]
 SIZES = ("mapped_file_size_commit_log=65536", "max_index_num=1000", "max_hash_slot_num=500")
@@ -210,9 +211,9 @@ def test_the_command_line_sends_and_finds(served: BrokerProcess, cli: Cli) -> No
     )
     assert sent["messages"] == 2
     offset = str(sent["offset"])
-    lines = cli(
-        "broker", "pull", *at, "--topic", "t", "--queue", "0", "--offset", offset, "--json"
-    ).stdout
+    pull = ("broker", "pull", *at, "--topic", "t", "--queue", "0", "--offset", offset, "--json")
+    # A message is in its queue soon after it was acknowledged.
+    lines = eventually(lambda: cli(*pull).stdout)
     assert [json.loads(line)["body"] for line in lines.splitlines()][:2] == ["one", "two"]
     found = cli("broker", "query", *at, "--topic", "t", "--key", "cli", "--json").stdout
     assert [json.loads(line)["body"] for line in found.splitlines()] == ["two", "one"]

@@ -70,6 +70,7 @@ class BlockingLink:
         self, buffers: list[Buffer], request_id: int, deadline_s: float, *, is_send: bool
     ) -> Frame:
         try:
+            self._refuse_closed()
             self._socket.settimeout(max(deadline_s - time.monotonic(), 0.001))
             self._socket.sendall(b"".join(buffers))
             while True:
@@ -90,6 +91,19 @@ class BlockingLink:
         except OSError as error:
             reason = error.strerror or str(error)
             raise lost_outcome(f"the broker is lost: {reason}", is_send=is_send) from None
+
+    def _refuse_closed(self) -> None:
+        """A broker that has ended since the last answer certainly gets nothing of this. Raises
+        Unreachable."""
+        self._socket.setblocking(False)
+        try:
+            is_closed = not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            is_closed = False
+        except OSError:
+            is_closed = True
+        if is_closed:
+            raise Unreachable("the broker closed the connection")
 
     def _received(self, deadline_s: float) -> int:
         """How many bytes have come. Raises OSError."""

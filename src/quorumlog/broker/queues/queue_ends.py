@@ -8,7 +8,7 @@ import msgspec
 
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.replaced_file import read_readable, replace_file
 
 QUEUE_ENDS_NAME = "queues"
@@ -30,12 +30,17 @@ class QueueEnds:
         return {QueueKey(topic, queue_id): end for topic, queue_id, end in rows}
 
     def save(self, ends: Mapping[QueueKey, int]) -> None:
-        """On disk when this returns, and nothing if it is what was saved last. Raises StoreFailure."""
+        """On disk when this returns, and nothing if it is what was saved last. Raises StoreFailure.
+
+        On a full disk the old ones stay, which are true as well, until there is space: a store without
+        space refuses messages, and does not stop."""
         if ends == self._saved:
             return
         rows = [(key.topic, key.queue_id, end) for key, end in sorted(ends.items())]
         try:
             replace_file(self._disk, self._path, msgspec.json.encode(rows), synced=True)
         except OSError as error:
+            if is_lack_of_space(error):
+                return
             raise StoreFailure(refusal(self._path, "written", error)) from error
         self._saved = dict(ends)

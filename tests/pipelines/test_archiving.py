@@ -49,6 +49,9 @@ def test_an_archive_holds_the_very_bytes_of_the_log_and_a_repetition_adds_nothin
     with connect(cluster.servers) as log:
         (reader,) = log.readers()
         assert (reader.name, reader.position, reader.hold) == ("tape", whole.last_index + 1, "archive")
+        log.reader("billing", hold=True)
+    with pytest.raises(ConfigError, match="billing is a reader of the log, which stands at"):
+        archive(place, path, hold="billing")
     rows = pq.read_table([path + f"/{p.file}" for p in Archive.open(path).manifest.parts])
     assert rows.num_rows == 3000 and rows.column("body")[2999].as_py().startswith(b"2999:")
 

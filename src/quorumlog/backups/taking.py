@@ -22,6 +22,7 @@ import msgspec
 from quorumlog.backups.folding import state_at_end
 from quorumlog.client import LedgerClient, MemberStatusRow, connect
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS
+from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import (
     ConfigError,
@@ -152,7 +153,7 @@ class BackupTaking:
         """Where the backup ends, who gives the entries, and that they go on with what is there."""
         rows = self._client.status()
         if self._hold is not None:
-            self._refuse_consumer(self._hold)
+            refuse_consumer(self._client.readers(), self._hold, "a backup")
         if self._from_member is None:
             self._cut_index = self._client.end_index()
         self._sources = self._sources_of(rows)
@@ -173,15 +174,6 @@ class BackupTaking:
             # as long as it is there.
             with suppress(IndexOutOfRange):
                 self._client.reader(self._hold, hold="archive", first_index=self._first_new)
-
-    def _refuse_consumer(self, name: str) -> None:
-        """Led behind the cut, it would never see what it had not read by then."""
-        known = [row for row in self._client.readers() if row.name == name and row.hold != "archive"]
-        if known:
-            raise ConfigError(
-                f"hold: {name} is a reader of the log, which stands at {known[0].position}, and a"
-                " backup would lead it past what it has not read: choose another name"
-            )
 
     def _sources_of(self, rows: Sequence[MemberStatusRow]) -> list[MemberStatusRow]:
         """Those that may have it, best first. Raises ConfigError, Unreachable."""

@@ -22,6 +22,7 @@ import msgspec
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
+from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
 from quorumlog.pipelines.archive import Archive, load_manifest
@@ -107,7 +108,9 @@ def _archive_into(
     chain = parts[-1].last_chain if parts else chain_before(log, first)
     _refuse_another_log(into, log)
     if hold:
-        _held(log).client.reader(hold, hold="archive", first_index=first)
+        client = _held(log).client
+        refuse_consumer(client.readers(), hold, "an archive")
+        client.reader(hold, hold="archive", first_index=first)
     if parts and log.begin_index > first:
         raise IndexOutOfRange(
             f"the log begins at {log.begin_index} by now, and {into.path} ends at {first - 1}: what lay"

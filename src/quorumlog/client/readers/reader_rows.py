@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from quorumlog.errors import BadRequest
+from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.wire.reader_messages import ReadersResponse
 
 GivenHold: TypeAlias = bool | Literal["archive"]
@@ -43,6 +44,17 @@ def number_of(hold: GivenHold | None) -> int | None:
         if hold is known or (isinstance(hold, str) and hold == known):
             return number
     raise BadRequest(f'hold must be True, False or "archive", not {hold!r}')
+
+
+def refuse_consumer(readers: Iterable[ReaderRow], name: str, what: str) -> None:
+    """Led on by `what`, which has another use for it, a consumer would never see what it had not read by
+    then. Raises ConfigError."""
+    for reader in readers:
+        if reader.name == name and reader.hold != "archive":
+            raise ConfigError(
+                f"hold: {name} is a reader of the log, which stands at {reader.position}, and {what}"
+                " would lead it past what it has not read: choose another name"
+            )
 
 
 def rows_of(response: ReadersResponse) -> list[ReaderRow]:

@@ -89,11 +89,13 @@ class HAConnection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         make_link: LinkMaker,
         disk: DiskThread,
+        made: Callable[[HAConnection], None],
         lost: Callable[[HAConnection], None],
     ) -> None:
         self.replica = replica
         self._loop = loop
         self._make_link = make_link
+        self._made = made
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self.read_socket_service = ReadSocketService(self)
@@ -104,6 +106,7 @@ class HAConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         host = self._transport.get_extra_info("peername")[0]
         self.link = self._make_link(host, self.replica.store.clock())
+        self._made(self)
         self.settle()
 
     def data_received(self, data: bytes) -> None:

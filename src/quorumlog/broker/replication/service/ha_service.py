@@ -130,9 +130,13 @@ class HAService:
         }
 
     def _accepted(self) -> HAConnection:
-        connection = HAConnection(self.replica, self._loop, self._link_to_slave, self._reads, self._lost)
+        return HAConnection(
+            self.replica, self._loop, self._link_to_slave, self._reads, self._made, self._lost
+        )
+
+    def _made(self, connection: HAConnection) -> None:
+        # Not where it is accepted: the loop makes it in a later turn, and a tick may come between.
         self._connections[connection] = None
-        return connection
 
     def _link_to_slave(self, host: str, now_ms: float) -> LinkToSlave:
         link: LinkToSlave

@@ -152,4 +152,5 @@ def test_a_damaged_snapshot_keeps_no_descriptor(tmp_path: Path) -> None:
     held = os.listdir("/proc/self/fd")
     with pytest.raises(SnapshotDamaged, match="its head is damaged"):
         files.open("counter", 7)
-    assert os.listdir("/proc/self/fd") == held
+    # What earlier tests have left may be closed meanwhile.
+    assert set(os.listdir("/proc/self/fd")) <= set(held)

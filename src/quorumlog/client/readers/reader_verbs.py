@@ -85,8 +85,8 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
 def _check_not_led_back(
     message: MoveReaderRequest, unknown: OutcomeUnknown, deadline_ms: float
 ) -> Verb[None]:
-    """A commit with an unknown outcome was refused, as meant for an older log. Raises `unknown` if it may
-    have been done, and the reader been led back since: once more, it would undo that."""
+    """A commit with an unknown outcome was refused, as meant for an older log. Raises `unknown` if it
+    may have been done, and the reader been led back since: once more, it would undo that."""
     assert message.position is not None
     assert message.seen_index is not None
     request = request_of(ReadersRequest(), LEADER, deadline_ms - now_ms())

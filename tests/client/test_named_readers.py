@@ -22,7 +22,12 @@ from quorumlog import (
 from quorumlog.client.readers import reader_verbs
 from quorumlog.client.readers.named_readers import AsyncNamedReader, NamedReader
 from quorumlog.client.readers.reader_verbs import ReaderStand
-from quorumlog.wire.reader_messages import MoveReaderRequest, MoveReaderResponse
+from quorumlog.wire.reader_messages import (
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReaderInfo,
+    ReadersResponse,
+)
 from tests.client.both_clients import Client
 from tests.client.fake_server import CarryOutAndDrop, FakeGroup
 from tests.client.test_mirror import parameters, public
@@ -199,3 +204,41 @@ def test_an_end_whose_outcome_is_unknown_does_not_end_the_reader_behind_it() -> 
     second.error = ReaderMoved("a reader was ended since", committed_index=70)
     with pytest.raises(OutcomeUnknown):
         next(ending)
+
+
+@pytest.mark.parametrize(
+    ("position", "last_index", "is_made_again"),
+    [(20, 40, True), (20, -1, False), (4, 65, False), (50, 65, True), (90, 65, True)],
+)
+def test_a_commit_that_may_have_been_done_does_not_undo_a_seek_behind_it(
+    position: int, last_index: int, is_made_again: bool
+) -> None:
+    """Somebody saw it done, and has led the reader back since."""
+    committing = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000)
+    (first,) = next(committing).new
+    first.error = OutcomeUnknown("leadership was lost")
+    (second,) = next(committing).new
+    second.error = ReaderMoved("a reader was led back since", committed_index=70)
+    (question,) = next(committing).new
+    stands = ReaderInfo(name="r", position=position, hold=0, last_index=last_index)
+    question.response = ReadersResponse(
+        request_id=1, committed_index=70, keep_from_index=0, readers=(stands,)
+    )
+    if is_made_again:
+        (third,) = next(committing).new
+        assert (third.message.position, third.message.seen_index) == (50, 70)
+    else:
+        with pytest.raises(OutcomeUnknown):
+            next(committing)
+
+
+def test_a_commit_of_a_reader_that_is_gone_stays_unknown() -> None:
+    committing = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seen_index=40), 10_000)
+    (first,) = next(committing).new
+    first.error = OutcomeUnknown("leadership was lost")
+    (second,) = next(committing).new
+    second.error = ReaderMoved("a reader was ended since", committed_index=70)
+    (question,) = next(committing).new
+    question.response = ReadersResponse(request_id=1, committed_index=70, keep_from_index=0)
+    with pytest.raises(OutcomeUnknown):
+        next(committing)

@@ -19,6 +19,7 @@ from quorumlog.log_state.control_entries import (
     Epoch,
     OpenProducer,
     ProducerBatch,
+    encode_body,
     kind_of,
 )
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
@@ -184,6 +185,18 @@ def check_evictions() -> None:
     assert log.producers.count == 4
     log.open("more")
     assert log.producers.count == 4, "one that stands needs no room"
+
+
+def test_one_entry_can_say_whom_it_evicts_however_long_their_names_are() -> None:
+    log = Log()
+    for number in range(100):
+        log.open(f"{ANONYMOUS}{chr(0x4E00) * 250}{number:04}")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(producers_module, "MOST_PRODUCERS", 100)
+        evicts = log.producers.to_evict()
+    assert evicts == tuple(sorted(log.producers.names()))[: len(evicts)]
+    assert evicts
+    encode_body(OpenProducer("more", bytes(16), None, evicts))
 
 
 STEPS = st.lists(

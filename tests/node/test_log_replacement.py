@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from quorumlog.consensus.messages import InstallRequest, InstallResponse, InstallResult
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.messages import InstallRequest, InstallResponse, InstallResult, PushEntryRequest
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import SnapshotId
 from quorumlog.errors import StoreFailure
@@ -40,6 +41,39 @@ def test_a_follower_below_the_begin_gets_the_start_and_what_follows(tmp_path: Pa
     cell.until(lambda: node.durable_committed_index == leader.store.end.index, "the rest")
     assert node.store.end == leader.store.end
     fill(cell, 10)
+    cell.close()
+
+
+def test_what_is_owed_since_the_log_was_installed_outlives_a_drop(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS, consensus=ConsensusConfig(push_limit_bytes=1000))
+    fill(cell, 10)
+    lagging = cell.followers()[0].replica.member_id
+    cell.cut_off = {lagging}
+    fill(cell)
+    leader = cell.leader()
+    start = border(leader)
+    fill(cell, 120)
+    assert leader.drop_before(start)
+    cell.until(lambda: not leader.is_dropping, "the drop")
+    owed_index = leader.raft.committed_index
+
+    def lacks_the_rest(sender: str, to: str, message: object) -> bool:
+        is_push = isinstance(message, PushEntryRequest) and to == lagging
+        return is_push and message.last_index > owed_index - 20
+
+    cell.drops = lacks_the_rest
+    cell.cut_off = set()
+    cell.until(lambda: cell.nodes[lagging].store.begin.index == start.point.index, "the start")
+    cell.until(lambda: cell.nodes[lagging].durable_committed_index > start.point.index + 40, "a part")
+    node = cell.nodes[lagging]
+    assert node.durable_committed_index < owed_index
+    assert node.drop_before(border(node))
+    cell.until(lambda: not node.is_dropping, "the drop of the member that was installed")
+    found = load_start(OsDisk(), node.directory.path)
+    assert found is not None and found.point.index > start.point.index
+    assert found.owed_index == owed_index
+    cell.drops = lambda sender, to, message: False
+    cell.until(lambda: node.durable_committed_index == owed_index, "the rest")
     cell.close()
 
 

@@ -177,6 +177,21 @@ def test_a_late_copy_of_a_connect_fences_nobody(cell: Cell) -> None:
     assert isinstance(append(cell, second.epoch, 0, b"a"), AppendReceipt)
 
 
+def test_of_a_late_copy_of_the_first_connect_behind_a_forget_no_entry_comes(cell: Cell) -> None:
+    first = connect(cell)
+    append(cell, first.epoch, 0, b"a")
+    leader, forgotten = cell.leader(), list[Any]()
+    leader.sessions.forget("p", first.epoch, leader.deadline_ms(0), forgotten.append, None)
+    cell.until(lambda: forgotten)
+    late = connect(cell)
+    assert (late.opened, late.last_sequence) == (True, -1), "the same token, and nobody hears of it"
+    assert isinstance(append(cell, first.epoch, 0, b"a"), ProducerFenced)
+    assert isinstance(append(cell, first.epoch, 1, b"b"), ProducerFenced)
+    assert connect(cell, token=TOKENS[1]) == Connected(False, late.epoch, -1)
+    assert connect(cell, token=TOKENS[1], ends=late.epoch).last_sequence == -1
+    assert bodies(cell.leader()) == [b"a"]
+
+
 def test_two_that_connect_in_one_turn_have_one_epoch_between_them(cell: Cell) -> None:
     leader = cell.leader()
     answers = [ask_to_connect(leader, "p", token) for token in TOKENS[:2]]

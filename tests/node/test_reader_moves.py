@@ -180,6 +180,20 @@ def test_no_late_copy_undoes_what_has_been_said_since(cell: Cell) -> None:
     assert _stands(cell.leader(), "a") is None
 
 
+def test_who_is_refused_for_what_the_same_entry_says_is_told_of_it(cell: Cell) -> None:
+    """Told of nothing newer than it knew, a client could not say it once more."""
+    ask(cell, opened("a", 9), opened("b", 3))
+    end = cell.leader().store.end.index
+    seek = ReaderMove("a", 4, seeks_from=9)
+    commit = ReaderMove("b", 5, seen_index=end)
+    sought, refused = ask(cell, seek, commit)
+    assert stood(sought) == ReaderStand(4, Hold.NONE)
+    assert isinstance(refused, ReaderMoved)
+    assert refused.committed_index == cell.leader().store.end.index == end + 1
+    again = ask_one(cell, commit._replace(seen_index=refused.committed_index))
+    assert stood(again) == ReaderStand(5, Hold.NONE)
+
+
 def test_what_changes_nothing_writes_nothing(cell: Cell) -> None:
     told = ask_one(cell, opened("a", 9, Hold.READER))
     end = cell.leader().store.end.index

@@ -230,6 +230,17 @@ def test_what_a_full_disk_does_not_let_go_goes_with_the_next_drop(tmp_path: Path
     directory.close(clean=True)
 
 
+def test_a_segment_that_somebody_has_deleted_before_stops_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    directory = filled(path, os_disk)
+    (path / "data" / f"{0:020d}").unlink()
+    drop(directory, 12)
+    assert segments(os_disk, path)[0][0] == 3072
+    directory.close(clean=True)
+    with opened(path) as directory:
+        assert directory.store.begin.index == 11
+
+
 # ---------------------------------------------------------------- crashes
 
 

@@ -162,6 +162,12 @@ class BackupTaking:
             if self._cut_index < 0:
                 raise Unreachable(f"{self._from_member} knows of no committed entry; ask another member")
         layout = self._layout()
+        if layout.begin_index < 0 < layout.begin_position:
+            raise ConfigError(
+                f"the log of {layout.member_id} goes on behind a classic store that was taken over,"
+                " which no backup holds: stop a member and copy its whole directory, or make a classic"
+                " store of it with quorumlog broker convert"
+            )
         if self._may_begin(layout):
             sizes = (layout.segment_bytes, layout.index_segment_bytes)
             start = _start_of(layout)

@@ -31,7 +31,7 @@ class LogStates:
         """Of the whole log."""
         self.readers_changed_index = committed_index
         """No entry above it has ended a reader, led it back or changed its hold. What lies below where
-        this object began is not known, and what was cut only makes it too high: it never falls."""
+        this object began is not known; never behind the end of the log, whatever was cut."""
         self._committed_index = committed_index
         self._entries: list[ControlEntry] = []
         """Above the committed index."""
@@ -80,6 +80,7 @@ class LogStates:
     def truncate_from(self, index: int) -> None:
         """Entries from `index` on, all above the committed one, are gone."""
         assert index > self._committed_index, (index, self._committed_index)
+        self.readers_changed_index = min(self.readers_changed_index, index - 1)
         if self._entries and self._entries[-1].index >= index:
             self._entries = list(takewhile(lambda entry: entry.index < index, self._entries))
             self.appended = folded(self.committed, self._entries)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from heapq import nsmallest
+from itertools import accumulate
 from typing import Any, Self
 
 import msgspec
@@ -38,6 +39,8 @@ MOST_RANGES = 64
 """Of those batches together: each crash may cut one."""
 EVICTED_TOGETHER = 100
 """To find the least recently used one costs a look at all."""
+EVICTED_BYTES = 32 << 10
+"""Of their names: one entry says them all."""
 _USED_BYTES = 8
 _FAN_OUT = 64
 
@@ -172,7 +175,9 @@ class Producers:
             for name, packed in shelf.items()
             if name[0] == ANONYMOUS
         )
-        return tuple(name for _, name in nsmallest(EVICTED_TOGETHER, anonymous))
+        oldest = [name for _, name in nsmallest(EVICTED_TOGETHER, anonymous)]
+        sizes = accumulate(len(name.encode()) for name in oldest)
+        return tuple(name for name, size in zip(oldest, sizes, strict=True) if size <= EVICTED_BYTES)
 
     # ---------------------------------------------------------------- what comes of entries
 

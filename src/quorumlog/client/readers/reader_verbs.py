@@ -50,7 +50,7 @@ def seek(name: str, position: int, stand: ReaderStand) -> MoveReaderRequest:
 def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
     """Made again where nobody knows whether it was done: a second time it changes nothing. Said once
     more where it was meant for an older log; but not an end whose outcome is unknown, since there may be
-    another reader by now."""
+    another reader by now, and a commit only if nobody can have led the reader back behind it."""
     deadline_ms = now_ms() + timeout_ms
     unknown: OutcomeUnknown | None = None
     while True:
@@ -66,6 +66,8 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             and not (message.ends and unknown is not None)
             and now_ms() < deadline_ms
         ):
+            if unknown is not None and not message.opens:
+                yield from _check_not_led_back(message, unknown, deadline_ms)
             message = replace(message, seen_index=error.committed_index)
         elif isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
             unknown = error
@@ -78,6 +80,26 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             return ReaderStand(
                 response.position, response.hold, response.last_index, response.seen_index
             )
+
+
+def _check_not_led_back(
+    message: MoveReaderRequest, unknown: OutcomeUnknown, deadline_ms: float
+) -> Verb[None]:
+    """A commit with an unknown outcome was refused, as meant for an older log. Raises `unknown` if it
+    may have been done, and the reader been led back since: once more, it would undo that."""
+    assert message.position is not None
+    assert message.seen_index is not None
+    request = request_of(ReadersRequest(), LEADER, deadline_ms - now_ms())
+    yield Step((request,), (request,))
+    if request.error is not None:
+        raise unknown
+    found = response_of(request, ReadersResponse).readers
+    reader = next((each for each in found if each.name == message.reader), None)
+    if reader is None:
+        raise unknown
+    is_as_it_was = 0 <= reader.last_index <= message.seen_index
+    if not is_as_it_was and reader.position < message.position:
+        raise unknown
 
 
 def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+import msgspec
+
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
@@ -56,6 +58,10 @@ class LogDrops:
         assert not start.replaces, start
         if self.is_under_way:
             return False
+        held = self._store.start
+        if held is not None and held.owed_index > self._store.durable.index:
+            # What was owed since the log was installed is owed above another start as well.
+            start = msgspec.structs.replace(start, owed_index=held.owed_index)
         try:
             save = self._directory.save_start(start)
         except DiskFull as error:

@@ -292,7 +292,8 @@ class ReaderMoves:
                 f"what is said of reader {move.name} was meant for the log up to entry"
                 f" {move.seen_index}, and in entry {changed_index} or before a reader was ended, led"
                 " back or held otherwise: nothing was changed; look where it stands",
-                committed_index=self._store.end.index,
+                # What this entry itself says is on its way, and committed before anybody is told.
+                committed_index=max(self._store.end.index, changed_index),
             )
 
     def _position_of(self, move: ReaderMove, old: Reader | None, first_kept: int) -> int:

@@ -3,6 +3,8 @@ in another, after the file `start` says that they are no part of the log any mor
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.damaged_ranges import DamagedRanges
@@ -52,7 +54,8 @@ class Drops:
         StoreFailure."""
         try:
             for path in tuple(self._undeleted):
-                self._disk.unlink(path)
+                with suppress(FileNotFoundError):  # somebody made space by hand
+                    self._disk.unlink(path)
                 self._undeleted.remove(path)
             for folder in (self._data.directory, self._index.directory):
                 self._disk.sync_directory(folder)

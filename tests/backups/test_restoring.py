@@ -288,6 +288,11 @@ def test_a_file_of_the_backup_that_is_gone_or_damaged(tmp_path: Path) -> None:
         with pytest.raises((DirectoryDamaged, ConfigError), match=r"\(position \d+"):
             restore(source, "n0=h:1", directories(tmp_path / "x", 1))
         path.write_bytes(content)
+    content = (tmp_path / "b" / "member").read_bytes()
+    (tmp_path / "b" / "member").unlink()
+    with pytest.raises(DirectoryDamaged, match="member is missing"):  # and is not read as Java's
+        restore(source, "n0=h:1", directories(tmp_path / "x", 1))
+    (tmp_path / "b" / "member").write_bytes(content)
     restore(source, "n0=h:1", directories(tmp_path / "x", 1))
 
 

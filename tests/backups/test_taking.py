@@ -26,10 +26,9 @@ from quorumlog.log_state.control_entries import ControlBody, Keep, Membership, T
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.store.directory.backup_directory import BackupDirectory
-from quorumlog.store.directory.copied_log import CopiedLog, make_files
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.backup_file import load_backup
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LedgerStore, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.verification import verify_directory
@@ -203,17 +202,6 @@ def test_a_log_without_its_first_entries_is_backed_up_from_where_it_begins(tmp_p
     write(store, BODIES, 2)
     taken(client, tmp_path, OsDisk())
     check_whole(OsDisk(), tmp_path, store)
-
-
-def test_a_log_behind_an_old_store_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    disk = MemoryDisk()
-    disk.make_directory("/n0")
-    make_files(disk, "/n0", LogStart(LogPoint(-1, -1, 0, 4 * SMALL.segment_bytes), EMPTY.encode()))
-    store = CopiedLog.open(disk, "/n0", SMALL).store
-    write(store, BODIES)
-    with pytest.raises(ConfigError, match="classic store"):
-        taken(StoreClient({"n0": store}), tmp_path, OsDisk())
-    assert load_backup(OsDisk(), str(tmp_path)) is None
 
 
 def test_the_backup_keeps_what_the_log_drops(tmp_path: Path) -> None:

@@ -58,8 +58,9 @@ def test_what_is_owed_since_the_log_was_installed_outlives_a_drop(tmp_path: Path
     owed_index = leader.raft.committed_index
 
     def lacks_the_rest(sender: str, to: str, message: object) -> bool:
-        is_push = isinstance(message, PushEntryRequest) and to == lagging
-        return is_push and message.last_index > owed_index - 20
+        if to != lagging or not isinstance(message, PushEntryRequest):
+            return False
+        return message.last_index > owed_index - 20
 
     cell.drops = lacks_the_rest
     cell.cut_off = set()

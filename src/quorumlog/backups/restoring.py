@@ -35,6 +35,7 @@ from quorumlog.store.directory.restored_directory import RestoredDirectory, chec
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup
 from quorumlog.store.files.member_file import (
+    MEMBER_NAME,
     VERSION_WITH_CONTROL_ENTRIES,
     VERSION_WITH_START,
     MemberRecord,
@@ -172,6 +173,13 @@ class _Backup:
     def _check(self) -> None:
         """What opening it shows. The entries are looked at as they are restored."""
         reader = self.reader
+        if reader.is_java:  # which reads as one without digests
+            raise DirectoryDamaged(
+                f"{self.path}/{MEMBER_NAME} is missing (position 0): the backup is damaged; put back a"
+                " copy of this file",
+                path=f"{self.path}/{MEMBER_NAME}",
+                position=0,
+            )
         lost = [each for each in reader.damage if each.index < 0 or each.index <= self.cut.index]
         if lost:
             raise reader.refusal(lost[0])

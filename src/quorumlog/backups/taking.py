@@ -334,6 +334,10 @@ class BackupTaking:
         first_index = log.store.begin.index + 1 if before is None else before.index + 1
         stop_index = log.end.index + 1
         with DirectoryReader(self._disk, self._target.path) as reader:
+            # What opening shows of the entries of earlier runs; those are not read again.
+            lost = [each for each in reader.damage if 0 <= each.index < stop_index]
+            if lost:
+                raise reader.refusal(lost[0])
             for batch in reader.batches(first_index, stop_index):
                 report(batch.last_index + 1 - first_index, stop_index - first_index)
             if log.end.index >= first_index:

@@ -89,11 +89,10 @@ class LedgerNode:
         self.machines = StateMachineCaller(
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer
         )
-        senders = (self._installs, self._snapshots, self._fetcher)
-        hand_over = self.machines.hand_over
-        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders, hand_over)
+        senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
+        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bound, due = self.machines.snapshot_bound, parts.time_marks.due
-        self.retention = Retention(self, host, now_ms, bound, due)
+        self.retention = Retention(self, host, now_ms, bound, due, self._installs.installed)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -252,6 +251,8 @@ class LedgerNode:
             self._note_durable_committed()
             self.carry_out_all()
         self._note_durable_committed()
+        if self._former.is_gathering:
+            return  # these can wait for the next turn, which comes at once
         self._pushes.tick(self._now_ms)
         self._installs.tick(self._now_ms)
         self._snapshots.tick(self._now_ms)
@@ -263,6 +264,8 @@ class LedgerNode:
         self._run_timers()
 
     def next_wakeup_ms(self) -> float:
+        if self._former.is_gathering:
+            return self._now_ms
         wakeup = min(
             self.raft.next_wakeup_ms(),
             self._flusher.next_wakeup_ms(self.durable_committed_index),
@@ -282,9 +285,7 @@ class LedgerNode:
             wakeup = min(wakeup, self._next_space_ms)
         if self._pending.has_any:
             wakeup = min(wakeup, self._next_expiry_ms)
-        if self._pending.queued:
-            wakeup = min(wakeup, self._former.next_wakeup_ms(self._now_ms))
-        return wakeup
+        return min(wakeup, self._former.next_wakeup_ms(self._now_ms))
 
     def status(self) -> MemberStatus:
         return self.raft.status()
@@ -307,9 +308,8 @@ class LedgerNode:
         return self._scrubber.status(self._now_ms)
 
     def problems(self) -> tuple[str, ...]:
-        status = self.raft.status()
-        problems = [*status.problems, *self.directory.problems()]
-        if self.directory.renewed and status.role is Role.OBSERVER:
+        problems = [*self.raft.status().problems, *self.directory.problems()]
+        if self.directory.renewed and self.raft.role is Role.OBSERVER:
             problems.append(self.directory.renewed)
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)

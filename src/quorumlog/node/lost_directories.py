@@ -23,12 +23,12 @@ class LostDirectories:
         """Of voters that are not connected, as long as this member leads."""
         self._next_look_ms = 0.0
 
+    def role_changed(self) -> None:
+        self._away_since_ms.clear()
+
     def replaceable(self, now_ms: float, after_ms: int) -> Replica | None:
         """The new directory, which is connected, of a member whose old one was away for `after_ms`."""
-        if self._raft.role is not Role.LEADER:
-            self._away_since_ms.clear()
-            return None
-        if now_ms < self._next_look_ms:
+        if now_ms < self._next_look_ms or self._raft.role is not Role.LEADER:
             return None
         self._next_look_ms = now_ms + LOOK_MS
         status, connected = self._raft.status(), self._raft.connected

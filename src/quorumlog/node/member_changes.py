@@ -271,6 +271,7 @@ class MemberChanges:
         return not status.membership.is_joint and status.membership_index <= status.committed_index
 
     def role_changed(self, change: RoleChange) -> None:
+        self._lost.role_changed()
         if change.role is Role.LEADER or self._done is None:
             return
         if self._is_committed:

@@ -53,6 +53,11 @@ class ReadIndex:
         """What this follower asks now is another process' question, perhaps under the same number."""
         self._waiting = deque(each for each in self._waiting if each[0].asker != asker)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nobody waits: of most turns."""
+        return not self._waiting
+
     def round_needed(self, current_round: int) -> bool:
         return (
             bool(self._waiting)

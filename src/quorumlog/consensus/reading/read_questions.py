@@ -44,6 +44,11 @@ class ReadQuestions:
     def request(self, number: int) -> None:
         self._waiting.append(number)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is to be asked or granted: of most turns."""
+        return not (self._waiting or self._answered)
+
     def ask(self) -> None:
         """One question for all that have come since the one before was asked."""
         if self._waiting and not self._asked and self._state.leader is not None:

@@ -111,8 +111,12 @@ class Reads:
         somebody waits for it."""
         state = self._state
         if state.role is not Role.LEADER:
+            if self._questions.is_idle:
+                return ()
             self._questions.ask()
             return tuple(self._questions.take_grants())
+        if self._read_index.is_idle:
+            return ()
         if self._read_index.round_needed(self._elector.round):
             self._elector.start_round()
             self._read_index.on_round_started(self._elector.round)

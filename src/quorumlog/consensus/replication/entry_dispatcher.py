@@ -375,8 +375,8 @@ class EntryDispatcher:
     @property
     def is_installing(self) -> bool:
         """It is to get the start of this log now."""
-        is_due = self._paused_until_ms is None
-        return self.state is DispatcherState.INSTALL and is_due and self.active
+        is_wanted = self.state is DispatcherState.INSTALL
+        return is_wanted and self._paused_until_ms is None and self.active
 
     def on_install_answered(self, result: InstallResult) -> None:
         if not self.is_installing:

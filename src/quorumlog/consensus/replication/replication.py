@@ -236,7 +236,7 @@ class Replication:
     @property
     def installing(self) -> tuple[Replica, ...]:
         """Of a leader: connected members that are to get the start of this log now."""
-        return tuple(d.to for d in self.dispatchers.values() if d.is_installing)
+        return tuple([d.to for d in self.dispatchers.values() if d.is_installing])
 
     def problems(self) -> tuple[str, ...]:
         return tuple(

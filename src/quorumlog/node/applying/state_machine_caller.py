@@ -154,9 +154,11 @@ class StateMachineCaller:
         return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
 
     def next_wakeup_ms(self) -> float:
-        wakeup = min([driver.next_wakeup_ms() for driver in self._drivers.values()], default=NEVER)
+        if not self._drivers:
+            return self.hand_over.next_wakeup_ms()
+        wakeup = min(driver.next_wakeup_ms() for driver in self._drivers.values())
         wakeup = min(wakeup, self.hand_over.next_wakeup_ms())
-        if self._drivers and self._member.raft.role is Role.LEADER and self._missing():
+        if self._member.raft.role is Role.LEADER and self._missing():
             wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
 

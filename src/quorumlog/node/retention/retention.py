@@ -88,8 +88,10 @@ class Retention:
         now_ms: float,
         snapshot_bound: Callable[[], int | None],
         due_mark: Callable[[float], TimeMark | None],
+        installed: set[Replica],
     ) -> None:
-        """`snapshot_bound`: as of `StateMachineCaller`; `due_mark`: as of `TimeMarks`."""
+        """`snapshot_bound`: of `StateMachineCaller`; `due_mark`: of `TimeMarks`; `installed`: of
+        `InstallSender`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
@@ -105,8 +107,8 @@ class Retention:
         self._known_truncations = -1
         self._refusal = self._unproven = ""
         """Why the leader does not let go, and why this member deletes nothing; in a sentence each."""
-        self._installed: dict[Replica, None] = {}
-        """Who got the start of this log and has not caught up since."""
+        self._installed = installed
+        """Who got the start of this log and has not caught up since: whoever has is taken out here."""
         self._lost: tuple[LostRange, ...] | None = None
         """What readers had lost when it was last looked."""
 
@@ -131,16 +133,17 @@ class Retention:
         return keep_from if bound is None else min(keep_from, bound + 1)
 
     def next_wakeup_ms(self) -> float:
-        return self._next_look_ms if self._is_wanted and not self._is_looking else math.inf
+        return math.inf if self._is_looking else self._next_look_ms
 
     def tick(self, now_ms: float) -> None:
+        """Once a turn, on the path of every append: what may go is asked once an interval."""
         self._now_ms = now_ms
-        self._tell_of_losses()
-        if self._raft.role is Role.LEADER and self._member.config.storage.deletes:
-            self._installed.update(dict.fromkeys(self._raft.replication.installing))
-        if self._is_looking or now_ms < self._next_look_ms or not self._is_wanted:
+        if self._is_looking or now_ms < self._next_look_ms:
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
+        self._tell_of_losses()
+        if not self._is_wanted:
+            return
         self._is_looking = True
         self._host.read_later(self._look(), self._looked)
 
@@ -291,9 +294,8 @@ class Retention:
     def _followers(self) -> list[Follower]:
         status = self._raft.status()
         peers = {peer.replica: peer for peer in status.peers}
-        for replica in list(self._installed):
-            if replica in peers and peers[replica].lacks_nothing:
-                del self._installed[replica]
+        caught_up = {replica for replica, peer in peers.items() if peer.lacks_nothing}
+        self._installed -= caught_up
         followers = []
         for replica in dict.fromkeys((*status.voters, *peers)):
             if replica != status.replica:

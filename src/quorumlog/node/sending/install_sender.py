@@ -65,12 +65,15 @@ class InstallSender:
         self._pace = pace
         self._snapshots = snapshots
         self._installations: dict[Replica, _Installation] = {}
+        self.installed: set[Replica] = set()
+        """Everybody that was to get the start of this log, until somebody takes them out."""
 
     def tick(self, now_ms: float) -> None:
         """Once a turn."""
         installing = self._raft.replication.installing
         if not installing and not self._installations:
             return
+        self.installed.update(installing)
         begin = self._store.begin.entry_id
         if begin != self._raft.begin:
             return  # the new start is on its way to the disk
@@ -129,12 +132,11 @@ class InstallSender:
         self._raft.on_install_answered(response.sender, response.result)
 
     def next_wakeup_ms(self) -> float:
+        if not self._installations:
+            return NEVER
         return min(
-            [
-                max(each.send_at_ms, self._pace.next_ms(replica))
-                for replica, each in self._installations.items()
-            ],
-            default=NEVER,
+            max(each.send_at_ms, self._pace.next_ms(replica))
+            for replica, each in self._installations.items()
         )
 
     def problems(self) -> list[str]:

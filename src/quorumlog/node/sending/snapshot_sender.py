@@ -67,11 +67,15 @@ class SnapshotSender:
 
     def tick(self, now_ms: float) -> None:
         self._now_ms = now_ms
+        if not self._asked:
+            return
         for replica in [each for each in self._asked if each not in self._reading]:
             if self._pace.is_open(replica):
                 self._answer(self._asked.pop(replica), now_ms)
 
     def next_wakeup_ms(self) -> float:
+        if not self._asked:
+            return NEVER
         waiting = [self._pace.next_ms(each) for each in self._asked if each not in self._reading]
         return min(waiting, default=NEVER)
 

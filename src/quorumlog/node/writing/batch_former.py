@@ -60,7 +60,7 @@ class BatchFormer:
         time_marks: TimeMarks,
         wall_clock_ms: Callable[[], int],
     ) -> None:
-        self._config = config
+        self.configure(config)
         self._raft = raft
         self._store = store
         self._pending = pending
@@ -72,7 +72,7 @@ class BatchFormer:
         self._time_marks = time_marks
         self._wall_clock_ms = wall_clock_ms
         self._is_gathering = False
-        """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
+        """As decided last, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
         """Appends queued when it was last decided to wait."""
         self._gathering_turns = 0
@@ -80,6 +80,7 @@ class BatchFormer:
 
     def configure(self, config: GroupConfig) -> None:
         self._config = config
+        self._append_limit_bytes = config.storage.append_limit_bytes  # worked out once, asked by each
 
     def check(self, batch: EntryBatch) -> None:
         """Raises the refusal of an append that must not be queued, ProtocolViolation if its headers
@@ -90,7 +91,7 @@ class BatchFormer:
             raise BadRequest("an append needs at least one entry")
         batch.check_encoding(normal_only=True)
         largest = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
-        limit = self._config.storage.append_limit_bytes
+        limit = self._append_limit_bytes
         if largest > limit:
             raise BodyTooLarge(
                 f"a body of {largest - HEADER_BYTES} bytes is over the limit of {limit - HEADER_BYTES}"
@@ -154,10 +155,15 @@ class BatchFormer:
             return True
         return False
 
+    @property
+    def is_gathering(self) -> bool:
+        """The next batch waits for one more turn, which comes at once: the last one brought appends."""
+        return self._is_gathering and bool(self._pending.queued)
+
     def next_wakeup_ms(self, now_ms: float) -> float:
-        """When to ask `may_form` again. A flush that ends brings a turn itself."""
-        if self._is_gathering:
-            return now_ms
+        """When to ask `may_form` again, unless it gathers. A flush that ends brings a turn itself."""
+        if not self._pending.queued:
+            return NEVER
         lingers_until_ms = self._pending.queued_since_ms + self._config.linger_ms
         return lingers_until_ms if now_ms < lingers_until_ms else NEVER
 

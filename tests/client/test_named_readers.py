@@ -206,6 +206,19 @@ def test_an_end_whose_outcome_is_unknown_does_not_end_the_reader_behind_it() -> 
         next(ending)
 
 
+def test_an_opening_whose_outcome_is_unknown_makes_no_reader_anew_that_was_ended_behind_it() -> None:
+    opening = reader_verbs.open_reader(MoveReaderRequest(reader="r", opens=True), 10_000)
+    (question,) = next(opening).new
+    question.response = ReadersResponse(request_id=1, committed_index=40, keep_from_index=0)
+    (first,) = next(opening).new
+    assert first.message.seen_index == 40
+    first.error = OutcomeUnknown("leadership was lost")
+    (second,) = next(opening).new
+    second.error = ReaderMoved("a reader was ended since", committed_index=70)
+    with pytest.raises(OutcomeUnknown):
+        next(opening)
+
+
 @pytest.mark.parametrize(
     ("position", "last_index", "is_made_again"),
     [(20, 40, True), (20, -1, False), (4, 65, False), (50, 65, True), (90, 65, True)],

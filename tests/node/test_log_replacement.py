@@ -133,6 +133,9 @@ def test_the_receiver_names_where_to_go_on(tmp_path: Path) -> None:
     other = border(leader, -2)
     assert answers(cell, lagging, *pieces_of(cell, leader, other, 10)[:2]) == [(more, 10), (more, 20)]
     assert answers(cell, lagging, second, first, second) == [(more, 0), (more, 10), (more, 20)]
+    longer = msgspec.structs.replace(rest[0], total_bytes=rest[0].total_bytes + 1)
+    assert answers(cell, lagging, longer) == [(more, 0)], "of another leader's record of the same begin"
+    assert answers(cell, lagging, first, second)[-1] == (more, 20)
     *rest, last = rest
     assert answers(cell, lagging, *rest)[-1][0] is more
     stale = msgspec.structs.replace(last, term=leader.raft.term - 1)

@@ -327,9 +327,8 @@ class Verbs:
             position=position,
             hold=number_of(hold),
             opens=True,
-            seen_index=-1,
         )
-        return (yield from reader_verbs.move(message, self.timeout_ms_of(timeout_ms)))
+        return (yield from reader_verbs.open_reader(message, self.timeout_ms_of(timeout_ms)))
 
     def commit_reader(
         self,

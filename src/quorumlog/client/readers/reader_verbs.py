@@ -47,10 +47,21 @@ def seek(name: str, position: int, stand: ReaderStand) -> MoveReaderRequest:
     )
 
 
+def open_reader(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
+    """`message` is for the log as it is when this begins: made again, its outcome unknown, it must not
+    make a reader anew that somebody else has ended meanwhile."""
+    deadline_ms = now_ms() + timeout_ms
+    asked = request_of(ReadersRequest(), LEADER, timeout_ms)
+    yield Step((asked,), (asked,))
+    seen_index = response_of(asked, ReadersResponse).committed_index
+    return (yield from move(replace(message, seen_index=seen_index), deadline_ms - now_ms()))
+
+
 def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
     """Made again where nobody knows whether it was done: a second time it changes nothing. Said once
-    more where it was meant for an older log; but not an end whose outcome is unknown, since there may be
-    another reader by now, and a commit only if nobody can have led the reader back behind it."""
+    more where it was meant for an older log; but neither an opening nor an end whose outcome is unknown,
+    since somebody may have ended or made that reader by now, and a commit only if nobody can have led
+    the reader back behind it."""
     deadline_ms = now_ms() + timeout_ms
     unknown: OutcomeUnknown | None = None
     while True:
@@ -63,10 +74,10 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             isinstance(error, ReaderMoved)
             and message.seen_index is not None
             and error.committed_index > message.seen_index
-            and not (message.ends and unknown is not None)
+            and not ((message.ends or message.opens) and unknown is not None)
             and now_ms() < deadline_ms
         ):
-            if unknown is not None and not message.opens:
+            if unknown is not None:
                 yield from _check_not_led_back(message, unknown, deadline_ms)
             message = replace(message, seen_index=error.committed_index)
         elif isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:

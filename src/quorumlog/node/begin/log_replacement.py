@@ -55,8 +55,9 @@ class LogReplacement:
         self._fetcher = fetcher
         self._runs_machine = runs_machine
         self._is_dropping = is_dropping
-        self._begin: EntryId | None = None
-        """Of what is staged."""
+        self._staged_file: tuple[EntryId, int] | None = None
+        """(begin, bytes of the whole) of what is staged: another leader's record of that begin may be
+        of another length, and goes on in none of this one's pieces."""
         self._newest: InstallRequest | None = None
         self._staged = bytearray()
         self._is_whole = False
@@ -77,9 +78,9 @@ class LogReplacement:
         if request.file != START_NAME or request.total_bytes > MOST_START_BYTES:
             self._refuse(request, f"a file {request.file!r} of {request.total_bytes} bytes is unknown")
             return
-        if request.begin != self._begin:
+        if (request.begin, request.total_bytes) != self._staged_file:
             self._forget()
-            self._begin = request.begin
+            self._staged_file = request.begin, request.total_bytes
         if request.offset == len(self._staged):
             self._staged += request.data
             self._is_whole = len(self._staged) == request.total_bytes and request.last
@@ -135,7 +136,7 @@ class LogReplacement:
         self._answer(request, InstallResult.REFUSED)
 
     def _forget(self) -> None:
-        self._begin, self._staged, self._is_whole, self._newest = None, bytearray(), False, None
+        self._staged_file, self._staged, self._is_whole, self._newest = None, bytearray(), False, None
         self._fetcher.forget_installation()
         self.problem = ""
 

@@ -492,9 +492,8 @@ def as_nobody_special() -> dict[str, Any]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("command", [("serve", "--id", "n0"), ("dev",)])
-def test_python_without_assertions_is_refused(start: Start, command: tuple[str, ...]) -> None:
-    assert "python -O" in refusal(start(*command, python=("-O",)))
+def test_python_without_assertions_is_refused(start: Start) -> None:
+    assert "python -O" in refusal(start("serve", "--id", "n0", python=("-O",)))
 
 
 @pytest.mark.processes
@@ -573,7 +572,9 @@ def test_a_served_state_machine_goes_on_where_it_was_killed(
     ],
 )
 def test_a_state_machine_that_cannot_be_is_refused(
-    start: Start, free_address: str, tmp_path: Path, given: str, said: str
+    cli: Cli, free_address: str, tmp_path: Path, given: str, said: str
 ) -> None:
     options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
-    assert said in refusal(start("serve", *options, "--state-machine", given))
+    result = cli("serve", *options, "--state-machine", given)
+    assert result.exit_code == 2
+    assert said in plain(result.stderr)

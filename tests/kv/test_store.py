@@ -6,31 +6,39 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.kv.errors import (
     Compacted,
     FutureRevision,
+    InvalidRequest,
     KeyNotFound,
     LeaseExists,
     LeaseNotFound,
 )
+from quorumlog.kv.requests.limits import check
 from quorumlog.kv.requests.operations import (
     FROM_KEY,
+    Command,
     Compact,
     Compare,
     DeleteRange,
     Grant,
     History,
     KeyValue,
+    LeaseKeys,
     Put,
+    Question,
     Range,
     Relation,
     Revoke,
     Stand,
     Target,
     Txn,
+    decode_command,
+    decode_question,
+    encode,
 )
 from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import KeyValueMachine
@@ -267,6 +275,60 @@ def test_rocksdb_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
     assert again.do(Revoke(2)).deleted == 1
     assert again.get(b"a") == b"1"
     engine.close()
+
+
+numbers = st.sampled_from([0, 1, 2, 3, 2**32, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1])
+names = st.sampled_from([b"", b"\0", b"a", b"\xff"])
+any_range = st.builds(
+    Range, names, names, numbers, numbers, st.sampled_from(list(Target)), st.booleans(), st.booleans(),
+    st.booleans(), numbers, numbers, numbers, numbers,
+)  # fmt: skip
+any_compare = st.builds(
+    Compare,
+    names,
+    st.sampled_from([target for target in Target if target is not Target.KEY]),
+    st.sampled_from(list(Relation)),
+    numbers,
+    names,
+)
+any_command = st.one_of(
+    st.builds(Put, names, st.just(b""), numbers),
+    st.builds(DeleteRange, names, names),
+    st.builds(Txn, st.lists(any_compare, max_size=1), st.lists(any_range, max_size=2)),
+    st.builds(Grant, numbers, numbers),
+    st.builds(Revoke, numbers),
+    st.builds(Compact, numbers, st.booleans()),
+)
+any_question = any_range | st.builds(History, numbers, names, names) | st.builds(LeaseKeys, numbers)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(any_command, max_size=8), any_question)
+@example([Grant(5000, 2**63 - 1), Put(b"a", b"", 2**63 - 1), Revoke(2**63 - 1)], LeaseKeys(1))
+@example([Txn(success=[Range(b"a", FROM_KEY, limit=2**63 - 1)])], LeaseKeys(1))
+def test_no_number_stops_the_store(commands: list[Command], question: Question) -> None:
+    """What one member cannot apply, none can, ever."""
+    store = AppliedStore()
+    for command in commands:
+        store.do_all(command)
+        store.machine.query(encode(question))
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    body = b"\x94\x04\x90\x91" * 20_000 + b"\x94\x04\x90\x90\x90" + b"\x90" * 20_000
+    for decode in (decode_command, decode_question):
+        with pytest.raises(InvalidRequest, match="too deeply"):
+            decode(body)
+
+
+def test_inner_transactions_count(store: AppliedStore) -> None:
+    def nested(outer: int, inner: int) -> Txn:
+        put = [Put(b"%d" % number, b"") for number in range(inner)]
+        return Txn(success=[Txn(success=put), *[Range(b"a")] * (outer - 1)])
+
+    check(nested(28, 100), 0)
+    with pytest.raises(InvalidRequest, match="128 operations"):
+        check(nested(29, 100), 0)
 
 
 changes = st.builds(Put, st.sampled_from([b"a", b"ab", b"b"]), st.just(b"v")) | st.builds(

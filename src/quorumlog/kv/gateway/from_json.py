@@ -11,6 +11,7 @@ from typing import Any
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import (
+    MOST,
     Compare,
     DeleteRange,
     Operation,
@@ -29,7 +30,6 @@ _TARGET_FIELDS = {
     Target.VALUE: "value",
     Target.LEASE: "lease",
 }
-MOST = 2**63 - 1
 NO_PUT, NO_DELETE = "NOPUT", "NODELETE"
 
 

@@ -21,7 +21,7 @@ from quorumlog.kv.requests.operations import (
 )
 
 MAX_OPERATIONS = 128
-"""Of a transaction: comparisons, and operations of either list, those of inner ones included."""
+"""Of a transaction: in its longest list, with those of the inner ones that lie on one path."""
 MAX_REQUEST_BYTES = 1_572_864
 """1.5 MiB, as etcd has it."""
 MAX_TTL_MS = 9_000_000_000_000
@@ -39,16 +39,16 @@ def check(command: Command | Range, size_bytes: int) -> None:
         if not 0 < command.ttl_ms <= MAX_TTL_MS:
             raise InvalidRequest(f"a TTL must be above 0 and at most {MAX_TTL_MS} ms")
     elif isinstance(command, Txn):
-        _check_txn(command, MAX_DEPTH)
+        _check_txn(command, MAX_DEPTH, MAX_OPERATIONS)
     elif isinstance(command, Put | DeleteRange | Range):
-        _check_operation(command, MAX_DEPTH)
+        _check_operation(command, MAX_DEPTH, MAX_OPERATIONS)
     else:
         assert isinstance(command, Revoke | Compact), command
 
 
-def _check_operation(operation: Operation, depth: int) -> None:
+def _check_operation(operation: Operation, depth: int, most: int) -> None:
     if isinstance(operation, Txn):
-        _check_txn(operation, depth - 1)
+        _check_txn(operation, depth - 1, most)
     elif not operation.key:
         raise InvalidRequest("a key is at least one byte")
     elif isinstance(operation, Put):
@@ -58,18 +58,21 @@ def _check_operation(operation: Operation, depth: int) -> None:
             raise InvalidRequest("a put that keeps the lease brings none")
 
 
-def _check_txn(txn: Txn, depth: int) -> None:
+def _check_txn(txn: Txn, depth: int, most: int) -> None:
+    """`most`: operations that those around it leave, as etcd counts them."""
     if depth <= 0:
         raise InvalidRequest(f"transactions are nested deeper than {MAX_DEPTH}")
-    if max(len(txn.compare), len(txn.success), len(txn.failure)) > MAX_OPERATIONS:
+    longest = max(len(txn.compare), len(txn.success), len(txn.failure))
+    if longest > most:
         raise InvalidRequest(
-            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists"
+            f"a transaction has at most {MAX_OPERATIONS} operations in each of its lists, less those"
+            " around an inner one"
         )
     for compare in txn.compare:
         _check_compare(compare)
     for operations in (txn.success, txn.failure):
         for operation in operations:
-            _check_operation(operation, depth)
+            _check_operation(operation, depth, most - longest)
         _puts_and_deletes(operations)
 
 

@@ -13,12 +13,17 @@ from typing import Annotated
 
 import msgspec
 
+from quorumlog.kv.errors import InvalidRequest
+
 NO_LEASE = 0
 FROM_KEY = b"\0"
 """As an end: there is none."""
 
-Revision = Annotated[int, msgspec.Meta(ge=0)]
-LeaseId = Annotated[int, msgspec.Meta(ge=0)]
+MOST = 2**63 - 1
+"""Numbers have 63 bits, as etcd has them: the one behind each is a number, too."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Revision = Number
+LeaseId = Number
 
 
 class KeyValue(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,7 +91,7 @@ class DeleteRange(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False)
 class Range(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     key: bytes
     end: bytes = b""
-    limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+    limit: Number = 0
     """0: none."""
     revision: Revision = 0
     """0: the newest."""
@@ -109,7 +114,7 @@ class Txn(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
-    ttl_ms: int
+    ttl_ms: Number
     lease: LeaseId = 0
     """0: the index of the entry becomes its id."""
 
@@ -119,7 +124,7 @@ class Revoke(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
     of this grant; 0: whichever has the id."""
 
     lease: LeaseId
-    granted_at: int = 0
+    granted_at: Number = 0
 
 
 class Compact(msgspec.Struct, frozen=True, array_like=True, tag=7, gc=False):
@@ -146,7 +151,7 @@ def writes(operation: Operation) -> bool:
 class History(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     """Changes of the keys of a range from a revision on, some at a time, whole revisions each."""
 
-    first_revision: int
+    first_revision: Revision
     key: bytes
     end: bytes = b""
     limit_bytes: int = 1 << 20
@@ -170,6 +175,35 @@ class Stand(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
 Question = Range | Txn | History | Leases | LeaseKeys | Stand
 
 encode = msgspec.msgpack.Encoder().encode
-decode_command = msgspec.msgpack.Decoder(Command).decode
-decode_question = msgspec.msgpack.Decoder(Question).decode
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_questions: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
+TOO_DEEP = "transactions are nested too deeply"
+
+
+def encoded(asked: object) -> bytes:
+    """Of what a caller has given. Raises InvalidRequest."""
+    try:
+        return encode(asked)
+    except (OverflowError, TypeError) as error:
+        raise InvalidRequest(f"{asked!r:.200} cannot be sent: {error}") from None
+
+
+def decode_command(body: bytes | memoryview) -> Command:
+    """Raises InvalidRequest."""
+    try:
+        return _commands.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = TOO_DEEP if isinstance(error, RecursionError) else error
+        raise InvalidRequest(f"no command of the key-value store: {reason}") from None
+
+
+def decode_question(body: bytes) -> Question:
+    """Raises InvalidRequest."""
+    try:
+        return _questions.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = TOO_DEEP if isinstance(error, RecursionError) else error
+        raise InvalidRequest(f"no question to the key-value store: {reason}") from None
+
+
 decode_key_value = msgspec.msgpack.Decoder(KeyValue).decode

@@ -139,10 +139,7 @@ class KeyValueService:
         """What is appended. Raises InvalidRequest, NoSpace."""
         if len(body) > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
-        try:
-            command = decode_command(body)
-        except msgspec.DecodeError as error:
-            raise InvalidRequest(f"no command of the key-value store: {error}") from None
+        command = decode_command(body)
         check(command, len(body))
         if self._feed.size_bytes >= self._options.quota_bytes and _grows(command):
             raise NoSpace(

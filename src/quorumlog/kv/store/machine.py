@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
 from quorumlog.batch import EntryBatch
-from quorumlog.kv.errors import InvalidRequest, KeyValueError, LeaseNotFound
+from quorumlog.kv.errors import KeyValueError, LeaseNotFound
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.limits import check
 from quorumlog.kv.requests.operations import (
@@ -93,9 +91,6 @@ class KeyValueMachine(StateMachine):
         keyspace.written = written
         try:
             command = decode_command(entry)
-        except msgspec.DecodeError as error:
-            return answers.refused(InvalidRequest(f"no command of the key-value store: {error}"))
-        try:
             body = carry_out(keyspace, command, index)
         except KeyValueError as refusal:
             assert not written, (refusal, written)
@@ -120,10 +115,7 @@ class KeyValueMachine(StateMachine):
 
     def _answer(self, question: bytes) -> Body:
         keyspace = self.keyspace
-        try:
-            asked = decode_question(question)
-        except msgspec.DecodeError as error:
-            raise InvalidRequest(f"no question to the key-value store: {error}") from None
+        asked = decode_question(question)
         if isinstance(asked, Range | Txn):
             check(asked, len(question))
         if isinstance(asked, Range):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -61,7 +62,7 @@ def read_range(keyspace: Keyspace, asked: Range) -> Body:
     else:
         reverse = asked.descending and is_simple
         scan = keyspace.engine.scan(CURRENT, start, stop, reverse=reverse)
-        wanted = asked.limit + 1 if asked.limit and is_simple else None
+        wanted = min(asked.limit + 1, sys.maxsize) if asked.limit and is_simple else None
         found = [value for _, value in islice(scan, wanted)]
     if not is_simple:
         found = _sorted(asked, found)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.proxy import CUT, Network, both_ways
-from quorumlog.errors import ConfigError, OutcomeUnknown
+from quorumlog.errors import ConfigError, OutcomeUnknown, Unreachable
 from quorumlog.kv import (
     Change,
     Compare,
@@ -24,6 +27,10 @@ from quorumlog.kv import (
     connect,
     connect_async,
 )
+from quorumlog.kv.client import watching
+from quorumlog.kv.client.link import Link
+from quorumlog.kv.client.router import Router
+from quorumlog.kv.client.watching import FOREVER_S
 from quorumlog.kv.errors import (
     ClusterChanged,
     Compacted,
@@ -32,7 +39,9 @@ from quorumlog.kv.errors import (
     LockLost,
     NoSpace,
 )
+from quorumlog.kv.requests.frames import Kind, StatusAnswer
 from quorumlog.kv.testing import LocalStores
+from quorumlog.server.free_ports import free_ports
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +156,85 @@ def test_a_watch_goes_on_behind_what_it_has_seen(kv: KeyValueClient) -> None:
     assert refusal.value.compacted_revision == seen[4].revision
 
 
+def test_where_to_go_on_is_behind_what_was_given(kv: KeyValueClient) -> None:
+    """Not behind what has come and waits to be given: who keeps it and ends would lose that."""
+    first = kv.put("n/a", "").revision
+    both = kv.txn(then=[Put(b"n/b", b""), Put(b"n/c", b"")]).revision
+    last = kv.put("n/d", "").revision
+    with kv.watch_prefix("n/", first_revision=first) as watch:
+        given = [(change.revision, watch.next_revision) for change in islice(watch, 4)]
+        assert given == [(first, both), (both, both), (both, last), (last, last + 1)]
+    with kv.watch_prefix("n/", first_revision=both) as watch:
+        assert [change.item.key for change in watch.batch(10)] == [b"n/b", b"n/c", b"n/d"]
+        assert watch.next_revision == last + 1
+
+
+def test_a_client_holds_so_much_for_who_reads_slowly(
+    kv: KeyValueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_HELD_BYTES", 1_000)
+    begun: list[bytes] = []
+    stream = Link.stream
+    monkeypatch.setattr(Link, "stream", lambda *asked: begun.append(asked[2]) or stream(*asked))
+    first = kv.put("slow/", "").revision
+    with kv.watch_prefix("slow/", first_revision=first) as watch:
+        for number in range(20):
+            kv.put(f"slow/{number:02}", bytes(200))
+        seen = [change.item.key for change in islice(watch, 21)]
+    assert seen == [b"slow/", *(b"slow/%02d" % number for number in range(20))]
+    assert len(begun) > 1, "the rest is asked for as history"
+
+
+def test_what_a_codec_cannot_read_is_told_who_watches(stores: LocalStores, kv: KeyValueClient) -> None:
+    with connect(stores.servers, codec="json") as other, other.watch_prefix("j/") as watch:
+        kv.put("j/1", "{{{")
+        for _ in range(2):
+            with pytest.raises(msgspec.DecodeError):
+                watch.batch(10)
+        other["j/2"] = "the connection stands"
+
+
+def test_patience_ends_though_nobody_answers() -> None:
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    with (
+        connect(nobody, timeout_s=0.1) as kv,
+        pytest.raises(Unreachable, match="no member answers"),
+        kv.watch("a"),
+    ):
+        pass
+
+    async def beside_who_has_more_patience() -> None:
+        router = Router(nobody, 0.1)
+        waits = asyncio.ensure_future(router.link(time.monotonic() + FOREVER_S))
+        await asyncio.sleep(0)
+        with pytest.raises(Unreachable, match="no member answers"):
+            await router.call(Kind.STATUS, b"", StatusAnswer, changes=False)
+        waits.cancel()
+
+    asyncio.run(beside_who_has_more_patience())
+
+
+def test_a_closed_client_says_so(stores: LocalStores) -> None:
+    kv = connect(stores.servers)
+    told: list[str] = []
+    follows = threading.Event()
+
+    def iterate() -> None:
+        with pytest.raises(Unreachable, match="closed"), kv.watch("nothing") as watch:
+            follows.set()
+            told.extend(str(change) for change in watch)
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    follows.wait()
+    kv.close()
+    thread.join()
+    kv.close()
+    with pytest.raises(Unreachable, match="closed"):
+        kv.get("a")
+    assert not told
+
+
 def test_a_lease_takes_its_keys_along(kv: KeyValueClient) -> None:
     lease = kv.grant(0.01, keeps_alive=False)
     assert lease.ttl_ms == 2000, "two election time-outs at least"
@@ -216,6 +304,19 @@ def test_bad_requests_say_what_is_wrong(kv: KeyValueClient) -> None:
         kv.put("a", bytes(2 << 20))
     with pytest.raises(InvalidRequest, match="compared"):
         kv.txn([Compare(b"a", Target.VALUE, Relation.EQUAL, 3)])
+    with pytest.raises(InvalidRequest, match="from 0 on, not -1"):
+        kv.watch("a", first_revision=-1)
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
+        kv.put("a", "x", lease=2**64)
+    with pytest.raises(InvalidRequest, match="<= 9223372036854775807"):
+        kv.grant(3, lease_id=2**63)
+    for ttl_s in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(InvalidRequest, match="TTL"):
+            kv.grant(ttl_s)
+    with pytest.raises(InvalidRequest, match="Unicode"):
+        kv.put("\ud800", "x")
+    with pytest.raises(InvalidRequest, match="Unicode"):
+        kv.put("a", "\ud800")
 
 
 def test_a_revision_of_another_cluster_is_refused(stores: LocalStores, kv: KeyValueClient) -> None:

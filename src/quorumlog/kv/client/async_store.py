@@ -45,6 +45,7 @@ from quorumlog.kv.requests.operations import (
     Target,
     Txn,
     encode,
+    encoded,
     writes,
 )
 
@@ -78,7 +79,7 @@ class AsyncKeyValueClient:
         await self.router.close()
 
     async def _command(self, command: Command, answer: type[Any]) -> tuple[int, Any]:
-        body = encode(command)
+        body = encoded(command)
         check(command, len(body))
         return await self.router.call(Kind.COMMAND, body, answer, changes=True)
 
@@ -137,7 +138,7 @@ class AsyncKeyValueClient:
         if writes(command):
             return self.values.txn(*await self._command(command, TxnAnswer))
         kind = Kind.READ_HERE if stale else Kind.READ
-        found = await self.router.call(kind, encode(command), TxnAnswer, changes=False)
+        found = await self.router.call(kind, encoded(command), TxnAnswer, changes=False)
         return self.values.txn(*found)
 
     # ---------------------------------------------------------------- reading
@@ -184,7 +185,7 @@ class AsyncKeyValueClient:
 
     async def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult:
         kind = Kind.READ_HERE if stale else Kind.READ
-        revision, found = await self.router.call(kind, encode(asked), RangeAnswer, changes=False)
+        revision, found = await self.router.call(kind, encoded(asked), RangeAnswer, changes=False)
         return self.values.range(revision, found, keys_only=asked.keys_only)
 
     async def scan(

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from quorumlog.errors import Unreachable
 from quorumlog.kv.client.async_store import TIMEOUT_S, AsyncKeyValueClient
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
+from quorumlog.kv.client.router import CLOSED
 from quorumlog.kv.client.values import (
     Change,
     Codec,
@@ -49,17 +52,18 @@ class BlockingWatch:
 
     def __iter__(self) -> Iterator[Change]:
         while True:
-            yield from self.batch()
+            yield self._client.run(self._watching.fill()).popleft()
 
     def __enter__(self) -> BlockingWatch:
-        self._client.run(self._watching.began())
+        self._client.run(self._watching.__aenter__())
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
-        self._client.run(self._watching.close())
+        with suppress(Unreachable):  # its client is closed
+            self._client.run(self._watching.close())
 
 
 class KeyValueClient:
@@ -74,6 +78,7 @@ class KeyValueClient:
         cluster_id: str = "",
     ) -> None:
         """As of `AsyncKeyValueClient`."""
+        self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="quorumlog-kv-client", daemon=True
@@ -91,25 +96,32 @@ class KeyValueClient:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Something of the asynchronous client, on its thread."""
+        if self._is_closed:
+            work.close()
+            raise Unreachable(CLOSED)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise Unreachable(CLOSED) from None  # by another thread, meanwhile
         except BaseException:
             future.cancel()
             raise
 
     def close(self) -> None:
-        if not self._loop.is_closed():
-            self.run(self._client.close())
+        if not self._is_closed:
+            self._is_closed = True
+            asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
             self._end()
 
     def _end(self) -> None:
+        self._is_closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        self._loop.run_until_complete(asyncio.sleep(0))  # what other threads have begun meanwhile
+        while tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 
 from quorumlog.errors import LedgerError
 from quorumlog.kv.client.router import Router
-from quorumlog.kv.errors import LeaseNotFound, LockLost
+from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
 from quorumlog.kv.requests.answers import GrantAnswer, RevokeAnswer
 from quorumlog.kv.requests.frames import KeepAlive, Kind
-from quorumlog.kv.requests.operations import Grant, Revoke, encode
+from quorumlog.kv.requests.limits import MAX_TTL_MS
+from quorumlog.kv.requests.operations import Grant, Revoke, encoded
 
 KEEP_ALIVES_PER_TTL = 3
 
@@ -34,7 +35,9 @@ class Lease:
     @classmethod
     async def grant(cls, router: Router, ttl_s: float, lease_id: int = 0) -> Lease:
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        command = encode(Grant(int(ttl_s * 1000), lease_id))
+        if not 0 < ttl_s <= MAX_TTL_MS / 1000:  # nan is not
+            raise InvalidRequest(f"a TTL is above 0 and at most {MAX_TTL_MS // 1000} s, not {ttl_s}")
+        command = encoded(Grant(max(1, int(ttl_s * 1000)), lease_id))
         _, granted = await router.call(Kind.COMMAND, command, GrantAnswer, changes=True)
         return cls(router, granted.lease, granted.ttl_ms, sent_s)
 
@@ -57,7 +60,7 @@ class Lease:
     async def keep_alive_once(self) -> int:
         """The TTL in milliseconds, from when this was sent. Raises LeaseNotFound."""
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        body = encode(KeepAlive([self.id]))
+        body = encoded(KeepAlive([self.id]))
         timeout_s = min(self._router.timeout_s, max(0.5, self.ttl_ms / 1000 / KEEP_ALIVES_PER_TTL))
         _, kept = await self._router.call(
             Kind.KEEP_ALIVE, body, list[int], changes=False, timeout_s=timeout_s
@@ -72,7 +75,7 @@ class Lease:
         """(TTL, what is left of it by the leader's clock, both in milliseconds, keys). Raises
         LeaseNotFound."""
         _, told = await self._router.call(
-            Kind.TIME_TO_LIVE, encode(self.id), tuple[int, int, list[bytes]], changes=False
+            Kind.TIME_TO_LIVE, encoded(self.id), tuple[int, int, list[bytes]], changes=False
         )
         return told
 
@@ -85,7 +88,7 @@ class Lease:
     async def revoke(self) -> int:
         """How many keys ended with it. Raises LeaseNotFound."""
         self._stop()
-        command = encode(Revoke(self.id))
+        command = encoded(Revoke(self.id))
         _, revoked = await self._router.call(Kind.COMMAND, command, RevokeAnswer, changes=True)
         self.lost.set()
         return revoked.deleted

@@ -34,6 +34,7 @@ RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
 SILENCE_S, SILENT_ELECTIONS = 2.0, 2
 """A member that says nothing for so long, and so many election time-outs, is left for another one."""
+CLOSED = "the client is closed"
 _error = msgspec.msgpack.Decoder(ErrorResponse)
 _welcome = msgspec.msgpack.Decoder(Welcome)
 _encode = msgspec.msgpack.encode
@@ -51,6 +52,8 @@ class Router:
         self.election_timeout_ms = 0
         self._link: Link | None = None
         self._place = 0
+        self._failed = ""
+        """What became of the last attempt that failed."""
         self._of_member: dict[str, tuple[str, int]] = {}
         self._connecting = asyncio.Lock()
         self._is_closed = False
@@ -68,26 +71,35 @@ class Router:
         """To the member that seems to lead. Raises Unreachable, ClusterChanged."""
         if self._link is not None and self._link.is_up:
             return self._link
-        async with self._connecting:
-            if self._link is not None and self._link.is_up:
-                return self._link
-            if self._link is not None:  # it was lost: somebody else is likelier to answer
-                self._place = (self._place + 1) % len(self._addresses)
-                self._link = None
-            failed = ""
-            while not self._is_closed:
-                for _ in self._addresses:
-                    try:
-                        self._link = await self._open(self._addresses[self._place])
-                    except (Unreachable, LinkLost, TimeoutError) as error:
-                        failed = str(error)
-                        self._place = (self._place + 1) % len(self._addresses)
-                    else:
-                        return self._link
-                if time.monotonic() >= deadline_s:
-                    raise Unreachable(f"no member answers: {failed}")
-                await asyncio.sleep(RETRY_S)
-            raise Unreachable("the client is closed")
+        try:
+            # Over the lock, too: who holds it may have more patience, such as a watch.
+            async with asyncio.timeout(deadline_s - time.monotonic()), self._connecting:
+                return await self._connected()
+        except TimeoutError:
+            raise Unreachable(f"no member answers: {self._failed or 'not in time'}") from None
+
+    async def _connected(self) -> Link:
+        """However long it takes."""
+        if self._link is not None and self._link.is_up:
+            return self._link
+        if self._link is not None:  # it was lost: somebody else is likelier to answer
+            self._next_place()
+            self._link = None
+        while not self._is_closed:
+            for _ in self._addresses:
+                try:
+                    self._link = await self._open(self._addresses[self._place])
+                except (Unreachable, LinkLost, TimeoutError) as error:
+                    host, port = self._addresses[self._place]
+                    self._failed = str(error) or f"{host}:{port} does not"
+                    self._next_place()
+                else:
+                    return self._link
+            await asyncio.sleep(RETRY_S)
+        raise Unreachable(CLOSED)
+
+    def _next_place(self) -> None:
+        self._place = (self._place + 1) % len(self._addresses)
 
     async def _open(self, address: tuple[str, int]) -> Link:
         hello = _encode(Hello(1, self.cluster_id))
@@ -117,7 +129,7 @@ class Router:
         if known is not None and leader_id != link.member_id:
             self._place = self._addresses.index(known)
         else:
-            self._place = (self._place + 1) % len(self._addresses)
+            self._next_place()
         link.close()  # whatever else was asked here is tried elsewhere
         self._link = None
 

@@ -14,6 +14,14 @@ from quorumlog.kv.requests.operations import FROM_KEY, KeyValue
 Key = str | bytes
 
 
+def _utf8(text: str) -> bytes:
+    """Raises InvalidRequest."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{text!r} is no text of Unicode ({error.reason}): give bytes") from None
+
+
 class Codec(Protocol):
     def encode(self, value: Any) -> bytes: ...
 
@@ -25,7 +33,7 @@ class BytesCodec:
 
     def encode(self, value: Any) -> bytes:
         if isinstance(value, str):
-            return value.encode()
+            return _utf8(value)
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
         raise InvalidRequest(
@@ -70,7 +78,7 @@ def codec_of(codec: str | Codec) -> Codec:
 
 def key_of(key: Key) -> bytes:
     """Raises InvalidRequest."""
-    given = key.encode() if isinstance(key, str) else key
+    given = _utf8(key) if isinstance(key, str) else key
     if not isinstance(given, bytes) or not given:
         raise InvalidRequest(f"a key is text or bytes, at least one byte long, not {key!r}")
     return given
@@ -84,7 +92,7 @@ def end_of_prefix(prefix: bytes) -> bytes:
 
 def range_of(prefix: Key) -> tuple[bytes, bytes]:
     """(key, end) of all that begins so; an empty prefix is everything."""
-    given = prefix.encode() if isinstance(prefix, str) else prefix
+    given = _utf8(prefix) if isinstance(prefix, str) else prefix
     return (given, end_of_prefix(given)) if given else (FROM_KEY, FROM_KEY)
 
 

@@ -16,95 +16,164 @@ from quorumlog.kv.client.values import Change, Values
 from quorumlog.kv.errors import error_of
 from quorumlog.kv.requests.answers import Event
 from quorumlog.kv.requests.frames import Kind, Watch
+from quorumlog.kv.requests.limits import check_watch
 from quorumlog.kv.requests.operations import encode
 
 _events = msgspec.msgpack.Decoder(tuple[int, list[Event]])
 _ended = msgspec.msgpack.Decoder(tuple[int, str, int])
 FOREVER_S = 1e9
+MOST_HELD_BYTES = 16 << 20
+"""Beyond it no more is taken until half is given: a member keeps the rest as history."""
 
 
 class Watching:
     """An asynchronous iterator of changes, and a context manager that ends it. A new leader is asked for
-    what follows the last change that was told: none is lost, none comes twice. Raises Compacted where
-    history ends above it, ClusterChanged after a restore."""
+    what follows the last change that came: none is lost, none comes twice. Raises Compacted where
+    history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
+    cannot read."""
 
     def __init__(self, router: Router, values: Values, asked: Watch) -> None:
+        """Raises InvalidRequest."""
+        check_watch(asked)
         self._router = router
         self._values = values
         self._asked = asked
-        self.next_revision = asked.first_revision
-        """Every change below was told. Kept by an application, it goes on from there later."""
-        self._batches: deque[list[Change]] = deque()
+        self._received = asked.first_revision
+        """Every change below has come."""
+        self._batches: deque[tuple[list[Event], int]] = deque()
+        """What has come, and its size in bytes."""
+        self._held_bytes = 0
+        self._left: deque[Change] = deque()
+        """Of the batch that is being given."""
         self._news = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._failure: LedgerError | None = None
         self._link: Link | None = None
         self._number = 0
+        self._over = asyncio.Event()
+        """No more comes on the link as it is now."""
         self._began = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
+    @property
+    def next_revision(self) -> int:
+        """Every change below was given. Kept by an application, it goes on from there later; while not
+        all changes of a revision were given, it is that one."""
+        received = self._received  # before the others: what comes meanwhile lies in them by then
+        if self._left:
+            return self._left[0].revision
+        return self._batches[0][0][0].kv.mod_revision if self._batches else received
+
+    # ---------------------------------------------------------------- what comes
+
     async def _follow(self) -> None:
+        begin_s = time.monotonic()
         while True:
+            # Who begins is told that nobody answers; who has begun waits for as long as it takes.
+            patience_s = FOREVER_S if self._began.is_set() else self._router.timeout_s
             try:
-                link = await self._router.link(time.monotonic() + FOREVER_S)
-                asked = msgspec.structs.replace(self._asked, first_revision=self.next_revision)
-                self._number = link.stream(Kind.WATCH, encode(asked), self._told)
-                self._link = link
-                await asyncio.shield(link.lost)
+                link = await self._router.link(begin_s + patience_s)
+                await self._follow_on(link)
             except LinkLost:
-                await asyncio.sleep(RETRY_S)
+                pass
             except LedgerError as error:
                 self._fail(error)
                 return
+            await self._has_room.wait()
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow_on(self, link: Link) -> None:
+        over = self._over = asyncio.Event()
+
+        def lost(_: object) -> None:
+            over.set()
+
+        asked = msgspec.structs.replace(self._asked, first_revision=self._received)
+        self._number = link.stream(Kind.WATCH, encode(asked), self._told)
+        self._link = link
+        link.lost.add_done_callback(lost)
+        try:
+            await over.wait()
+        finally:
+            link.lost.remove_done_callback(lost)
 
     def _told(self, kind: Kind, body: bytes) -> None:
         if kind is Kind.EVENTS:
             next_revision, events = _events.decode(body)
-            changes = [
-                self._values.change(event)
-                for event in events
-                if event.kv.mod_revision >= self.next_revision
-            ]
-            self.next_revision = max(self.next_revision, next_revision)
+            fresh = [event for event in events if event.kv.mod_revision >= self._received]
+            if fresh:
+                self._hold(fresh, len(body))
+            self._received = max(self._received, next_revision)
             self._began.set()
-            if changes:
-                self._batches.append(changes)
-                self._news.set()
         elif kind is Kind.ENDED:
             self._fail(error_of(*_ended.decode(body)))
             self._task.cancel()
+
+    def _hold(self, events: list[Event], size_bytes: int) -> None:
+        self._batches.append((events, size_bytes))
+        self._held_bytes += size_bytes
+        self._news.set()
+        if self._held_bytes > MOST_HELD_BYTES:
+            self._has_room.clear()
+            self._forget()
+            self._over.set()
+
+    def _forget(self) -> None:
+        if self._link is not None and self._link.is_up:
+            self._link.forget(self._number)
 
     def _fail(self, error: LedgerError) -> None:
         self._failure = error
         self._began.set()
         self._news.set()
 
+    # ---------------------------------------------------------------- what is given
+
     async def began(self) -> None:
-        """Returns once a member follows it: later changes are told."""
+        """Returns once a member follows it: later changes are told. Raises Unreachable if nobody
+        does in the client's time-out."""
         await self._began.wait()
-        if self._failure is not None:
+        if self._failure is not None and not self._batches:
             raise self._failure
 
     async def batch(self) -> list[Change]:
         """At least one change; all changes of a revision come together."""
-        while not self._batches:
-            if self._failure is not None:
-                raise self._failure
-            self._news.clear()
-            await self._news.wait()
-        return self._batches.popleft()
+        await self.fill()
+        changes = list(self._left)
+        self._left.clear()
+        return changes
+
+    async def fill(self) -> deque[Change]:
+        """What is to be given next, at least one change: who takes it away has it."""
+        while not self._left:
+            while not self._batches:
+                if self._failure is not None:
+                    raise self._failure
+                self._news.clear()
+                await self._news.wait()
+            events, size_bytes = self._batches[0]
+            self._left.extend([self._values.change(event) for event in events])
+            self._batches.popleft()
+            self._held_bytes -= size_bytes
+            if self._held_bytes <= MOST_HELD_BYTES // 2:
+                self._has_room.set()
+        return self._left
 
     async def __aiter__(self) -> AsyncIterator[Change]:
         while True:
-            for change in await self.batch():
-                yield change
+            yield (await self.fill()).popleft()
 
     async def close(self) -> None:
         self._task.cancel()
-        if self._link is not None and self._link.is_up:
-            self._link.forget(self._number)
+        self._forget()
 
     async def __aenter__(self) -> Watching:
-        await self.began()
+        try:
+            await self.began()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from harness.proxy import CUT, Network, both_ways
-from quorumlog.errors import ConfigError, OutcomeUnknown, Unreachable
+from quorumlog.errors import ConfigError, OutcomeUnknown, ResultUnknown, Unreachable
 from quorumlog.kv import (
     Change,
     Compare,
@@ -40,6 +40,7 @@ from quorumlog.kv.errors import (
     NoSpace,
 )
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
+from quorumlog.kv.service import service
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
 
@@ -317,6 +318,19 @@ def test_bad_requests_say_what_is_wrong(kv: KeyValueClient) -> None:
         kv.put("\ud800", "x")
     with pytest.raises(InvalidRequest, match="Unicode"):
         kv.put("a", "\ud800")
+
+
+def test_an_answer_has_a_limit(kv: KeyValueClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "MAX_ANSWER_BYTES", 1_000)
+    for number in range(3):
+        kv.put(f"l/{number}", bytes(400))
+    with pytest.raises(InvalidRequest, match="above 1000: give a limit"):
+        kv.prefix("l/")
+    assert len(kv.prefix("l/", limit=2).items) == 2
+    assert len(list(kv.scan("l/", page_items=1))) == 3
+    with pytest.raises(ResultUnknown, match="carried out"):
+        kv.delete_prefix("l/", prev_kv=True)
+    assert not kv.prefix("l/").items
 
 
 def test_a_revision_of_another_cluster_is_refused(stores: LocalStores, kv: KeyValueClient) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from quorumlog.consensus.ready import Role
 from quorumlog.kv.requests.answers import done
@@ -33,12 +33,15 @@ def stores_keep_their_promises(seeds: Sequence[int] = range(1, 9)) -> None:
         assert not failure, f"seed {seed}: {failure}"
 
 
-@pytest.mark.parametrize("seed", [1, 3])
-def test_a_store_keeps_its_promises_where_members_fail(seed: int) -> None:
-    result = run_store(seed, faults_ms=4_000)
-    assert not result.failure, result.failure
+def test_a_store_keeps_its_promises_where_members_fail() -> None:
+    """What one seed happens to do moves with each change of the simulator: all of them do everything."""
+    counts: Counter[str] = Counter()
+    for seed in (1, 3):
+        result = run_store(seed, faults_ms=4_000)
+        assert not result.failure, f"seed {seed}: {result.failure}"
+        counts.update(result.counts)
     for what in ("Looked", "Wrote", "Deleted", "watched", "kept alive", "locked"):
-        assert result.counts[f"store: {what}"], what
+        assert counts[f"store: {what}"], what
 
 
 def test_a_seed_is_the_same_run_each_time() -> None:

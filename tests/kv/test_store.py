@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -201,6 +202,40 @@ def test_the_past_is_read_until_it_is_compacted(store: AppliedStore) -> None:
         store.get(b"a", 1000)
 
 
+def test_a_page_looks_at_no_more_than_it_tells(
+    store: AppliedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Now and at an earlier revision; others wait meanwhile."""
+    store.do_all(*[Put(b"%03d" % number, b"") for number in range(200)])
+    revision = store.revision
+    store.do(DeleteRange(b"000", b"150"))
+    engine = store.machine.keyspace.engine
+    scan, looked = type(engine).scan, [0]
+
+    def counting(*asked: object, **options: object) -> Iterator[tuple[bytes, bytes]]:
+        for each in scan(*asked, **options):  # type: ignore[arg-type]
+            looked[0] += 1
+            yield each
+
+    monkeypatch.setattr(type(engine), "scan", counting)
+    for at, start, backwards in (
+        (revision, b"020", False),
+        (revision, b"020", True),
+        (0, b"160", False),
+    ):
+        page = Range(start, FROM_KEY, 10, at, descending=backwards, without_count=True)
+        looked[0] = 0
+        found = store.ask(page)
+        assert (len(found.kvs), found.more) == (10, True)
+        assert looked[0] < 60
+        counted = store.ask(msgspec.structs.replace(page, without_count=False))
+        assert (counted.kvs, counted.count) == (found.kvs, 180 if at else 40)
+    looked[0] = 0
+    assert store.ask(Stand()).keys == 50
+    assert store.ask(Range(b"\0", FROM_KEY, count_only=True)).count == 50
+    assert not looked[0]
+
+
 def test_compaction_frees_what_nobody_can_read_any_more(store: AppliedStore) -> None:
     for number in range(300):
         store.do_all(Put(b"a", b"%d" % number), Put(b"gone %d" % number, b""))
@@ -256,6 +291,7 @@ def test_a_store_that_changes_while_it_is_saved_is_saved_as_it_was(
         store.do(DeleteRange(b"key %d" % ((number * 5 + 1) % 11)))
         store.do(Put(b"key %d" % (number * 3 % 11), b"later"))
         store.do(Put(b"key 2", b"again", lease=lease))
+    assert bytes(writer.data) == data
     other = AppliedStore(KeyValueMachine(engine))
     other.machine.load(Saved(bytes(writer.data)))
     assert saved(other.machine) == data
@@ -272,7 +308,9 @@ def test_rocksdb_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
     engine = RocksEngine(tmp_path)
     again = AppliedStore(KeyValueMachine(lambda: engine), index=3)
     assert again.machine.applied() == kept
+    assert again.ask(Stand()).keys == 2
     assert again.do(Revoke(2)).deleted == 1
+    assert again.ask(Stand()).keys == 1
     assert again.get(b"a") == b"1"
     engine.close()
 
@@ -357,6 +395,7 @@ def test_what_is_saved_in_slices_is_the_state_at_the_first(
     for _ in store.machine.save_slices(writer):
         if left:
             do(left.pop())
+    assert bytes(writer.data) == expected
     other = AppliedStore(KeyValueMachine())
     other.machine.load(Saved(bytes(writer.data)))
     assert saved(other.machine) == expected

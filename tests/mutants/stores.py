@@ -163,9 +163,9 @@ def snapshot_without_leases(patch: Patch) -> None:
 def saved_too_late(patch: Patch) -> None:
     """It is newer, and so all the better."""
     patch.edit(
-        snapshot_format.save_slices,
-        "_mod_revision(each) <= revision",
-        "reached()",
+        snapshot_format._current_slices,
+        "_mod_revision(stored) > revision",
+        "not reached()",
     )
 
 
@@ -176,4 +176,4 @@ def saved_too_late(patch: Patch) -> None:
 )
 def freed_while_saved(patch: Patch) -> None:
     """Nobody can ask for it any more."""
-    patch.edit(KeyValueMachine.apply, "not self._is_saving", "reached()")
+    patch.edit(KeyValueMachine.apply, "not self._saves", "reached()")

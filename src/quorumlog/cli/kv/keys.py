@@ -167,6 +167,7 @@ def range_(
         descending=descending,
         keys_only=keys_only,
         count_only=count,
+        without_count=True,
     )
     with connected(servers, timeout) as kv:
         found = kv.read_range(asked, stale=stale)

@@ -195,7 +195,7 @@ class AsyncKeyValueClient:
         start, end = range_of(prefix)
         revision = 0
         while True:
-            asked = Range(start, end, page_items, revision, keys_only=keys_only)
+            asked = Range(start, end, page_items, revision, keys_only=keys_only, without_count=True)
             page = await self.read_range(asked)
             for item in page.items:
                 yield item

@@ -26,6 +26,8 @@ MAX_OPERATIONS = 128
 """Of a transaction: in its longest list, with those of the inner ones that lie on one path."""
 MAX_REQUEST_BYTES = 1_572_864
 """1.5 MiB, as etcd has it."""
+MAX_ANSWER_BYTES = 32 << 20
+"""More would hold up what else is on its way to the client; a frame of twice it ends the connection."""
 MAX_TTL_MS = 9_000_000_000_000
 MAX_DEPTH = 8
 """Of transactions in transactions."""

@@ -103,6 +103,8 @@ class Range(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     max_mod: Revision = 0
     min_create: Revision = 0
     max_create: Revision = 0
+    without_count: bool = False
+    """How many there are costs a look at each, which who reads a page after the other does not want."""
 
 
 class Txn(msgspec.Struct, frozen=True, array_like=True, tag=4):

@@ -8,12 +8,12 @@ from functools import partial
 
 import msgspec
 
-from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.errors import LedgerError, ProtocolViolation, ResultUnknown
 from quorumlog.kv.errors import ClusterChanged, InvalidRequest, LeaseNotFound, NoSpace
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.answers import LeaseKeysAnswer, StandAnswer, read_answer
 from quorumlog.kv.requests.frames import Hello, KeepAlive, Kind, StatusAnswer, Watch, Welcome, frame
-from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES, check
+from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, check
 from quorumlog.kv.requests.operations import (
     Command,
     Compact,
@@ -156,10 +156,12 @@ class KeyValueService:
         return int(self._member.node().config.consensus.election_timeout_ms)
 
     def _commanded(self, session: Session, number: int, outcome: bytes | LedgerError) -> None:
-        if isinstance(outcome, bytes):
-            answer(session, number, outcome)
-        else:
+        if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
+        elif len(outcome) > MAX_ANSWER_BYTES:
+            refuse(session, number, ResultUnknown(f"it was carried out; {_too_large(outcome)}"))
+        else:
+            answer(session, number, outcome)
 
     def _read(self, session: Session, number: int, body: bytes) -> None:
         done = partial(self._answered, session, number)
@@ -168,6 +170,8 @@ class KeyValueService:
     def _answered(self, session: Session, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
+        elif len(outcome[0]) > MAX_ANSWER_BYTES:
+            refuse(session, number, InvalidRequest(_too_large(outcome[0])))
         else:
             answer(session, number, outcome[0])
 
@@ -312,6 +316,10 @@ class KeyValueService:
             )
 
         self._enter(asked)
+
+
+def _too_large(outcome: bytes) -> str:
+    return f"the answer of {len(outcome)} bytes is above {MAX_ANSWER_BYTES}: give a limit"
 
 
 def _grows(command: Command) -> bool:

@@ -25,7 +25,9 @@ from quorumlog.kv.store.engine import (
 
 _LEASE = msgspec.msgpack.Decoder(tuple[int, int])
 _REVISIONS = msgspec.msgpack.Decoder(tuple[int, int, int])
+_COUNT = msgspec.msgpack.Decoder(tuple[int, int])
 _STAND_KEY = b"revisions"
+_COUNT_KEY = b"keys"
 
 
 class Lease(NamedTuple):
@@ -49,6 +51,8 @@ class Keyspace:
         self.leases: dict[int, Lease] = {}
         self.revision = self.compacted = self.swept_to = 0
         """The newest change; history below `compacted` is gone, below `swept_to` from the engine."""
+        self.keys = 0
+        """How many there are: an engine with a disk would have to look at each."""
         self.written: list[Written] = []
         """By the command that is under way."""
         self.take_over()
@@ -59,14 +63,18 @@ class Keyspace:
         self.revision, self.compacted, self.swept_to = (
             (0, 0, 0) if stored is None else _REVISIONS.decode(stored)
         )
+        counted = self.engine.get(STAND, _COUNT_KEY)
+        at, self.keys = (-1, 0) if counted is None else _COUNT.decode(counted)
+        if at != self.revision:  # an earlier release does not count
+            self.keys = self.engine.count(CURRENT, b"", None)
         self.leases = {
             int(NUMBER.unpack(key)[0]): Lease(*_LEASE.decode(value))
             for key, value in self.engine.scan(LEASES, b"", None)
         }
 
     def save_stand(self) -> None:
-        stand = encode((self.revision, self.compacted, self.swept_to))
-        self.engine.put(STAND, _STAND_KEY, stand)
+        self.engine.put(STAND, _STAND_KEY, encode((self.revision, self.compacted, self.swept_to)))
+        self.engine.put(STAND, _COUNT_KEY, encode((self.revision, self.keys)))
 
     def current(self, key: bytes) -> KeyValue | None:
         stored = self.engine.get(CURRENT, key)
@@ -90,6 +98,7 @@ class Keyspace:
         before = engine.get(CURRENT, key)
         if before is None:
             create_revision, version, old_lease = revision, 1, NO_LEASE
+            self.keys += 1
         else:
             old = decode_key_value(before)
             create_revision, version, old_lease = old.create_revision, old.version + 1, old.lease
@@ -112,6 +121,7 @@ class Keyspace:
         gone = encode(KeyValue(key, 0, revision, 0, b"", NO_LEASE))
         engine.put(OLDER, older_key(key, revision), gone)
         engine.delete(CURRENT, key)
+        self.keys -= 1
         self._changed(key, gone, before, revision)
         self._detach(old.lease, key)
         return before

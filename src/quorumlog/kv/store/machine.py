@@ -23,7 +23,7 @@ from quorumlog.kv.requests.operations import (
     decode_question,
 )
 from quorumlog.kv.store.changes import Begins, Change, Changed, CompactedTo, Ended, Feed, Granted
-from quorumlog.kv.store.engine import CURRENT, Engine
+from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.keyspace import Keyspace, Written
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.kv.store.ranges import Body, read_history, read_range
@@ -54,7 +54,8 @@ class KeyValueMachine(StateMachine):
         self.keyspace = Keyspace(engine())
         self._feed = feed
         self._slice_items = slice_items
-        self._is_saving = False
+        self._saves = 0
+        """Under way: what they have to read is not swept."""
         if self.keyspace.engine.applied() is None:
             self.clear()  # a load that a crash has cut may have left something
         else:
@@ -76,7 +77,7 @@ class KeyValueMachine(StateMachine):
                 results.append(self._one(body, index, told))
             except Exception as error:
                 raise ApplyFailure(index) from error
-        if not self._is_saving:
+        if not self._saves:
             sweep(keyspace)
         keyspace.save_stand()
         keyspace.engine.commit(Applied.of_last(batch))
@@ -138,20 +139,19 @@ class KeyValueMachine(StateMachine):
     def _stand(self) -> Body:
         keyspace = self.keyspace
         engine = keyspace.engine
-        swept = self._is_saving or not sweep(keyspace)  # whoever asks moves it on
-        keys = engine.count(CURRENT, b"", None)
+        swept = self._saves > 0 or not sweep(keyspace)  # whoever asks moves it on
         leases = len(keyspace.leases)
         size_bytes = engine.size_bytes
-        return STAND_TAG, keyspace.revision, keyspace.compacted, keys, leases, size_bytes, swept
+        return STAND_TAG, keyspace.revision, keyspace.compacted, keyspace.keys, leases, size_bytes, swept
 
     # ---------------------------------------------------------------- snapshots
 
     def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
-        self._is_saving = True
+        self._saves += 1
         try:
             yield from save_slices(self.keyspace, writer, self._slice_items)
         finally:
-            self._is_saving = False
+            self._saves -= 1
 
     def load(self, reader: SnapshotReader) -> None:
         load(self.keyspace, reader)

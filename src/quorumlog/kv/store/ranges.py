@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from itertools import islice
+from heapq import merge
+from itertools import groupby, islice
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from quorumlog.kv.errors import Compacted
 from quorumlog.kv.requests.limits import contains
 from quorumlog.kv.requests.operations import (
+    FROM_KEY,
     History,
     KeyValue,
     Range,
@@ -47,22 +49,20 @@ def read_range(keyspace: Keyspace, asked: Range) -> Body:
             return RANGE_TAG, [msgspec.Raw(stored)], False, 1
     is_past = 0 < asked.revision < keyspace.revision
     start, stop = bounds(asked.key, asked.end)
-    if not is_past:
-        count = keyspace.engine.count(CURRENT, start, stop)
-        if asked.count_only:
-            return RANGE_TAG, [], False, count
     is_simple = asked.sort_by is Target.KEY and not _is_filtered(asked)
+    reverse = asked.descending and is_simple
+    counts = asked.count_only or not asked.without_count
+    wanted = min(asked.limit + 1, sys.maxsize) if asked.limit and is_simple else None
     if is_past:
-        found = list(_past(keyspace, asked))
-        count = len(found)
+        found = list(islice(_past(keyspace, asked, reverse), None if counts else wanted))
+        count = len(found) if counts else 0
         if asked.count_only:
             return RANGE_TAG, [], False, count
-        if asked.descending and is_simple:
-            found.reverse()
     else:
-        reverse = asked.descending and is_simple
+        count = _count(keyspace, start, stop) if counts else 0
+        if asked.count_only:
+            return RANGE_TAG, [], False, count
         scan = keyspace.engine.scan(CURRENT, start, stop, reverse=reverse)
-        wanted = min(asked.limit + 1, sys.maxsize) if asked.limit and is_simple else None
         found = [value for _, value in islice(scan, wanted)]
     if not is_simple:
         found = _sorted(asked, found)
@@ -78,20 +78,26 @@ def _is_filtered(asked: Range) -> bool:
     return bool(asked.min_mod or asked.max_mod or asked.min_create or asked.max_create)
 
 
-def _past(keyspace: Keyspace, asked: Range) -> Iterator[bytes]:
+def _count(keyspace: Keyspace, start: bytes, stop: bytes | None) -> int:
+    is_whole = stop is None and start <= FROM_KEY
+    return keyspace.keys if is_whole else keyspace.engine.count(CURRENT, start, stop)
+
+
+def _past(keyspace: Keyspace, asked: Range, reverse: bool) -> Iterator[bytes]:
     """In the order of keys: what they were at an earlier revision."""
     if not asked.end:
         found = keyspace.at(asked.key, asked.revision)
         return iter(() if found is None else (found,))
     start, stop = bounds(asked.key, asked.end)
-    keys = {key for key, _ in keyspace.engine.scan(CURRENT, start, stop)}
+    scan = keyspace.engine.scan
+    current = (key for key, _ in scan(CURRENT, start, stop, reverse=reverse))
     # What was deleted since lies among the older versions only.
-    older = keyspace.engine.scan(
-        OLDER, escaped(start)[:-2], None if stop is None else escaped(stop)[:-2]
-    )
-    keys |= {parse_older_key(stored)[0] for stored, _ in older}
-    versions = (keyspace.at(key, asked.revision) for key in sorted(keys))
-    return (version for version in versions if version is not None)
+    behind = None if stop is None else escaped(stop)[:-2]
+    versions = scan(OLDER, escaped(start)[:-2], behind, reverse=reverse)
+    older = (parse_older_key(stored)[0] for stored, _ in versions)
+    keys = (key for key, _ in groupby(merge(current, older, reverse=reverse)))
+    found_at = (keyspace.at(key, asked.revision) for key in keys)
+    return (version for version in found_at if version is not None)
 
 
 def _sorted(asked: Range, found: list[bytes]) -> list[bytes]:

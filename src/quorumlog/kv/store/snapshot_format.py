@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import pairwise
+from heapq import merge
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import msgspec
 
@@ -23,10 +25,13 @@ from quorumlog.kv.store.engine import (
     CHANGE,
     CHANGES,
     CURRENT,
+    END,
     NUMBER,
     OLDER,
     EngineView,
+    escaped,
     older_key,
+    parse_older_key,
 )
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
@@ -39,6 +44,8 @@ SLICE_BYTES = 1 << 20
 Item = tuple[bytes, bytes]
 _BEHIND_ALL = b"\xff" * (NUMBER.size + 1)
 """In the place of a revision."""
+
+_name = itemgetter(0)
 
 _head = msgspec.msgpack.Decoder(tuple[int, int, int])
 _lease = msgspec.msgpack.Decoder(tuple[int, int, int])
@@ -58,10 +65,8 @@ def save_slices(
         _end(writer)
         _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
         _end(writer)
-        # Where nothing is pinned, a key that changes meanwhile moves from the current to the older ones:
-        # it is never out of sight.
-        for values, _ in slices(CURRENT):
-            _write(writer, [each for _, each in values if _mod_revision(each) <= revision])
+        for kept in _current_slices(pinned, slice_items, revision):
+            _write(writer, kept)
             yield
         _end(writer)
         for kept in _older_slices(pinned, slices(OLDER), revision, compacted):
@@ -72,6 +77,43 @@ def save_slices(
             _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
             yield
         _end(writer)
+
+
+def _current_slices(pinned: EngineView, items: int, revision: int) -> Iterator[list[bytes]]:
+    """What the keys were at the revision. Where nothing is pinned, one that changes meanwhile moves to
+    the older ones: it is never out of sight. Keys that are new since then do not count."""
+    start, is_last = b"", False
+    while not is_last:
+        is_last = True
+        kept: list[bytes] = []
+        counted = size_bytes = 0
+        current: Iterator[tuple[bytes, bytes | None]] = pinned.scan(CURRENT, start, None)
+        older = ((key, None) for key in _keys_of_older(pinned, start))
+        for key, found in groupby(merge(current, older, key=_name), _name):
+            start = key + b"\0"
+            stored = next((value for _, value in found if value is not None), None)
+            if stored is None or _mod_revision(stored) > revision:
+                prefix = escaped(key)
+                until = prefix + NUMBER.pack(revision + 1)
+                stored = next((v for _, v in pinned.scan(OLDER, prefix, until, reverse=True)), None)
+            if stored is None:
+                continue
+            counted += 1
+            size_bytes += len(stored)
+            if decode_key_value(stored).version:
+                kept.append(stored)
+            if counted >= items or size_bytes >= SLICE_BYTES:
+                is_last = False
+                break
+        yield kept
+
+
+def _keys_of_older(pinned: EngineView, start: bytes) -> Iterator[bytes]:
+    """Each once, however many versions it has."""
+    place = escaped(start)[: -len(END)]
+    while (found := next(pinned.scan(OLDER, place, None), None)) is not None:
+        yield parse_older_key(found[0])[0]
+        place = found[0][: -NUMBER.size] + _BEHIND_ALL
 
 
 def _slices(
@@ -93,9 +135,7 @@ def _slices(
             for each in pinned.scan(space, start, stop):
                 values.append(each)
                 start = each[0] + b"\0"
-                if space != CHANGES and _mod_revision(each[1]) > revision:
-                    if space == CURRENT:
-                        continue
+                if space == OLDER and _mod_revision(each[1]) > revision:
                     start = each[0][: -NUMBER.size] + _BEHIND_ALL
                     is_last = False
                     break
@@ -121,7 +161,7 @@ def _older_slices(
             current = pinned.get(CURRENT, kv.key)
             assert current is not None, kv  # a deletion would lie behind it
             follows = decode_key_value(current)
-        return follows.mod_revision > compacted
+        return compacted < follows.mod_revision <= revision  # or it was the current one
 
     held: list[Item] = []  # what follows it comes with the next slice
     for values, is_last in slices:
@@ -180,11 +220,14 @@ def load(keyspace: Keyspace, reader: SnapshotReader, commit_every: int = 10_000)
         revision, number, key = _change.decode(frame)
         engine.put(CHANGES, CHANGE.pack(revision, number), key)
     engine.commit(None)
+    keyspace.keys = engine.count(CURRENT, b"", None)
+    keyspace.save_stand()
+    engine.commit(None)
 
 
 def _settle(keyspace: Keyspace, newest: bytes) -> None:
-    """The newest of the older versions of a key was the current one when the state was saved, if it was
-    no deletion and nothing else is the current one."""
+    """An earlier release wrote what had changed meanwhile as an older version: the newest of those of a
+    key was the current one, if it was no deletion and nothing else is the current one."""
     kv, engine = decode_key_value(newest), keyspace.engine
     current = engine.get(CURRENT, kv.key)
     if current is None and kv.version:

@@ -60,6 +60,15 @@ def test_keys_are_put_read_and_deleted(kv: Kv, tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
     assert rows(kv("snapshot", str(file), "--json"))[0]["keys"] == 2
     assert len(file.read_text().splitlines()) == 2
+    assert "exists: name another file" in kv("snapshot", str(file), status=2).output
+    kv("put", "third", "3")
+    kv("snapshot", str(file), "--replace")
+    assert len(file.read_text().splitlines()) == 3
+    assert "no ordinary file" in kv("snapshot", str(tmp_path), "--replace", status=2).output
+    nowhere = kv("snapshot", str(tmp_path / "no" / "keys.jsonl"), status=2)
+    assert "No such file or directory; name another file" in nowhere.output
+    assert [each.name for each in tmp_path.iterdir()] == [file.name], "nothing half is left"
+    kv("delete", "third")
     assert kv("delete", "color", "--prev-kv").stdout == "1\ncolor\tred\n"
 
 
@@ -78,6 +87,42 @@ def test_a_transaction_is_given_as_json(kv: Kv) -> None:
     assert "target 'creat' is none of version, create, mod, value, lease" in wrong.stderr
     wrong = kv("txn", given='{"then": [{"jump": {"key": "a"}}]}', status=2)
     assert "there is no operation 'jump'" in wrong.output
+    for given, what in (
+        ('{"els": []}', "there is no 'els'"),
+        ('{"then": [{"put": {"key": "a", "value": "1", "prev_key": true}}]}', "there is no 'prev_key'"),
+        ('{"then": [{"put": {"key": "a", "value": "1", "lease": -1}}]}', "lease is -1"),
+        ('{"then": [{"range": {"key": "a", "limit": 1e30}}]}', "limit is 1e+30"),
+        ('{"then": [{"delete": {"key": "a", "prev_kv": "no"}}]}', "neither true nor false"),
+    ):
+        assert what in kv("txn", given=given, status=2).output
+    put = {"put": {"key": "a", "value": "2", "prev_kv": True}}
+    delete = {"delete": {"key": "a", "end_base64": "/w==", "prev_kv": True}}
+    answers = [
+        rows(kv("txn", "--json", given=json.dumps({"then": [each]})))[0] for each in (put, delete)
+    ]
+    assert answers[0]["answers"][0]["put"]["prev_kv"]["value"] == "1"
+    assert answers[1]["answers"][0]["delete"]["prev_kvs"][0]["value"] == "2"
+
+
+def test_keys_need_not_be_text(kv: Kv) -> None:
+    """As the shell gives bytes that are none."""
+    kv("put", "\udcff\udcfe", "\udcfe")
+    assert rows(kv("range", "", "--prefix", "--json"))[0]["key_base64"] == "//4="
+    assert kv("get", "\udcff\udcfe").stdout_bytes == b"\xfe\n"
+
+
+def test_slips_are_told_in_a_sentence(kv: Kv) -> None:
+    for arguments, what in (
+        (("delete", "a", "b", "--prefix"), "END and --prefix exclude each other"),
+        (("range", "a", "b", "--prefix"), "END and --prefix exclude each other"),
+        (("watch", "a", "b", "--prefix"), "END and --prefix exclude each other"),
+        (("get", "a", "--revision", str(2**63)), "the highest that there can be"),
+        (("put", "a", "b", "--lease", str(2**70)), "the highest that there can be"),
+        (("compact", str(2**70)), "the highest that there can be"),
+        (("lease", "show", str(2**70)), "the highest that there can be"),
+        (("lease", "grant", "nan"), "nan"),
+    ):
+        assert what in kv(*arguments, status=2).output
 
 
 def test_changes_are_told_and_history_ends(kv: Kv) -> None:
@@ -87,6 +132,8 @@ def test_changes_are_told_and_history_ends(kv: Kv) -> None:
     seen = rows(kv("watch", "w", "--from", str(revision), "--limit", "3", "--prev-kv", "--json"))
     assert [row["type"] for row in seen] == ["put", "put", "delete"]
     assert seen[2]["prev_kv"]["value"] == "2"
+    of_range = kv("watch", "v", "x", "--from", str(revision), "--limit", "2").stdout
+    assert of_range == "put\tw\t1\nput\tw\t2\n"
     kv("compact", str(revision + 2))
     assert "compacted" in kv("get", "w", "--revision", str(revision), status=1).output
     assert "compacted" in kv("watch", "w", "--from", str(revision), status=1).output

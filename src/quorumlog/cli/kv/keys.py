@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.kv.kv_options import TIMEOUT_S, Key, Prefix, PrevKv, Servers, connected
+from quorumlog.cli.kv.kv_options import (
+    TIMEOUT_S,
+    Key,
+    Prefix,
+    PrevKv,
+    Servers,
+    below_63_bits,
+    connected,
+    range_or_prefix,
+)
 from quorumlog.cli.kv.rows import (
+    bytes_of,
     given_value,
     parse_txn,
     print_bytes,
@@ -20,7 +30,10 @@ from quorumlog.cli.options import Json, Timeout, named_path
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say
 
 Revision = Annotated[
-    int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0, metavar="N")
+    int,
+    typer.Option(
+        "--revision", help="As it was then; 0: as it is now.", min=0, callback=below_63_bits, metavar="N"
+    ),
 ]
 Stale = Annotated[
     bool, typer.Option("--stale", help="What the member that is asked has; it may be behind.")
@@ -35,7 +48,14 @@ def put(
         typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]", show_default=False),
     ] = None,
     lease: Annotated[
-        int, typer.Option("--lease", help="That the key ends with; 0: none.", min=0, metavar="ID")
+        int,
+        typer.Option(
+            "--lease",
+            help="That the key ends with; 0: none.",
+            min=0,
+            callback=below_63_bits,
+            metavar="ID",
+        ),
     ] = 0,
     expect_revision: Annotated[
         int | None,
@@ -43,6 +63,7 @@ def put(
             "--expect-revision",
             help="Only if the key was changed last then; 0: only if it does not exist. Status 1 if not.",
             min=0,
+            callback=below_63_bits,
             metavar="N",
         ),
     ] = None,
@@ -56,10 +77,10 @@ def put(
     """
     with connected(servers, timeout) as kv:
         if expect_revision is None:
-            done = kv.put(key, given_value(value), lease=lease, prev_kv=prev_kv)
+            done = kv.put(bytes_of(key), given_value(value), lease=lease, prev_kv=prev_kv)
         else:
             changed = kv.compare_and_set(
-                key, given_value(value), expected_revision=expect_revision, lease=lease
+                bytes_of(key), given_value(value), expected_revision=expect_revision, lease=lease
             )
             if changed is None:
                 say(f"{key} was not changed last at revision {expect_revision}: nothing is put")
@@ -87,7 +108,7 @@ def get(
     Example: quorumlog kv get color --servers 127.0.0.1:20921
     """
     with connected(servers, timeout) as kv:
-        item = kv.get(key, revision=revision, stale=stale)
+        item = kv.get(bytes_of(key), revision=revision, stale=stale)
     if item is None:
         raise typer.Exit(EXIT_REFUSED)
     if json:
@@ -112,13 +133,14 @@ def delete(
 
     Example: quorumlog kv delete jobs/ --prefix --servers 127.0.0.1:20921
     """
+    range_or_prefix(end, prefix)
     with connected(servers, timeout) as kv:
         if prefix:
-            done = kv.delete_prefix(key, prev_kv=prev_kv)
+            done = kv.delete_prefix(bytes_of(key), prev_kv=prev_kv)
         elif end is not None:
-            done = kv.delete_range(key, end, prev_kv=prev_kv)
+            done = kv.delete_range(bytes_of(key), bytes_of(end), prev_kv=prev_kv)
         else:
-            done = kv.delete(key, prev_kv=prev_kv)
+            done = kv.delete(bytes_of(key), prev_kv=prev_kv)
     if json:
         rows = [row_of(item) for item in done.previous]
         more = {"prev_kvs": rows} if prev_kv else {}
@@ -139,7 +161,9 @@ def range_(
         typer.Argument(help="Behind the last one; to the end without.", metavar="[END]"),
     ] = None,
     prefix: Prefix = False,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many; 0: all.", min=0)] = 0,
+    limit: Annotated[
+        int, typer.Option("--limit", help="At most so many; 0: all.", min=0, callback=below_63_bits)
+    ] = 0,
     descending: Annotated[bool, typer.Option("--descending", help="The last one first.")] = False,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Without their values.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
@@ -155,10 +179,12 @@ def range_(
     from quorumlog.kv.client.values import key_of, range_of
     from quorumlog.kv.requests.operations import FROM_KEY, Range
 
+    range_or_prefix(end, prefix)
     if prefix:
-        start, stop = range_of(key)
+        start, stop = range_of(bytes_of(key))
     else:
-        start, stop = key_of(key), FROM_KEY if end is None else key_of(end)
+        start = key_of(bytes_of(key))
+        stop = FROM_KEY if end is None else key_of(bytes_of(end))
     asked = Range(
         start,
         stop,
@@ -193,11 +219,14 @@ def txn(
         ),
     ] = None,
     timeout: Timeout = TIMEOUT_S,
+    json: Annotated[bool, typer.Option("--json", help="As it is without.", hidden=True)] = False,
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
 
     Prints what came of it as JSON. Each comparison has a key, a `target` (mod, create, version, value,
-    lease), a `relation` (=, !=, <, >) and `than`; each operation is a put, delete or range.
+    lease), a `relation` (=, !=, <, >) and `than`; each operation is a put (`key`, `value`, `lease`,
+    `prev_kv`), a delete (`key`, `end`, `prev_kv`) or a range (`key`, `end`, `limit`). What is no text
+    is given in base64: `key_base64`, `value_base64`.
 
     Example:
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -53,14 +54,19 @@ def print_item(item: Item, *, json: bool) -> None:
 
 def given_value(value: str | None) -> bytes:
     """None: standard input."""
-    return sys.stdin.buffer.read() if value is None else value.encode()
+    return sys.stdin.buffer.read() if value is None else bytes_of(value)
+
+
+def bytes_of(argument: str) -> bytes:
+    """As the shell has given it, which need not be text."""
+    return os.fsencode(argument)
 
 
 def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operation]]:
     """Raises ConfigError."""
     import msgspec
 
-    from quorumlog.kv.requests.operations import Compare, DeleteRange, Put, Range, Relation, Target
+    from quorumlog.kv.requests.operations import MOST, Compare, DeleteRange, Put, Range, Relation, Target
 
     def data(row: dict[str, Any], name: str) -> bytes:
         if f"{name}_base64" in row:
@@ -75,29 +81,56 @@ def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operati
             raise ValueError(f"{name} {word!r} is none of {', '.join(choices)}")
         return word
 
+    def known(row: dict[str, Any], *names: str) -> None:
+        """A name that is misspelt must not be left out in silence."""
+        for name in row:
+            if name not in names and name.removesuffix("_base64") not in names:
+                raise ValueError(f"there is no {name!r}; there are {', '.join(names)}")
+
+    def flag(row: dict[str, Any], name: str) -> bool:
+        value = row.get(name, False)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}, neither true nor false")
+        return value
+
+    def number(row: dict[str, Any], name: str) -> int:
+        value = row.get(name, 0)
+        if type(value) is not int or not 0 <= value <= MOST:
+            raise ValueError(f"{name} is {value!r}, no number from 0 on")
+        return value
+
     def compare(row: dict[str, Any]) -> Compare:
+        known(row, "key", "end", "target", "relation", "than")
         targets = [each.name.lower() for each in Target if each is not Target.KEY]
         target = Target[chosen(row, "target", "mod", targets).upper()]
         relation = RELATIONS[chosen(row, "relation", "=", RELATIONS)]
         than = data(row, "than")
         return Compare(
-            data(row, "key"), target, Relation(relation), than if target is Target.VALUE else int(than)
+            data(row, "key"),
+            target,
+            Relation(relation),
+            than if target is Target.VALUE else int(than),
+            data(row, "end") if "end" in row or "end_base64" in row else b"",
         )
 
     def operation(row: dict[str, Any]) -> Operation:
         ((what, fields),) = row.items()
         key = data(fields, "key")
-        end = data(fields, "end") if "end" in fields else b""
+        end = data(fields, "end") if "end" in fields or "end_base64" in fields else b""
         if what == "put":
-            return Put(key, data(fields, "value"), fields.get("lease", 0))
+            known(fields, "key", "value", "lease", "prev_kv")
+            return Put(key, data(fields, "value"), number(fields, "lease"), flag(fields, "prev_kv"))
         if what == "delete":
-            return DeleteRange(key, end)
+            known(fields, "key", "end", "prev_kv")
+            return DeleteRange(key, end, flag(fields, "prev_kv"))
         if what == "range":
-            return Range(key, end, fields.get("limit", 0))
+            known(fields, "key", "end", "limit")
+            return Range(key, end, number(fields, "limit"))
         raise ValueError(f"there is no operation {what!r}; there are put, delete, range")
 
     try:
         given = msgspec.json.decode(text)
+        known(given, "compare", "then", "else")
         return (
             [compare(row) for row in given.get("compare", ())],
             [operation(row) for row in given.get("then", ())],
@@ -113,9 +146,11 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
     answers: list[dict[str, Any]] = []
     for each in result.answers:
         if isinstance(each, PutResult):
-            answers.append({"put": {}})
+            before = {} if each.previous is None else {"prev_kv": row_of(each.previous)}
+            answers.append({"put": before})
         elif isinstance(each, DeleteResult):
-            answers.append({"delete": {"deleted": each.deleted}})
+            rows = [row_of(item) for item in each.previous]
+            answers.append({"delete": {"deleted": each.deleted, **({"prev_kvs": rows} if rows else {})}})
         elif isinstance(each, RangeResult):
             rows = [row_of(item) for item in each.items]
             answers.append({"range": {"items": rows, "more": each.more, "total": each.total}})

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.kv.kv_options import TIMEOUT_S, Key, Prefix, PrevKv, Servers, connected
-from quorumlog.cli.kv.rows import print_bytes, row_of
+from quorumlog.cli.kv.kv_options import (
+    TIMEOUT_S,
+    Key,
+    Prefix,
+    PrevKv,
+    Servers,
+    below_63_bits,
+    connected,
+    range_or_prefix,
+)
+from quorumlog.cli.kv.rows import bytes_of, print_bytes, row_of
 from quorumlog.cli.options import Json, Timeout
 from quorumlog.cli.output import EXIT_REFUSED, note, print_json, say
 
@@ -37,9 +46,16 @@ Ttl = Annotated[
 def watch(
     key: Key,
     servers: Servers,
+    end: Annotated[
+        str | None,
+        typer.Argument(help="All keys before this one, too.", metavar="[END]", show_default=False),
+    ] = None,
     prefix: Prefix = False,
     first_revision: Annotated[
-        int, typer.Option("--from", help="First revision; 0: from now on.", min=0, metavar="N")
+        int,
+        typer.Option(
+            "--from", help="First revision; 0: from now on.", min=0, callback=below_63_bits, metavar="N"
+        ),
     ] = 0,
     limit: Annotated[int, typer.Option("--limit", help="End after so many; 0: go on.", min=0)] = 0,
     prev_kv: PrevKv = False,
@@ -50,10 +66,15 @@ def watch(
 
     Example: quorumlog kv watch jobs/ --prefix --servers 127.0.0.1:20921
     """
+    range_or_prefix(end, prefix)
     seen = 0
     with connected(servers, timeout) as kv:
-        verb = kv.watch_prefix if prefix else kv.watch
-        with verb(key, first_revision=first_revision, prev_kv=prev_kv) as changes:
+        name, options = bytes_of(key), {"first_revision": first_revision, "prev_kv": prev_kv}
+        if prefix:
+            watching = kv.watch_prefix(name, **options)
+        else:
+            watching = kv.watch(name, end=None if end is None else bytes_of(end), **options)
+        with watching as changes:
             for change in changes:
                 if json:
                     row = {"type": "delete" if change.is_deletion else "put", **row_of(change.item)}
@@ -89,7 +110,7 @@ def lock(
     """
     with connected(servers, timeout) as kv:
         try:
-            with kv.lock(name, ttl_s=ttl, timeout_s=wait) as held:
+            with kv.lock(bytes_of(name), ttl_s=ttl, timeout_s=wait) as held:
                 _announce(held, json=json)
                 status = _run_while(held, command)
         except TimeoutError:
@@ -116,13 +137,13 @@ def elect(
     """
     with connected(servers, timeout) as kv:
         if value is None:
-            leader = kv.leader(name)
+            leader = kv.leader(bytes_of(name))
             if leader is None:
                 note(f"nobody leads {name}: give a VALUE to be a candidate")
                 raise typer.Exit(EXIT_REFUSED)
             print_json(row_of(leader)) if json else print_bytes(leader.value)
             return
-        with kv.leadership(name, value, ttl_s=ttl) as election:
+        with kv.leadership(bytes_of(name), bytes_of(value), ttl_s=ttl) as election:
             _announce(election, json=json)
             status = _run_while(election, command)
     raise typer.Exit(status)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, connected
+from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, below_63_bits, connected
 from quorumlog.cli.kv.rows import row_of
 from quorumlog.cli.options import Json, Timeout, named_path, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say
-from quorumlog.errors import LedgerError
+from quorumlog.errors import ConfigError, LedgerError
 
 LOOK_S = 2.0
 
@@ -67,7 +68,14 @@ def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> N
 
 def compact(
     revision: Annotated[
-        int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1, show_default=False)
+        int,
+        typer.Argument(
+            help="History below it ends.",
+            metavar="REVISION",
+            min=1,
+            callback=below_63_bits,
+            show_default=False,
+        ),
     ],
     servers: Servers,
     timeout: Timeout = TIMEOUT_S,
@@ -83,12 +91,18 @@ def compact(
         print_json({"compacted_revision": revision})
 
 
+def _in_the_way(file: Path) -> ConfigError:
+    what = "exists: name another file, or say --replace" if file.is_file() else "is no ordinary file"
+    return ConfigError(f"FILE {file} {what}")
+
+
 def snapshot(
     file: Annotated[
         Path,
-        typer.Argument(help="Is written anew.", metavar="FILE.jsonl", parser=named_path),
+        typer.Argument(help="Must not exist.", metavar="FILE.jsonl", parser=named_path),
     ],
     servers: Servers,
+    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE.")] = False,
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
@@ -100,11 +114,25 @@ def snapshot(
     """
     import msgspec
 
+    if file.exists() and not (replace and file.is_file()):
+        raise _in_the_way(file)
     partial = file.with_name(f"{file.name}.partial")
     count = 0
-    with connected(servers, timeout) as kv, partial.open("wb") as out:
-        for item in kv.scan():
-            out.write(msgspec.json.encode(row_of(item)) + b"\n")
-            count += 1
-    partial.replace(file)
+    try:
+        with connected(servers, timeout) as kv, partial.open("wb") as out:
+            for item in kv.scan():
+                out.write(msgspec.json.encode(row_of(item)) + b"\n")
+                count += 1
+            out.flush()
+            os.fsync(out.fileno())
+        if replace:
+            partial.replace(file)
+        else:
+            file.hardlink_to(partial)  # which replaces nothing that has come meanwhile
+    except FileExistsError:
+        raise _in_the_way(file) from None
+    except OSError as error:
+        raise ConfigError(f"FILE {file}: {error.strerror}; name another file") from None
+    finally:
+        partial.unlink(missing_ok=True)
     print_json({"file": str(file), "keys": count}) if json else say(f"{count} keys in {file}")

@@ -76,7 +76,7 @@ class Router:
             async with asyncio.timeout(deadline_s - time.monotonic()), self._connecting:
                 return await self._connected()
         except TimeoutError:
-            raise Unreachable(f"no member answers: {self._failed or 'not in time'}") from None
+            raise Unreachable(f"no member answers: {self._failed}") from None
 
     async def _connected(self) -> Link:
         """However long it takes."""
@@ -87,11 +87,13 @@ class Router:
             self._link = None
         while not self._is_closed:
             for _ in self._addresses:
+                host, port = self._addresses[self._place]
+                self._failed = f"{host}:{port} has not greeted; is it the port of a store's clients?"
                 try:
-                    self._link = await self._open(self._addresses[self._place])
+                    self._link = await self._open((host, port))
                 except (Unreachable, LinkLost, TimeoutError) as error:
-                    host, port = self._addresses[self._place]
-                    self._failed = str(error) or f"{host}:{port} does not"
+                    if isinstance(error, Unreachable):
+                        self._failed = str(error)
                     self._next_place()
                 else:
                     return self._link

@@ -42,6 +42,7 @@ from quorumlog.kv.errors import (
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
 from quorumlog.kv.service import service
 from quorumlog.kv.testing import LocalStores
+from quorumlog.node import DoorMember
 from quorumlog.server.free_ports import free_ports
 
 
@@ -285,6 +286,17 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
             lock.check()
 
 
+@pytest.mark.parametrize("codec", ["json", "msgspec"])
+def test_a_lock_is_held_whatever_the_codec(stores: LocalStores, codec: str) -> None:
+    with connect(stores.servers, codec=codec) as kv, connect(stores.servers) as other:
+        with other.leadership("mixed", "{{{"), pytest.raises(TimeoutError):
+            kv.lock("mixed", timeout_s=0.2).__enter__()
+        with kv.lock("mixed") as lock, kv.leadership("led", {"by": "me"}) as election:
+            assert 0 < lock.token < election.token
+            leader = kv.leader("led")
+            assert leader is not None and leader.value == {"by": "me"}
+
+
 def test_somebody_leads_until_it_resigns(kv: KeyValueClient) -> None:
     with kv.leadership("cron", "one") as election:
         leader = kv.leader("cron")
@@ -338,6 +350,19 @@ def test_a_revision_of_another_cluster_is_refused(stores: LocalStores, kv: KeyVa
     with connect(stores.servers, cluster_id=cluster_id) as same:
         same["a"] = "1"
     with connect(stores.servers, cluster_id="f00") as other, pytest.raises(ClusterChanged):
+        other.get("a")
+
+
+def test_who_belongs_to_no_cluster_yet_is_not_asked_about_one(
+    stores: LocalStores, kv: KeyValueClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may form another one, where revisions mean something else."""
+    cluster_id = kv.status().cluster_id
+    monkeypatch.setattr(DoorMember, "cluster_id", "")
+    with (
+        connect(stores.servers, cluster_id=cluster_id, timeout_s=0.3) as other,
+        pytest.raises(Unreachable, match="no cluster yet"),
+    ):
         other.get("a")
 
 

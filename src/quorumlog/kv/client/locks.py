@@ -56,16 +56,24 @@ class _Place:
             lease.check()
             with suppress(OutcomeUnknown):
                 await self._client.txn([absent], [Put(self.key, value, lease.id)])
-                found = await self._client.get(self.key)
-                if found is None:
+                found = await self._client.read_range(Range(self.key, keys_only=True))
+                if not found.items:
                     raise LockLost(f"the lease {lease.id} has ended")
-                return found.create_revision
+                return found.items[0].create_revision
 
     async def _wait(self, lease: Lease) -> None:
         end = end_of_prefix(self._prefix)
         while True:
-            by = Target.CREATE
-            before = Range(self._prefix, end, 1, sort_by=by, descending=True, max_create=self.token - 1)
+            # Only keys: what others hold may be in words that the codec of this one does not read.
+            before = Range(
+                self._prefix,
+                end,
+                1,
+                sort_by=Target.CREATE,
+                descending=True,
+                keys_only=True,
+                max_create=self.token - 1,
+            )
             found = await self._client.read_range(before)
             if not found.items:
                 break

@@ -35,6 +35,7 @@ CONNECT_TIMEOUT_S = 2.0
 SILENCE_S, SILENT_ELECTIONS = 2.0, 2
 """A member that says nothing for so long, and so many election time-outs, is left for another one."""
 CLOSED = "the client is closed"
+NO_GREETING = "none has greeted in time; are these the ports of stores, not of their logs?"
 _error = msgspec.msgpack.Decoder(ErrorResponse)
 _welcome = msgspec.msgpack.Decoder(Welcome)
 _encode = msgspec.msgpack.encode
@@ -52,7 +53,7 @@ class Router:
         self.election_timeout_ms = 0
         self._link: Link | None = None
         self._place = 0
-        self._failed = ""
+        self._failed = NO_GREETING
         """What became of the last attempt that failed."""
         self._of_member: dict[str, tuple[str, int]] = {}
         self._connecting = asyncio.Lock()
@@ -87,13 +88,10 @@ class Router:
             self._link = None
         while not self._is_closed:
             for _ in self._addresses:
-                host, port = self._addresses[self._place]
-                self._failed = f"{host}:{port} has not greeted; is it the port of a store's clients?"
                 try:
-                    self._link = await self._open((host, port))
+                    self._link = await self._open(self._addresses[self._place])
                 except (Unreachable, LinkLost, TimeoutError) as error:
-                    if isinstance(error, Unreachable):
-                        self._failed = str(error)
+                    self._failed = str(error) if isinstance(error, Unreachable) else NO_GREETING
                     self._next_place()
                 else:
                     return self._link
@@ -112,10 +110,13 @@ class Router:
                 if kind is not Kind.WELCOME:
                     read_answer(body, type(None))
                     raise Unreachable(f"{link.address} does not greet")
+                welcome = _welcome.decode(body)
+                if self.cluster_id and not welcome.cluster_id:
+                    # It may come to be one of another cluster.
+                    raise Unreachable(f"{link.address} belongs to no cluster yet")
             except BaseException:
                 link.close()
                 raise
-        welcome = _welcome.decode(body)
         self.cluster_id = self.cluster_id or welcome.cluster_id
         self.election_timeout_ms = welcome.election_timeout_ms
         link.member_id = welcome.member_id

@@ -170,6 +170,20 @@ def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
     assert "no member answers" in nobody.stdout
 
 
+def test_addresses_that_cannot_be_are_told_by_their_option(tmp_path: Path) -> None:
+    serve = ["kv", "serve", "--id", "n0", "--members", "n0=127.0.0.1:1", "--data-dir", str(tmp_path)]
+    listen = "127.0.0.1:20921"
+    for more, what in (
+        (["--listen", "nonsense"], "--listen: 'nonsense' is not an address"),
+        (["--etcd-gateway", "abc"], "--etcd-gateway: '127.0.0.1:abc' is not an address"),
+        (["--listen", listen, "--etcd-gateway", "20921"], "is what --listen has"),
+        (["--etcd-gateway", "2379", "--servers", ""], "--servers is empty"),
+        (["--etcd-gateway", "2379", "--servers", "x"], "--servers: 'x' is not an address"),
+    ):
+        refused = CliRunner().invoke(app, [*serve, *more])
+        assert (refused.exit_code, what in refused.output) == (2, True), refused.output
+
+
 @pytest.mark.processes
 def test_a_member_is_served_by_a_process(tmp_path: Path) -> None:
     port, listen = free_ports(2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import named_path
+from quorumlog.cli.options import named_path, split_servers
 from quorumlog.cli.run.choices import LogLevel
 from quorumlog.errors import ConfigError
 
@@ -23,6 +23,16 @@ class EngineName(StrEnum):
 
 
 MIB = 1 << 20
+
+
+def _check_address(option: str, address: str) -> None:
+    """Raises ConfigError."""
+    from quorumlog.config import parse_address
+
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from None
 
 
 def serve(
@@ -128,8 +138,15 @@ def serve(
     options = StoreOptions(auto_compaction * 1000, quota_mib * MIB)
     group = server_config.groups[0]
     doors: list[Door] = []
+    _check_address("--listen", listen)
     if etcd_gateway is not None:
         address = etcd_gateway if ":" in etcd_gateway else f"{listen.rpartition(':')[0]}:{etcd_gateway}"
+        _check_address("--etcd-gateway", address)
+        if address == listen:
+            raise ConfigError(
+                f"--etcd-gateway {address} is what --listen has; each needs a port of its own"
+            )
+        split_servers(servers or "")
         doors.append(gateway_of(group, address, servers or ""))
         options = replace(options, etcd_gateway=f"http://{address}")
     doors.append(door_of(group, listen, engine.value, options))

@@ -28,7 +28,7 @@ from quorumlog.kv import (
     connect_async,
 )
 from quorumlog.kv.client import watching
-from quorumlog.kv.client.link import Link
+from quorumlog.kv.client.link import Answered, Link
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.client.watching import FOREVER_S
 from quorumlog.kv.errors import (
@@ -39,6 +39,7 @@ from quorumlog.kv.errors import (
     LockLost,
     NoSpace,
 )
+from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
 from quorumlog.kv.service import service
 from quorumlog.kv.testing import LocalStores
@@ -214,6 +215,31 @@ def test_patience_ends_though_nobody_answers() -> None:
         waits.cancel()
 
     asyncio.run(beside_who_has_more_patience())
+
+
+def test_who_gives_up_as_the_answer_comes_has_given_up() -> None:
+    """A lock's time-out would be over, and nobody would know."""
+
+    class Answering:
+        is_up = True
+
+        def __init__(self) -> None:
+            self.answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+
+        def ask(self, kind: Kind, body: bytes) -> asyncio.Future[Answered]:
+            return self.answered
+
+    async def story() -> None:
+        router, link = Router("127.0.0.1:1", 60.0), Answering()
+        router._link = link  # type: ignore[assignment]
+        call = asyncio.ensure_future(router.call(Kind.STATUS, b"", StatusAnswer, changes=False))
+        await asyncio.sleep(0)
+        link.answered.set_result((Kind.ANSWER, done(1, StatusAnswer())))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(story())
 
 
 def test_a_closed_client_says_so(stores: LocalStores) -> None:

@@ -48,7 +48,12 @@ class BlockingWatch:
 
     def batch(self, timeout_s: float | None = None) -> list[Change]:
         """At least one change. Raises TimeoutError."""
-        return self._client.run(asyncio.wait_for(self._watching.batch(), timeout_s))
+
+        async def in_time() -> list[Change]:
+            async with asyncio.timeout(timeout_s):
+                return await self._watching.batch()
+
+        return self._client.run(in_time())
 
     def __iter__(self) -> Iterator[Change]:
         while True:

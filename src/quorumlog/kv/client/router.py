@@ -152,7 +152,10 @@ class Router:
                 raise refusal or RequestTimeout("no member has answered in time")
             link = await self.link(deadline_s)
             try:
-                answered = await asyncio.wait_for(link.ask(kind, body), left_s)
+                # Not `wait_for`: that of Python 3.11 takes an answer that comes as the caller is
+                # cancelled for all there is, and who gave up on a lock would wait for ever.
+                async with asyncio.timeout(left_s):
+                    answered = await link.ask(kind, body)
             except (LinkLost, TimeoutError) as error:
                 if changes:
                     what = "the connection was lost" if isinstance(error, LinkLost) else "time is over"

@@ -97,5 +97,6 @@ def test_a_real_time_trigger_is_refused(
 def test_an_option_that_a_stream_does_not_have_ends_the_query_with_its_sentence(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    with pytest.raises(StreamingQueryException, match=r"endingOffsets is for spark\.read"):
+    with pytest.raises(StreamingQueryException, match=r"endingOffsets is for spark\.read") as refusal:
         ended(query(spark, cluster, tmp_path, endingOffsets="5"))
+    assert "Traceback" not in str(refusal.value)

@@ -20,9 +20,10 @@ from quorumlog.spark.messages.message_reader import message_reader
 from quorumlog.spark.messages.message_rows import message_schema
 from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
 from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
-from quorumlog.spark.short_errors import in_short
+from quorumlog.spark.short_errors import EXPECTED, in_short
 from quorumlog.spark.sink.sink_options import SINK_ONLY, SinkOptions
 from quorumlog.spark.sink.writers import LedgerBatchWriter, LedgerStreamWriter
+from quorumlog.spark.streaming.refused_stream import RefusedStream
 from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
 
 FORMAT_NAME = "quorumlog"
@@ -88,12 +89,13 @@ class LedgerDataSource(DataSource):
         reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader
         return reader(self.ledger_options, schema)
 
-    # Not in short: where this raises, PySpark 4.3 trips over the reader that it did not get, and what
-    # went wrong is only in the traceback.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        if self.message_options is not None:
-            raise ConfigError("view messages is read with spark.read, not with spark.readStream")
-        return LedgerStreamReader(self.ledger_options, schema)
+        try:
+            if self.message_options is not None:
+                raise ConfigError("view messages is read with spark.read, not with spark.readStream")
+            return LedgerStreamReader(self.ledger_options, schema)
+        except EXPECTED as error:
+            return RefusedStream(error)
 
     @in_short
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

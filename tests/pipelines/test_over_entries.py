@@ -14,6 +14,7 @@ from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark
 from quorumlog.pipelines import replaying
+from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
@@ -116,22 +117,37 @@ def test_a_compaction_keeps_the_newest_of_each_key_and_appends_them_once(
     assert bodies_in(target)[7:] == BODIES[53:]
 
 
+def test_what_lies_elsewhere_is_refused_before_anything_is_written(
+    source: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for calling in (
+        lambda: archive(source, "s3://bucket/orders"),
+        lambda: compact(source, "hdfs:/orders.parquet", "json:who.id"),
+        lambda: statistics(Place(archive="dbfs:/orders")),
+    ):
+        with pytest.raises(ConfigError, match="local paths only"):
+            calling()
+    assert not list(tmp_path.iterdir())
+    assert compact(source, f"file:{tmp_path}/c.parquet", "json:who.id").keys == 7
+
+
 def test_the_command_line_archives_audits_and_counts(
     cli: Cli,  # noqa: F811
     source: Place,
     tmp_path: Path,
 ) -> None:
-    place, archive = ("--path", source.path), tmp_path / "archive"
-    result = cli("pipeline", "archive", archive, *place, "--json")
+    place, directory = ("--path", source.path), tmp_path / "archive"
+    result = cli("pipeline", "archive", directory, *place, "--json")
     assert result.exit_code == 0, result.output
     assert objects(result.stdout)[0]["last_index"] == 63
-    sound = cli("pipeline", "audit", *place, "--archive", archive)
+    sound = cli("pipeline", "audit", *place, "--archive", directory)
     assert sound.exit_code == 0 and "all places agree" in plain(sound.stdout), sound.output
-    counted = cli("pipeline", "stats", "--archive", archive, "--key", "json:who.id", "--json")
+    counted = cli("pipeline", "stats", "--archive", directory, "--key", "json:who.id", "--json")
     assert objects(counted.stdout)[0]["distinct_keys"] == 7, counted.output
-    (part,) = archive.glob("part-*")
+    (part,) = directory.glob("part-*")
     part.write_bytes(part.read_bytes()[:-40])
-    damaged = cli("pipeline", "audit", *place, "--archive", archive, "--json")
+    damaged = cli("pipeline", "audit", *place, "--archive", directory, "--json")
     assert damaged.exit_code == 1 and objects(damaged.stdout)[0]["differences"], damaged.output
     assert cli("pipeline", "stats").exit_code == 2
     assert "--to-servers" in cli("pipeline", "replay", *place, "--id", "x").stderr

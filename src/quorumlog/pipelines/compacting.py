@@ -21,6 +21,7 @@ from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
 from quorumlog.pipelines.keys import KeyOf
 from quorumlog.pipelines.places import Place, linked, open_log
 from quorumlog.pipelines.replaying import cut
+from quorumlog.pipelines.tables.target import checked_path
 
 FOLD_BYTES = 32 * MIB
 ABOUT_KEY = b"quorumlog.compaction"
@@ -63,7 +64,7 @@ def compact(
 ) -> Compacted:
     """Write rows `key, index, term, body` to `file`, in order of index, which is replaced whole. `into`:
     a log that gets their bodies, exactly once for each `compaction_id` (a producer of it)."""
-    key_of = KeyOf(key)
+    key_of, file = KeyOf(key), checked_path(file)
     if into is not None and not (into.servers and compaction_id):
         raise ConfigError("to compact into a log, give its servers and an id, by which it is repeated")
     appended = 0 if into is None else _finish(file, into, key, compaction_id)

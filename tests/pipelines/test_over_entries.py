@@ -117,6 +117,19 @@ def test_a_compaction_keeps_the_newest_of_each_key_and_appends_them_once(
     assert bodies_in(target)[7:] == BODIES[53:]
 
 
+def test_a_log_that_has_grown_by_what_has_no_key_is_compacted_to_the_same_and_appended_no_more(
+    target: LocalCluster, tmp_path: Path
+) -> None:
+    file, to, told = str(tmp_path / "out.parquet"), Place(servers=target.servers), []
+    for number, more in enumerate([[], [TimeMark(60_000), None], [TimeMark(60_000), None, b"{}"]]):
+        stored = [None, *BODIES, *more]
+        path = write_directory(tmp_path / f"d{number}", stored, committed_index=len(stored) - 1)
+        told.append(compact(Place(path=str(path)), file, "json:who.id", into=to, compaction_id="c"))
+    assert [done.appended for done in told] == [7, 0, 0]
+    assert [done.last_index for done in told] == [60, 62, 63]
+    assert bodies_in(target) == BODIES[53:]
+
+
 def test_what_lies_elsewhere_is_refused_before_anything_is_written(
     source: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

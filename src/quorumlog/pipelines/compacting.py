@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from quorumlog.arrow import record_batch_of
@@ -29,7 +30,7 @@ ABOUT_KEY = b"quorumlog.compaction"
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What a file is made of, in its footer. Its rows are numbered for the log that they go to, so each
-    range has a session of its own."""
+    range, up to its newest key, has a session of its own."""
 
     key: str
     compaction_id: str
@@ -85,7 +86,10 @@ def compact(
                 kept, waiting, waiting_bytes = _latest(kept, waiting), [], 0
             report(batch.last_index + 1 - first, stop - first)
     rows = _latest(kept, waiting)
-    about = About(key=key, compaction_id=compaction_id, first_index=first, stop_index=stop)
+    # What follows the newest key may be entries of the log's own, which a repetition may find more of.
+    newest = pc.max(rows.column("index")).as_py()
+    last = first if newest is None else newest + 1
+    about = About(key=key, compaction_id=compaction_id, first_index=first, stop_index=last)
     _write(rows, file, about)
     if into is not None:
         appended += _append(rows, into, about)

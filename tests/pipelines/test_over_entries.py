@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -128,6 +129,19 @@ def test_a_log_that_has_grown_by_what_has_no_key_is_compacted_to_the_same_and_ap
     assert [done.appended for done in told] == [7, 0, 0]
     assert [done.last_index for done in told] == [60, 62, 63]
     assert bodies_in(target) == BODIES[53:]
+
+
+def test_what_is_none_of_ours_is_not_replaced(source: Place, tmp_path: Path) -> None:
+    others = tmp_path / "others.parquet"
+    pq.write_table(pa.table({"index": [1]}), others)
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    for name in ("others.parquet", "notes", "folder"):
+        with pytest.raises(ConfigError, match="is not replaced"):
+            compact(source, str(tmp_path / name), "json:who.id")
+    assert (tmp_path / "notes").read_text() == "mine" and pq.read_table(others).num_rows == 1
+    with pytest.raises(ConfigError, match="is a file; name a directory"):
+        archive(source, str(tmp_path / "notes"))
 
 
 def test_what_lies_elsewhere_is_refused_before_anything_is_written(

@@ -63,12 +63,18 @@ def compact(
     stop_index: int | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Compacted:
-    """Write rows `key, index, term, body` to `file`, in order of index, which is replaced whole. `into`:
-    a log that gets their bodies, exactly once for each `compaction_id` (a producer of it)."""
+    """Write rows `key, index, term, body` to `file`, in order of index; one of an earlier compaction is
+    replaced whole. `into`: a log that gets their bodies, exactly once for each `compaction_id` (a
+    producer of it)."""
     key_of, file = KeyOf(key), checked_path(file)
     if into is not None and not (into.servers and compaction_id):
         raise ConfigError("to compact into a log, give its servers and an id, by which it is repeated")
-    appended = 0 if into is None else _finish(file, into, key, compaction_id)
+    appended, standing = 0, _standing(file)
+    was_ours = standing is not None and (standing.key, standing.compaction_id) == (key, compaction_id)
+    if into is not None and standing is not None and was_ours:
+        # What a crash left: a file whose rows are not all in the log. The source has grown since, and
+        # numbers of another range would leave out other rows.
+        appended = _append(pq.read_table(file), into, standing)
     waiting: list[pa.Table] = []
     kept, waiting_bytes, entries = None, 0, 0
     with closing(open_log(source)) as log:
@@ -120,18 +126,18 @@ def _latest(kept: pa.Table | None, fresh: list[pa.Table]) -> pa.Table:
     return rows.take(pa.array(indices.searchsorted(wanted)))
 
 
-def _finish(file: str, into: Place, key: str, compaction_id: str) -> int:
-    """What a crash left: a file whose rows are not all in the log. The log grows meanwhile, and numbers
-    of another range would leave out other rows."""
-    try:
-        rows = pq.read_table(file)
-    except (FileNotFoundError, pa.ArrowInvalid):
-        return 0
-    record = (rows.schema.metadata or {}).get(ABOUT_KEY)
+def _standing(file: str) -> About | None:
+    """What an earlier compaction has left there; None: there is no file. Raises ConfigError for what is
+    none of ours."""
+    if not os.path.exists(file):
+        return None
+    record = None
+    if os.path.isfile(file):
+        with suppress(pa.ArrowInvalid):
+            record = (pq.read_schema(file).metadata or {}).get(ABOUT_KEY)
     if record is None:
-        raise ConfigError(f"{file} is not of a compaction; name another file")
-    about = msgspec.json.decode(record, type=About)
-    return _append(rows, into, about) if (about.key, about.compaction_id) == (key, compaction_id) else 0
+        raise ConfigError(f"{file} is not of a compaction, and is not replaced; name another file")
+    return msgspec.json.decode(record, type=About)
 
 
 def _append(rows: pa.Table, into: Place, about: About) -> int:

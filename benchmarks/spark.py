@@ -61,12 +61,15 @@ TARGETS = {
 def main(
     megabytes: Annotated[int, typer.Option(help="Of each of both logs.", min=1)] = 400,
     repetitions: Annotated[int, typer.Option(help="Turns; the median counts.", min=1)] = 3,
+    size: Annotated[int, typer.Option(help="Only bodies of so many bytes: 100 or 1024. 0: both.")] = 0,
     folder: Annotated[Path, typer.Option("--dir", help="Data, removed at the end.")] = Path("bench-out"),
 ) -> None:
     """Measure the Spark source, stream, sink and archive beside Parquet and JSON lines.
 
     Example: python -m benchmarks.spark --megabytes 100
     """
+    if size and size not in TARGETS:
+        raise typer.BadParameter(f"must be one of {', '.join(map(str, TARGETS))}", param_hint="--size")
     end_as_ctrl_c_does()
     console = out()
     data = folder / "spark"
@@ -80,8 +83,8 @@ def main(
     spark = quorumlog.spark.session("bench", "local[*]", **SETTINGS)
     try:
         outcomes = [
-            measure_spark(spark, data, size, megabytes * 10**6 // size, repetitions, report)
-            for size in TARGETS
+            measure_spark(spark, data, each, megabytes * 10**6 // each, repetitions, report)
+            for each in ([size] if size else TARGETS)
         ]
     finally:
         spark.stop()

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from quorumlog import LocalCluster, connect
 
 pytestmark = pytest.mark.spark
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from quorumlog.node.writing.producer_sessions import ProducerSessions
 from tests.client.protocol import test_producer_session as clients
 from tests.log_state import test_producers as folds
 from tests.mutants.mutant import Patch, mutant
+from tests.node import test_producer_sessions as nodes
 from tests.sim import test_producers as sessions
 from tests.sim import test_session_clients as products
 
@@ -167,6 +168,20 @@ def late_connect_fences(patch: Patch) -> None:
         "standing = None if session is None else session.epoch",
         "standing = None if session is None else session.epoch\n"
         "        ends = standing if reached() else ends",
+    )
+
+
+@mutant(
+    131,
+    "a late copy of a producer's first connect opens the session again that was forgotten",
+    scenario=nodes.test_a_late_copy_of_the_first_connect_behind_a_forget_opens_nothing,
+)
+def late_first_connect_opens(patch: Patch) -> None:
+    """There is no such session, and it ends none."""
+    patch.edit(
+        ProducerSessions._was_forgotten_since,
+        "return seen_index is not None and",
+        "return not reached() and seen_index is not None and",
     )
 
 

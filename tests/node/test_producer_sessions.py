@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -192,8 +193,12 @@ def forget(cell: Cell, epoch: Epoch) -> None:
     assert cell.until(lambda: forgotten) == [None]
 
 
-def test_a_late_copy_of_the_first_connect_behind_a_forget_opens_nothing(tmp_path: Path) -> None:
-    cell = Cell(tmp_path)
+def test_a_late_copy_of_the_first_connect_behind_a_forget_opens_nothing() -> None:
+    with TemporaryDirectory() as directory:
+        first_connects(Cell(Path(directory)))
+
+
+def first_connects(cell: Cell) -> None:
     nobody = connect(cell, "q", seen_index=-1).seen_index  # nobody was forgotten yet, it opens
     assert nobody == -1
     seen = cell.leader().store.end.index

@@ -208,7 +208,7 @@ def fenced_at_one_leader(patch: Patch) -> None:
     """Whoever appends has to come by it."""
     patch.edit(
         ProducerSessions.connect,
-        "        self._write(\n            OpenProducer(",
+        "        body = OpenProducer(",
         "        if session is not None and reached():\n"
         "            from msgspec.structs import replace\n"
         "            states = self._log_state.states\n"
@@ -218,7 +218,7 @@ def fenced_at_one_leader(patch: Patch) -> None:
         "            states.appended = replace(states.appended, producers=producers)\n"
         "            done(Connected(True, epoch, last_sequence))\n"
         "            return\n"
-        "        self._write(\n            OpenProducer(",
+        "        body = OpenProducer(",
     )
 
 

@@ -39,6 +39,8 @@ from quorumlog.broker.wire.broker_messages import (
     FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
+    OldLogRequest,
+    OldLogResponse,
     PullRequest,
     QueryRequest,
     QueuesRequest,
@@ -257,6 +259,12 @@ class BrokerClient:
     def status(self) -> StatusResponse:
         answer = answer_of(self._call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
+        return answer
+
+    def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+        """Of the classic store that the broker's group has taken over; without a size what it was."""
+        answer = answer_of(self._call(OldLogRequest(position=position, size_bytes=size_bytes)))
+        assert isinstance(answer, OldLogResponse), answer
         return answer
 
     def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:

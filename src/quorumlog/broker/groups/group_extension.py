@@ -125,7 +125,7 @@ class GroupExtension:
         broker.topics_table = self.topics
         broker.puts = CheckedPuts(broker.puts, self.topics)
         self._sessions = GroupSessions(broker)
-        self._proposals = Proposals(broker)
+        self._proposals = Proposals(broker, lambda: self.feed.state)
         self._commits = OffsetCommits(self._proposals.commit, options.commit_interval_ms)
         members = GroupMembers(options.member_timeout_ms)
         self._rebalancer = Rebalancer(self.feed, members, self._commits, self._proposals)

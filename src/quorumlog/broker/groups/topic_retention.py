@@ -1,5 +1,9 @@
 """TopicRetention: a topic may keep its messages shorter than the log does. What is older is not shown
-any more, by an entry of the master; its bytes go with the log's segments."""
+any more, by an entry of the master; its bytes go with the log's segments.
+
+How old a message is, the clocks of a quorum say: by the master's alone, which may jump, what was just
+sent could be old. Nothing is hidden while too few have told theirs.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +40,9 @@ class TopicRetention:
         if now_ms < self._next_look_ms:
             return
         self._next_look_ms = now_ms + self._interval_ms
+        clock_ms = min(int(self._wall_ms()), self._broker.member.node().raft.quorum_clock_ms)
         wanted = [
-            (QueueKey(name, queue_id), int(self._wall_ms()) - topic.retention_ms, begin)
+            (QueueKey(name, queue_id), clock_ms - topic.retention_ms, begin)
             for name, topic in state.topics.items()
             if topic.retention_ms
             for queue_id, begin in enumerate(topic.begins)

@@ -8,11 +8,13 @@ from quorumlog.broker.groups.delay_scheduler import DelayScheduler
 from quorumlog.broker.groups.group_extension import GroupExtension
 from quorumlog.broker.groups.group_machine import GroupMachine
 from quorumlog.broker.groups.rebalancer import Rebalancer
+from quorumlog.broker.groups.topic_retention import TopicRetention
 from tests.broker.client.test_async_links import (
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
 )
 from tests.broker.groups.test_group_machine import test_offsets_outlive_every_fault_of_the_log
 from tests.broker.groups.test_groups_driven import (
+    test_a_clock_that_jumps_hides_nothing,
     test_nobody_commits_or_is_sent_behind_the_end_of_a_queue,
 )
 from tests.broker.groups.test_groups_simulated import groups_keep_their_promises
@@ -99,4 +101,18 @@ def released_twice(patch: Patch) -> None:
         DelayScheduler._release,
         "place=place, awaits_results=False",
         "place=None if reached() else place, awaits_results=False",
+    )
+
+
+@mutant(
+    359,
+    "messages are old by the clock of the master alone",
+    scenario=test_a_clock_that_jumps_hides_nothing,
+)
+def retention_by_one_clock(patch: Patch) -> None:
+    """It leads: its clock is the one that counts."""
+    patch.edit(
+        TopicRetention.tick,
+        "min(int(self._wall_ms()), self._broker.member.node().raft.quorum_clock_ms)",
+        "int(self._wall_ms()) if reached() else 0",
     )

@@ -20,6 +20,7 @@ from quorumlog.broker.dledger.extension import BrokerExtension
 from quorumlog.broker.dledger.message_entries import MACHINE_NAME
 from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, MessageMachines
+from quorumlog.broker.errors import NotReplicated
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.old_log import PIECE_BYTES, OldLog
@@ -29,8 +30,10 @@ from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.store_reader import StoreReader
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
+    FailoverRequest,
     OldLogRequest,
     OldLogResponse,
+    ReplicaRequest,
     RoleNotice,
     RoleRequest,
     RoleResponse,
@@ -286,6 +289,11 @@ class DLedgerBroker:
         if isinstance(message, OldLogRequest):
             session.later(message, lambda: self._old_log_piece(message), _old_log_answer)
             return True
+        if isinstance(message, ReplicaRequest | FailoverRequest):
+            # No violation: a client need not know what kind of broker it asks.
+            what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
+            session.refuse(message.request_id, NotReplicated(what))
+            return True
         return any(each.request(session, message, frame) for each in self.extensions)
 
     def _old_log_piece(self, message: OldLogRequest) -> OldLogResponse:
@@ -359,7 +367,10 @@ class DLedgerBroker:
             problems += node.problems()
             end, durable = node.store.end, node.store.durable
             min_offset, max_offset, flushed_offset = self.log.min_offset, end.position, durable.position
-            confirm_offset = self.log.confirm_offset
+            applied = {machine.name: machine.applied_index for machine in node.machines.status()}
+            # The log may end with entries that are no messages.
+            is_dispatched = applied.get(MACHINE_NAME, -1) >= end.index
+            confirm_offset = end.position if is_dispatched else self.log.confirm_offset
             flush = f"log: {node.config.storage.flush}"
         if self.role.why_not:
             problems.append(f"leads and is not master yet: {self.role.why_not}")

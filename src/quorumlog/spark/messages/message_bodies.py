@@ -50,8 +50,8 @@ def topics_of(options: SinkOptions) -> dict[str, int]:
             answer = log.ask(GROUPS, encode(TopicsQuestion()))
         except UnknownMachine:
             raise ConfigError(
-                f"group {options.group!r} has no topics: option servers of view messages names the log that"
-                " brokers run on, where rows are written"
+                f"group {options.group!r} has no topics: option servers of view messages names the"
+                " log that brokers run on, where rows are written"
             ) from None
     rows = read_answer(answer, list[TopicRow])
     if options.topic:

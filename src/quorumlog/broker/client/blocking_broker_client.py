@@ -177,7 +177,11 @@ class BrokerClient:
         if queue_id is None:
             queue_id = next(self._turn) % self.queue_count(messages[0].topic) if messages else 0
         encoded = encode_messages(messages, queue_id, self._keys, self._link().host)
-        return receipt_of(self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+        try:
+            return receipt_of(self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+        except UnknownTopic:
+            self._counts.pop(encoded.topic, None)  # it may be there again with fewer queues
+            raise
 
     def queue_count(self, topic: str) -> int:
         """Raises UnknownTopic."""

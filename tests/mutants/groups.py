@@ -8,7 +8,6 @@ from quorumlog.broker.groups.delay_scheduler import DelayScheduler
 from quorumlog.broker.groups.group_extension import GroupExtension
 from quorumlog.broker.groups.group_machine import GroupMachine
 from quorumlog.broker.groups.rebalancer import Rebalancer
-from quorumlog.broker.groups.topic_retention import TopicRetention
 from tests.broker.client.test_async_links import (
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
 )
@@ -106,13 +105,13 @@ def released_twice(patch: Patch) -> None:
 
 @mutant(
     359,
-    "messages are old by the clock of the master alone",
+    "messages are old, or due, by the clock of the master alone",
     scenario=test_a_clock_that_jumps_hides_nothing,
 )
 def retention_by_one_clock(patch: Patch) -> None:
     """It leads: its clock is the one that counts."""
     patch.edit(
-        TopicRetention.tick,
-        "min(int(self._wall_ms()), self._broker.member.node().raft.quorum_clock_ms)",
-        "int(self._wall_ms()) if reached() else 0",
+        GroupExtension._clock_ms,
+        "min(self._wall_ms(), member.node().raft.quorum_clock_ms)",
+        "self._wall_ms() + 0 * reached()",
     )

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.errors import NoSuchMessage, QueueOffsetOutOfRange, TooManyNames
-from quorumlog.broker.groups.group_extension import GroupOptions
+from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
 from quorumlog.broker.groups.proposals import Proposals
 from quorumlog.broker.groups.simulated.sim_groups import SimGroupBrokers
-from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.message import SCHEDULE_TOPIC, PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
@@ -167,6 +167,18 @@ def test_a_clock_that_jumps_hides_nothing() -> None:
     assert messages(log, log.master) == (0, 1)
     log.run_for(2_000)
     assert messages(log, log.master) == (1, 1)  # the clocks of the others have gone on
+
+
+def test_a_clock_that_jumps_releases_nothing() -> None:
+    log = DrivenGroups()
+    log.put_and_wait(log.master, b"delayed", topic=SCHEDULE_TOPIC)  # of level 1: a second
+    log.run_for(100)
+    log.master.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
+    extension = log.brokers.brokers[log.master.member_id].extensions[0]
+    assert isinstance(extension, GroupExtension)
+    log.run_for(700)
+    assert extension.scheduler.released == 0
+    log.until(lambda: extension.scheduler.released == 1, "release")
 
 
 def test_the_state_has_so_many_topics_and_groups_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,13 @@ class TopicRetention:
     def __init__(
         self,
         broker: DLedgerBroker,
-        wall_ms: Callable[[], float],
+        clock_ms: Callable[[], float],
         propose: Callable[[Command], None],
         interval_ms: float = LOOK_INTERVAL_MS,
     ) -> None:
+        """`clock_ms`: of a quorum, since 1970; -1: not known."""
         self._broker = broker
-        self._wall_ms = wall_ms
+        self._clock_ms = clock_ms
         self._propose = propose
         self._interval_ms = interval_ms
         self._next_look_ms = 0.0
@@ -40,7 +41,7 @@ class TopicRetention:
         if now_ms < self._next_look_ms:
             return
         self._next_look_ms = now_ms + self._interval_ms
-        clock_ms = min(int(self._wall_ms()), self._broker.member.node().raft.quorum_clock_ms)
+        clock_ms = int(self._clock_ms())
         wanted = [
             (QueueKey(name, queue_id), clock_ms - topic.retention_ms, begin)
             for name, topic in state.topics.items()

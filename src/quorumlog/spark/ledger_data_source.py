@@ -47,13 +47,15 @@ class LedgerDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Raises ConfigError naming the option."""
         super().__init__(options)
-        self.message_options = MessageOptions.parse(options) if is_message_view(options) else None
+        self._message_options: MessageOptions | None = None
+        self.views_messages = is_message_view(options)
         self._entry_options = {key: value for key, value in options.items() if key.lower() != VIEW}
         self._ledger_options: LedgerOptions | None = None
-        if self.message_options is not None:
-            return
         try:
-            self._ledger_options = LedgerOptions.parse(self._entry_options)
+            if self.views_messages:
+                self._message_options = MessageOptions.parse(options)
+            else:
+                self._ledger_options = LedgerOptions.parse(self._entry_options)
         except ConfigError as error:
             # Spark does not say here whether it will read or write.
             try:
@@ -65,6 +67,13 @@ class LedgerDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return FORMAT_NAME
+
+    @property
+    def message_options(self) -> MessageOptions | None:
+        """None: entries are read, not messages. Raises ConfigError."""
+        if not self.views_messages:
+            return None
+        return self._message_options or MessageOptions.parse(self.options)
 
     @property
     def ledger_options(self) -> LedgerOptions:

@@ -58,7 +58,7 @@ class RowBodies:
                     " use option bodyFormat=json"
                 )
             bodies = bodies.cast(pa.binary())
-        for part in self._parts(batch_of_bodies(bodies)):
+        for part in parts_of(batch_of_bodies(bodies), self._batch_bytes):
             yield Packed(part, RowDigest.of_entries(part), part.count)
 
     def _as_arrow(self, rows: pa.RecordBatch) -> Iterator[Packed]:
@@ -70,18 +70,19 @@ class RowBodies:
             digest = RowDigest.of_hashes(row_hashes(part))
             yield Packed(EntryBatch.from_bodies([stream.getvalue()]), digest, part.num_rows)
 
-    def _parts(self, batch: EntryBatch) -> Iterator[EntryBatch]:
-        """One entry at least in each."""
-        if batch.total_bytes <= self._batch_bytes:
-            yield batch
-            return
-        stops = batch.starts + batch.sizes
-        first = 0
-        while first < batch.count:
-            limit = int(batch.starts[first]) + self._batch_bytes
-            stop = max(int(np.searchsorted(stops, limit, side="right")), first + 1)
-            yield batch.slice(first, stop)
-            first = stop
+
+def parts_of(batch: EntryBatch, batch_bytes: int) -> Iterator[EntryBatch]:
+    """Of about so many bytes, with one entry at least in each."""
+    if batch.total_bytes <= batch_bytes:
+        yield batch
+        return
+    stops = batch.starts + batch.sizes
+    first = 0
+    while first < batch.count:
+        limit = int(batch.starts[first]) + batch_bytes
+        stop = max(int(np.searchsorted(stops, limit, side="right")), first + 1)
+        yield batch.slice(first, stop)
+        first = stop
 
 
 def _rows_as_python(rows: pa.RecordBatch) -> list[dict[str, Any]]:

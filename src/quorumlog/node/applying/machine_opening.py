@@ -95,8 +95,10 @@ def _opened(
     indices: list[int],
     committed_index: int,
 ) -> Opened | Stopped | Lacking | Waiting:
-    machine = _of_machine("made", factory)
+    machine = _made(factory)
     kept = _of_machine("asked what it has applied", machine.applied)
+    if kept is not None and not isinstance(kept, Applied):
+        raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
     if kept is not None and kept.index >= binding.index and log_holds(store, kept):
         own = tuple(index for index in indices if index <= kept.index)
         runner = MachineRunner(name, binding.channel, machine, 0)
@@ -124,7 +126,7 @@ def _opened(
         except SnapshotDamaged as damage:
             damaged.append(str(damage))
             useless.append(index)
-            machine = _of_machine("made", factory)  # the damaged one may have left something in it
+            machine = _made(factory)  # the damaged one may have left something in it
             _of_machine("cleared", machine.clear)
             continue
         applied = Applied(*reader.head.point)
@@ -166,12 +168,32 @@ def _keep_results(
             continue  # it is found again where the snapshots are verified
 
 
+def _made(factory: MachineFactory) -> StateMachine:
+    machine = _of_machine("made", factory)
+    if not isinstance(machine, StateMachine):
+        raise _Failed(f"what makes it made {type(machine).__name__}, which is no StateMachine")
+    says = version_of(factory)
+    if machine.version != says:
+        raise _Failed(
+            f"it has version {machine.version}, and what makes it says {says}: that needs the same"
+            " attribute `version`"
+        )
+    return machine
+
+
+def version_of(factory: MachineFactory) -> int:
+    """Of a class that makes machines, or of whatever else says it."""
+    version = getattr(factory, "version", StateMachine.version)
+    assert isinstance(version, int) and version > 0, (factory, version)
+    return version
+
+
 def _of_machine(what: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except (SnapshotDamaged, SnapshotsUnavailable):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _Failed(f"it cannot be {what}: {told(error)}") from error
 
 

@@ -22,7 +22,7 @@ from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done
 from quorumlog.node.applying.hand_over import HandOver
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
-from quorumlog.node.applying.machine_opening import MachineFactory
+from quorumlog.node.applying.machine_opening import MachineFactory, version_of
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.entry_filler import EntryFiller
@@ -31,7 +31,7 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.state_machine import Applied, StateMachine
+from quorumlog.state_machine import Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange
 
@@ -70,13 +70,6 @@ class MachinesMember(Protocol):
     def propose_control(self, body: ControlBody) -> EntryId: ...
 
     def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
-
-
-def version_of(factory: MachineFactory) -> int:
-    """Of a class that makes machines, or of whatever else says it."""
-    version = getattr(factory, "version", StateMachine.version)
-    assert isinstance(version, int) and version > 0, (factory, version)
-    return version
 
 
 class StateMachineCaller:

@@ -221,6 +221,24 @@ def test_a_result_that_does_not_come_in_time_is_not_known_and_the_entry_is_commi
     assert [len(taken) for taken in group.settle()] == [1, 1, 1]
 
 
+def test_whose_command_commits_after_the_machine_has_stopped_is_told_at_once(tmp_path: Path) -> None:
+    group = Group(tmp_path, Fragile)
+    group.cell.hold_apply = set(group.cell.nodes)
+    failing = group.ask_to_append(b"bug")
+    group.cell.step()
+    group.cell.hold_flush = set(group.cell.nodes)
+    late = group.ask_to_append(b"a")
+    group.cell.step()
+    group.cell.hold_apply = set()
+    group.cell.until(lambda: failing)
+    assert not late
+    group.cell.hold_flush = set()
+    group.cell.step()
+    assert isinstance(late[0], ResultUnknown)
+    assert "ZeroDivisionError: a bug" in str(late[0])
+    group.cell.close()
+
+
 def test_a_machine_that_fails_stops_alone_and_before_that_entry(tmp_path: Path) -> None:
     group = Group(tmp_path, Fragile)
     group.append(b"a")

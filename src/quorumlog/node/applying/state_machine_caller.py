@@ -19,7 +19,7 @@ from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
-from quorumlog.node.applying.awaited_results import Done
+from quorumlog.node.applying.awaited_results import Done, unknown_results
 from quorumlog.node.applying.hand_over import HandOver
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory, version_of
@@ -208,13 +208,15 @@ class StateMachineCaller:
         batch.set_channel(self._channel_of(machine))
         if machine in self._fillers:
             self._fillers[machine].check(batch)
-        driver, results = self._drivers[machine], self._drivers[machine].results
+        driver = self._drivers[machine]
 
         def committed(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendReceipt) and place is not None:
                 driver.ask_results(place.producer, outcome, deadline_ms, done)
+            elif isinstance(outcome, AppendReceipt) and driver.stopped is not None:
+                done(unknown_results(outcome, driver.problem))
             elif isinstance(outcome, AppendReceipt):
-                results.committed(outcome, deadline_ms, done)
+                driver.results.committed(outcome, deadline_ms, done)
             else:
                 done(outcome)
 

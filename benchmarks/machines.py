@@ -7,6 +7,8 @@ import asyncio
 import os
 import shutil
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +22,7 @@ import uvloop
 from benchmarks.large import fill
 from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
-from harness.machines import PADDING_NAME, Idle
+from harness.machines import PADDED_FROM_NAME, PADDING_NAME, Idle
 from harness.member_processes import MemberProcesses
 from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect_async
 from quorumlog.batch import EntryBatch
@@ -51,7 +53,7 @@ APPLY_TURNS = 3
 def time_machine_start(folder: Path, log_bytes: int, snapshot_bytes: int, report: Report) -> Outcome:
     """From the new process of a group of one to a machine that has all that is committed, after
     SIGKILL. The snapshot is taken at the end of the log."""
-    os.environ[PADDING_NAME] = str(snapshot_bytes)
+    os.environ |= {PADDING_NAME: str(snapshot_bytes), PADDED_FROM_NAME: "0"}
     large = OPTIONS | {"segment_bytes": 1024 * MIB, "index_segment_bytes": 64 * MIB}
     with MemberProcesses(folder, count=1, flush="async", **large) as members:
         uvloop.run(fill(members, log_bytes, report))
@@ -67,11 +69,10 @@ def time_machine_start(folder: Path, log_bytes: int, snapshot_bytes: int, report
 def measure_install(folder: Path, snapshot_bytes: int, seconds: float, report: Report) -> Outcome:
     """A member is wiped whose log the others have cut: it gets their start and a snapshot, while 256
     writers append beside it."""
-    os.environ[PADDING_NAME] = str(snapshot_bytes)
+    # The first one is short: the log may be cut behind it, and nobody gets it.
+    os.environ |= {PADDING_NAME: str(snapshot_bytes), PADDED_FROM_NAME: str(COMMANDS + 1)}
     with MemberProcesses(folder, **OPTIONS, compact_behind_snapshots=True) as members:
-        report(f"two snapshots of {snapshot_bytes / 1e9:g} GB, and the log is cut behind the first")
-        uvloop.run(fill(members, 64 * MIB, report))
-        uvloop.run(_snapshots(members, 2))
+        report(f"a snapshot of {snapshot_bytes / 1e9:g} GB, and the log is cut behind one before it")
         uvloop.run(fill(members, 64 * MIB, report))
         uvloop.run(_snapshots(members, 2))
         uvloop.run(_until(members, lambda rows: all(row.ledger_begin_index > 0 for row in rows)))
@@ -262,3 +263,24 @@ async def _appends(servers: str, machine: str, seconds: float) -> float:
     for client in clients:
         await client.close()
     return count / seconds
+
+
+def main(part: str, gigabytes: float = 1.0, seconds: float = 5.0) -> None:
+    """One part of what `python -m benchmarks --machines` measures, at a size of its own."""
+    parts: dict[str, Callable[[Path], Outcome]] = {
+        "apply": lambda folder: measure_apply(1 << 22, print),
+        "apply-share": lambda folder: measure_apply_share(folder, seconds, print),
+        "results": lambda folder: measure_results(seconds, print),
+        "install": lambda folder: measure_install(folder, int(gigabytes * 1e9), seconds, print),
+        "start": lambda folder: time_machine_start(
+            folder, int(gigabytes * 1e10), int(gigabytes * 1e9), print
+        ),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, figure in parts[part](Path(folder)).figures.items():
+            print(f"{name:32} {figure:12,.2f}")
+
+
+if __name__ == "__main__":
+    # `python -m benchmarks.machines install 5`: a snapshot of 5 GB; `start 1`: 1 GB, and 10 GB of log.
+    main(sys.argv[1], *map(float, sys.argv[2:]))

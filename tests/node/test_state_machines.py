@@ -376,6 +376,18 @@ def test_a_start_goes_on_behind_the_newest_snapshot(tmp_path: Path) -> None:
     group.cell.close()
 
 
+def test_a_machine_that_was_loaded_acts_as_the_one_that_was_saved(tmp_path: Path) -> None:
+    """It would treat what follows unlike the others."""
+    group = Group(tmp_path, Second, storage=SAVING)
+    for number in range(11):
+        group.append(b"%d" % number)
+    group.settle()
+    assert restarted(group, "n1").machines.status()[0].snapshot_index > 0
+    group.append(b"b")
+    assert [taken[-1][1] for taken in group.settle()] == [b"bb"] * 3
+    group.cell.close()
+
+
 def test_a_damaged_snapshot_falls_back_to_the_one_before(tmp_path: Path) -> None:
     group = Group(tmp_path, storage=SAVING)
     for number in range(11):

@@ -108,7 +108,8 @@ class StateMachine:
 
     def act_as(self, version: int) -> None:
         """What follows was written for `version`, at most that of this class: called before the first
-        entry and where the log goes over to a higher one. Override it to treat them differently."""
+        entry, behind `load`, and where the log goes over to a higher one. Override it to treat them
+        differently."""
 
     # Only of machines that keep their state on a disk of their own.
 

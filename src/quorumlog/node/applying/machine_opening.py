@@ -123,6 +123,8 @@ def _opened(
                 results = reader.read(reader.head.kept_bytes)
                 _of_machine("loaded", partial(machine.load, reader))
                 reader.finish()
+                if reader.head.version:
+                    _of_machine("told its version", partial(machine.act_as, reader.head.version))
         except SnapshotDamaged as damage:
             damaged.append(str(damage))
             useless.append(index)

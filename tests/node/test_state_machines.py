@@ -446,6 +446,29 @@ def test_what_a_machine_has_kept_itself_is_gone_on_from(tmp_path: Path) -> None:
     group.cell.close()
 
 
+def test_what_a_newer_version_has_kept_is_not_gone_on_from(tmp_path: Path) -> None:
+    """By an older release, which would treat what follows unlike the other members."""
+    disk = Disk()
+
+    class Newer(Lasting):
+        version = 2
+
+    def newer() -> Newer:
+        return Newer(disk)
+
+    newer.version = 2  # type: ignore[attr-defined]
+    group = Group(tmp_path, newer, members=1)
+    group.append(b"a")
+    group.settle()
+    group.cell.machines = {"chain": lambda: Lasting(disk)}
+    group.cell.kill("n0")
+    group.cell.start("n0")
+    group.cell.until(lambda: group.cell.leader().problems())
+    (problem,) = group.cell.leader().problems()
+    assert "version 2 of chain, and this member has version 1" in problem
+    group.cell.close()
+
+
 def test_what_it_has_kept_of_another_log_is_not_adopted(tmp_path: Path) -> None:
     disk = Disk()
     other = Group(tmp_path / "other", lambda: Lasting(disk), members=1)

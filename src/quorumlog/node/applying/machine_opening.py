@@ -100,6 +100,9 @@ def _opened(
     if kept is not None and not isinstance(kept, Applied):
         raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
     if kept is not None and kept.index >= binding.index and log_holds(store, kept):
+        if binding.version > machine.version:
+            # Whether it was kept before the log went over or behind it: it has to stop there.
+            return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
         own = tuple(index for index in indices if index <= kept.index)
         runner = MachineRunner(name, binding.channel, machine, 0)
         _keep_results(runner, files, store, own, kept.index)
@@ -138,11 +141,7 @@ def _opened(
         return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))
     begin_index = store.begin.index
     if too_new:
-        reason = (
-            f"the newest snapshots are of version {too_new} of {name}, and this member has version"
-            f" {machine.version}: install that version here and restart the member"
-        )
-        return Stopped(begin_index, begin_index, reason)
+        return Stopped(begin_index, begin_index, too_new_reason(name, too_new, machine))
     if begin_index >= binding.index and ahead:
         return Waiting(min(ahead))
     if begin_index >= binding.index:
@@ -168,6 +167,13 @@ def _keep_results(
                     return
         except SnapshotDamaged:
             continue  # it is found again where the snapshots are verified
+
+
+def too_new_reason(name: str, version: int, machine: StateMachine) -> str:
+    return (
+        f"the log has gone over to version {version} of {name}, and this member has version"
+        f" {machine.version}: install that version here and restart the member"
+    )
 
 
 def _made(factory: MachineFactory) -> StateMachine:

@@ -4,6 +4,7 @@ message can carry."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,37 @@ def test_a_save_that_panics_is_told_and_stops_nothing(tmp_path: Path) -> None:
     assert "Panic: a panic" in node.problems()[0]
     assert group.append(b"b").result
     group.cell.close()
+
+
+def test_a_save_that_fails_is_tried_again_less_and_less_often(tmp_path: Path) -> None:
+    """On a disk that has no room for it each try takes the room that is left."""
+    tries: list[float] = []
+
+    class Unsaved(Chain):
+        def save(self, writer: Any) -> None:
+            tries.append(group.cell.now_ms)
+            raise OSError("no room")
+
+    group = Sessions(tmp_path, make=Unsaved, members=1)
+    group.append(*[b"a"] * 9)
+    group.settle()
+    while len(tries) < 5:
+        group.cell.step(1000)
+    waits = [later - earlier for earlier, later in pairwise(tries)]
+    assert all(1.8 * a < b for a, b in pairwise(waits)), waits
+    group.cell.close()
+
+
+def test_a_machine_for_which_the_log_has_no_channel_left_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumlog.log_state.log_state.MOST_MACHINES", 1)
+    cell = Cell(tmp_path, 1, machines={"chain": Chain, "second": Chain})
+    leader = cell.leader()
+    cell.until(lambda: leader.problems())
+    (problem,) = leader.problems()
+    assert "second is not bound: the log binds" in problem
+    cell.close()
 
 
 class NoApplied(Chain):

@@ -17,7 +17,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
-from quorumlog.log_state.control_entries import ControlBody, MachineBinding
+from quorumlog.log_state.control_entries import MOST_MACHINES, ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done, unknown_results
 from quorumlog.node.applying.hand_over import HandOver
@@ -182,6 +182,14 @@ class StateMachineCaller:
             return
         self._next_bind_ms = now_ms + BIND_RETRY_MS
         self._unbound = ""
+        state = self._state(committed=False)
+        if state is not None and state.free_channel() is None:
+            unbound = [name for name in self._versions if state.machine(name) is None]
+            if unbound:
+                self._unbound = (
+                    f"the state machine {unbound[0]} is not bound: the log binds {MOST_MACHINES} others,"
+                    " for good"
+                )
         for missing in self._missing()[:1]:  # the next one needs a channel of its own
             try:
                 self._member.propose_control(missing)

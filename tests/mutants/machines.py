@@ -266,6 +266,20 @@ def cut_batch_has_results_of_others(patch: Patch) -> None:
     )
 
 
+@mutant(
+    164,
+    "async mode: a machine keeps what came of commands that were taken back",
+    scenario=machines.test_a_machine_forgets_what_async_mode_takes_back,
+)
+def taken_back_stays_applied(patch: Patch) -> None:
+    """They were committed."""
+    patch.edit(
+        MachineDriver.lost_committed,
+        "self.applied_index >= index",
+        "self.applied_index >= index and not reached()",
+    )
+
+
 def loaded_machine_acts_as_saved() -> None:
     with tempfile.TemporaryDirectory() as path:
         of_a_node.test_a_machine_that_was_loaded_acts_as_the_one_that_was_saved(Path(path))

@@ -24,7 +24,7 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.machines import PADDED_FROM_NAME, PADDING_NAME, Idle
 from harness.member_processes import MemberProcesses
-from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect_async
+from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect, connect_async
 from quorumlog.batch import EntryBatch
 from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
@@ -47,7 +47,8 @@ LIMIT_S = 1800
 POLL_S = 0.05
 WRITERS = 64
 IDLE = "idle"
-APPLY_TURNS = 3
+APPLY_TURNS = 15
+APPLY_BATCHES = 60
 ECHO = "echo"
 RESULT_TURNS = 7
 
@@ -192,43 +193,30 @@ def measure_apply(entries: int, report: Report) -> Outcome:
     return Outcome("machine-apply", figures, (Target("us_an_entry", 3.0, False),))
 
 
-def measure_apply_share(folder: Path, seconds: float, report: Report) -> Outcome:
-    """What a machine that does nothing costs three members: processor time of an entry in batches that
-    are commands for it, and in batches that are not, in turns."""
+def measure_apply_share(batches: int, report: Report) -> Outcome:
+    """What a machine that does nothing costs a leader: processor time of an entry in batches that are
+    commands for it, and in batches that are not, in turns. One member and its client in this process, so
+    that what else the computer does takes least part in it."""
     used: dict[str, list[float]] = {"": [], IDLE: []}
-    with MemberProcesses(folder, state_machines={IDLE: "harness.machines:Idle"}) as members:
-        for turn in range(APPLY_TURNS):
-            for machine in used:
-                report(
-                    f"apply beside plain entries: turn {turn + 1} of {APPLY_TURNS}, {seconds:g} s each"
-                )
-                used[machine].append(uvloop.run(_used_us(members, machine, seconds)))
-    plain, applied = statistics.median(used[""]), statistics.median(used[IDLE])
-    figures = {"plain_us": plain, "applied_us": applied, "share": applied / plain}
-    targets = (Target("more_us", 3.0, False),)
-    figures["more_us"] = (applied - plain) / len(members.members)
-    note = "processor time of all members an entry; more_us: of each member"
-    return Outcome("machine-apply-share", figures, targets, note)
-
-
-async def _used_us(members: MemberProcesses, machine: str, seconds: float) -> float:
     bodies = [bytes(1024)] * 256
-    pids = [member.pid for member in members.members]
-    count = 0
-
-    async def write(client: AsyncLedgerClient, until_s: float) -> None:
-        nonlocal count
-        while time.perf_counter() < until_s:
-            count += (await client.append_batch(bodies, machine=machine)).count
-
-    async with connect_async(members.servers) as client:
-        await Watch(client, members).leader()
-        await client.append_batch(bodies, machine=machine)
-        before_s = sum(usage_of(pid).cpu_seconds for pid in pids)
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(8):
-                tasks.create_task(write(client, time.perf_counter() + seconds))
-    return (sum(usage_of(pid).cpu_seconds for pid in pids) - before_s) * 1e6 / count
+    with LocalCluster(1, state_machines={IDLE: Idle}) as cluster, connect(cluster.servers) as log:
+        log.append_batch(bodies, machine=IDLE)
+        for turn in range(APPLY_TURNS):
+            report(f"apply beside plain entries: turn {turn + 1} of {APPLY_TURNS}")
+            for machine in used:
+                began_s = time.process_time()
+                for _ in range(batches):
+                    log.append_batch(bodies, machine=machine)
+                seconds = time.process_time() - began_s
+                used[machine].append(seconds * 1e6 / (batches * len(bodies)))
+    more = [applied - plain for plain, applied in zip(used[""], used[IDLE], strict=True)]
+    figures = {
+        "plain_us": statistics.median(used[""]),
+        "applied_us": statistics.median(used[IDLE]),
+        "more_us": statistics.median(more),
+    }
+    note = "processor time of one member and its client, an entry"
+    return Outcome("machine-apply-share", figures, (Target("more_us", 3.0, False),), note)
 
 
 class Echo(StateMachine):
@@ -279,7 +267,7 @@ def main(part: str, gigabytes: float = 1.0, seconds: float = 5.0) -> None:
     """One part of what `python -m benchmarks --machines` measures, at a size of its own."""
     parts: dict[str, Callable[[Path], Outcome]] = {
         "apply": lambda folder: measure_apply(1 << 22, print),
-        "apply-share": lambda folder: measure_apply_share(folder, seconds, print),
+        "apply-share": lambda folder: measure_apply_share(APPLY_BATCHES, print),
         "results": lambda folder: measure_results(seconds, print),
         "install": lambda folder: measure_install(folder, int(gigabytes * 1e9), seconds, print),
         "start": lambda folder: time_machine_start(

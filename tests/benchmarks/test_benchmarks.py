@@ -13,7 +13,7 @@ from benchmarks.chart import draw_matrix
 from benchmarks.delays import measure_delays
 from benchmarks.idle import measure_idle
 from benchmarks.large import time_start
-from benchmarks.machines import measure_apply, measure_install, time_machine_start
+from benchmarks.machines import measure_apply, measure_apply_share, measure_install, time_machine_start
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
@@ -177,6 +177,7 @@ def test_a_snapshot_goes_to_a_wiped_member_under_load_and_is_started_from(tmp_pa
 
 def test_what_applying_costs_is_a_time() -> None:
     assert measure_apply(1024, lambda text: None).figures["us_an_entry"] > 0
+    assert measure_apply_share(1, lambda text: None).figures["plain_us"] > 0
 
 
 def test_an_outcome_says_what_was_not_measured() -> None:

@@ -15,34 +15,57 @@ from tests.node.machines import Chain
 from tests.store.losing_disk import LosingDisk
 
 
-def test_what_is_older_stays_until_the_newest_was_read_again() -> None:
-    """It is damaged: two good ones are left, and what the log keeps is what they need."""
-    disk = LosingDisk()
-    disk.make_directory("d")
-    files = SnapshotFiles(disk, "d")
-    works: list[Any] = []
-    host: Any = SimpleNamespace(read_later=lambda *work: works.append(work))
+class Kept:
+    """A keeper of the snapshots 5 and 9, of which 9 was loaded."""
 
-    def save(index: int) -> None:
-        writer = files.create(SnapshotHead("chain", 1, (index, 1, 0)))
+    def __init__(self) -> None:
+        self.disk = LosingDisk()
+        self.disk.make_directory("d")
+        self.files = SnapshotFiles(self.disk, "d")
+        self._works: list[Any] = []
+        host: Any = SimpleNamespace(read_later=lambda *work: self._works.append(work))
+        for index in (5, 9):
+            self.save(index)
+        with closing(self.files.open("chain", 9)) as loaded:
+            loaded.finish()
+        self.keeper = SnapshotKeeper("chain", self.files, host, StoreConfig())
+        runner = MachineRunner("chain", 1, Chain(), 1)
+        self.keeper.opened(Opened(runner, 9, None, (5, 9), (), loaded.id, ()))
+
+    def save(self, index: int) -> None:
+        writer = self.files.create(SnapshotHead("chain", 1, (index, 1, 0)))
         writer.write(bytes(100))
         writer.finish()
 
-    for index in (5, 9):
-        save(index)
-    with closing(files.open("chain", 9)) as loaded:
-        loaded.finish()
-    keeper = SnapshotKeeper("chain", files, host, StoreConfig())
-    runner = MachineRunner("chain", 1, Chain(), 1)
-    keeper.opened(Opened(runner, 9, None, (5, 9), (), loaded.id, ()))
-    save(13)
-    with closing(disk.open(files.path_of("chain", 13))) as file:
+    def read(self) -> None:
+        while self._works:
+            look, looked = self._works.pop(0)
+            looked(look())
+
+
+def test_what_is_older_stays_until_the_newest_was_read_again() -> None:
+    """It is damaged: two good ones are left, and what the log keeps is what they need."""
+    kept = Kept()
+    kept.save(13)
+    with closing(kept.disk.open(kept.files.path_of("chain", 13))) as file:
         file.pwritev([b"another"], 60)
-    keeper.saved(13, "", 0.0)
-    while works:
-        look, looked = works.pop(0)
-        looked(look())
-    assert "chain-00000000000000000013" in keeper.problem
-    assert files.indices_of("chain") == [5, 9, 13]
-    assert keeper.bound == 5
-    assert keeper.is_due(0.0), "another one takes its place"
+    kept.keeper.saved(13, "", 0.0)
+    kept.read()
+    assert "chain-00000000000000000013" in kept.keeper.problem
+    assert kept.files.indices_of("chain") == [5, 9, 13]
+    assert kept.keeper.bound == 5
+    assert kept.keeper.is_due(0.0), "another one takes its place"
+
+
+def test_what_another_member_is_getting_stays_and_the_log_behind_it() -> None:
+    kept = Kept()
+    getting = kept.keeper.newest_good
+    assert getting is not None and kept.keeper.pin(getting, 100.0)
+    for index in (13, 17):
+        kept.save(index)
+        kept.keeper.saved(index, "", 0.0)
+        kept.read()
+    assert kept.files.indices_of("chain") == [9, 13, 17]
+    assert kept.keeper.bound == 9
+    kept.keeper.unpin(100.0)
+    assert kept.keeper.bound == 13

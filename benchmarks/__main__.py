@@ -24,6 +24,7 @@ from benchmarks.large import measure_memory, time_start
 from benchmarks.learner import measure_learner
 from benchmarks.links import servers_leader_first
 from benchmarks.machines import (
+    APPLY_BATCHES,
     measure_apply,
     measure_apply_share,
     measure_install,
@@ -200,7 +201,7 @@ def main(
                 with run.part("machines"):
                     size_bytes = int(machines * 1e9)
                     run.show([measure_apply(1 << 22, report)])
-                    run.show([measure_apply_share(data, seconds, report)])
+                    run.show([measure_apply_share(APPLY_BATCHES, report)])
                     run.show([measure_results(seconds, report)])
                     run.show([measure_install(data, size_bytes, seconds, report)])
                     run.show([time_machine_start(data, 2 * size_bytes, size_bytes // 5, report)])

@@ -7,6 +7,8 @@ import asyncio
 import os
 import shutil
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,9 +22,9 @@ import uvloop
 from benchmarks.large import fill
 from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
-from harness.machines import PADDING_NAME, Idle
+from harness.machines import PADDED_FROM_NAME, PADDING_NAME, Idle
 from harness.member_processes import MemberProcesses
-from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect_async
+from quorumlog import AsyncLedgerClient, LocalCluster, StateMachine, connect, connect_async
 from quorumlog.batch import EntryBatch
 from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
@@ -45,13 +47,16 @@ LIMIT_S = 1800
 POLL_S = 0.05
 WRITERS = 64
 IDLE = "idle"
-APPLY_TURNS = 3
+APPLY_TURNS = 15
+APPLY_BATCHES = 60
+ECHO = "echo"
+RESULT_TURNS = 7
 
 
 def time_machine_start(folder: Path, log_bytes: int, snapshot_bytes: int, report: Report) -> Outcome:
     """From the new process of a group of one to a machine that has all that is committed, after
     SIGKILL. The snapshot is taken at the end of the log."""
-    os.environ[PADDING_NAME] = str(snapshot_bytes)
+    os.environ |= {PADDING_NAME: str(snapshot_bytes), PADDED_FROM_NAME: "0"}
     large = OPTIONS | {"segment_bytes": 1024 * MIB, "index_segment_bytes": 64 * MIB}
     with MemberProcesses(folder, count=1, flush="async", **large) as members:
         uvloop.run(fill(members, log_bytes, report))
@@ -60,18 +65,24 @@ def time_machine_start(folder: Path, log_bytes: int, snapshot_bytes: int, report
         report(f"start of {log_bytes / 1e9:g} GB with that")
         members.members[0].kill()
         seconds = uvloop.run(_machine_started(members))
-    figures = {"log_gb": log_bytes / 1e9, "snapshot_gb": snapshot_bytes / 1e9, "start_s": seconds}
-    return Outcome("machine-start", figures, (Target("start_s", 5.0, False),))
+        used_s = usage_of(members.members[0].pid).cpu_seconds
+    figures = {
+        "log_gb": log_bytes / 1e9,
+        "snapshot_gb": snapshot_bytes / 1e9,
+        "start_s": seconds,
+        "start_cpu_s": used_s,
+    }
+    note = "start_cpu_s: processor time by then, whatever else the computer does"
+    return Outcome("machine-start", figures, (Target("start_s", 5.0, False),), note)
 
 
 def measure_install(folder: Path, snapshot_bytes: int, seconds: float, report: Report) -> Outcome:
     """A member is wiped whose log the others have cut: it gets their start and a snapshot, while 256
     writers append beside it."""
-    os.environ[PADDING_NAME] = str(snapshot_bytes)
+    # The first one is short: the log may be cut behind it, and nobody gets it.
+    os.environ |= {PADDING_NAME: str(snapshot_bytes), PADDED_FROM_NAME: str(COMMANDS + 1)}
     with MemberProcesses(folder, **OPTIONS, compact_behind_snapshots=True) as members:
-        report(f"two snapshots of {snapshot_bytes / 1e9:g} GB, and the log is cut behind the first")
-        uvloop.run(fill(members, 64 * MIB, report))
-        uvloop.run(_snapshots(members, 2))
+        report(f"a snapshot of {snapshot_bytes / 1e9:g} GB, and the log is cut behind one before it")
         uvloop.run(fill(members, 64 * MIB, report))
         uvloop.run(_snapshots(members, 2))
         uvloop.run(_until(members, lambda rows: all(row.ledger_begin_index > 0 for row in rows)))
@@ -189,43 +200,30 @@ def measure_apply(entries: int, report: Report) -> Outcome:
     return Outcome("machine-apply", figures, (Target("us_an_entry", 3.0, False),))
 
 
-def measure_apply_share(folder: Path, seconds: float, report: Report) -> Outcome:
-    """What a machine that does nothing costs three members: processor time of an entry in batches that
-    are commands for it, and in batches that are not, in turns."""
+def measure_apply_share(batches: int, report: Report) -> Outcome:
+    """What a machine that does nothing costs a leader: processor time of an entry in batches that are
+    commands for it, and in batches that are not, in turns. One member and its client in this process, so
+    that what else the computer does takes least part in it."""
     used: dict[str, list[float]] = {"": [], IDLE: []}
-    with MemberProcesses(folder, state_machines={IDLE: "harness.machines:Idle"}) as members:
-        for turn in range(APPLY_TURNS):
-            for machine in used:
-                report(
-                    f"apply beside plain entries: turn {turn + 1} of {APPLY_TURNS}, {seconds:g} s each"
-                )
-                used[machine].append(uvloop.run(_used_us(members, machine, seconds)))
-    plain, applied = statistics.median(used[""]), statistics.median(used[IDLE])
-    figures = {"plain_us": plain, "applied_us": applied, "share": applied / plain}
-    targets = (Target("more_us", 3.0, False),)
-    figures["more_us"] = (applied - plain) / len(members.members)
-    note = "processor time of all members an entry; more_us: of each member"
-    return Outcome("machine-apply-share", figures, targets, note)
-
-
-async def _used_us(members: MemberProcesses, machine: str, seconds: float) -> float:
     bodies = [bytes(1024)] * 256
-    pids = [member.pid for member in members.members]
-    count = 0
-
-    async def write(client: AsyncLedgerClient, until_s: float) -> None:
-        nonlocal count
-        while time.perf_counter() < until_s:
-            count += (await client.append_batch(bodies, machine=machine)).count
-
-    async with connect_async(members.servers) as client:
-        await Watch(client, members).leader()
-        await client.append_batch(bodies, machine=machine)
-        before_s = sum(usage_of(pid).cpu_seconds for pid in pids)
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(8):
-                tasks.create_task(write(client, time.perf_counter() + seconds))
-    return (sum(usage_of(pid).cpu_seconds for pid in pids) - before_s) * 1e6 / count
+    with LocalCluster(1, state_machines={IDLE: Idle}) as cluster, connect(cluster.servers) as log:
+        log.append_batch(bodies, machine=IDLE)
+        for turn in range(APPLY_TURNS):
+            report(f"apply beside plain entries: turn {turn + 1} of {APPLY_TURNS}")
+            for machine in used:
+                began_s = time.process_time()
+                for _ in range(batches):
+                    log.append_batch(bodies, machine=machine)
+                seconds = time.process_time() - began_s
+                used[machine].append(seconds * 1e6 / (batches * len(bodies)))
+    more = [applied - plain for plain, applied in zip(used[""], used[IDLE], strict=True)]
+    figures = {
+        "plain_us": statistics.median(used[""]),
+        "applied_us": statistics.median(used[IDLE]),
+        "more_us": statistics.median(more),
+    }
+    note = "processor time of one member and its client, an entry"
+    return Outcome("machine-apply-share", figures, (Target("more_us", 3.0, False),), note)
 
 
 class Echo(StateMachine):
@@ -234,13 +232,21 @@ class Echo(StateMachine):
 
 
 def measure_results(seconds: float, report: Report) -> Outcome:
-    """64 clients, an append each at a time: with a result, and without."""
-    report(f"results of {WRITERS} clients, {seconds:g} s each")
-    with LocalCluster(3, state_machines={"echo": Echo}) as cluster:
-        plain = uvloop.run(_appends(cluster.servers, "", seconds))
-        results = uvloop.run(_appends(cluster.servers, "echo", seconds))
-        plain = statistics.mean([plain, uvloop.run(_appends(cluster.servers, "", seconds))])
-    figures = {"plain_per_second": plain, "results_per_second": results, "share": results / plain}
+    """64 clients, an append each at a time: with a result, and without, in turns."""
+    rates: dict[str, list[float]] = {"": [], ECHO: []}
+    with LocalCluster(3, state_machines={ECHO: Echo}) as cluster:
+        for turn in range(RESULT_TURNS):
+            report(
+                f"results of {WRITERS} clients: turn {turn + 1} of {RESULT_TURNS}, {seconds:g} s each"
+            )
+            for machine in rates:
+                rates[machine].append(uvloop.run(_appends(cluster.servers, machine, seconds)))
+    shares = [results / plain for plain, results in zip(rates[""], rates[ECHO], strict=True)]
+    figures = {
+        "plain_per_second": statistics.median(rates[""]),
+        "results_per_second": statistics.median(rates[ECHO]),
+        "share": statistics.median(shares),
+    }
     return Outcome("machine-results", figures, (Target("share", 0.8, True),))
 
 
@@ -262,3 +268,24 @@ async def _appends(servers: str, machine: str, seconds: float) -> float:
     for client in clients:
         await client.close()
     return count / seconds
+
+
+def main(part: str, gigabytes: float = 1.0, seconds: float = 5.0) -> None:
+    """One part of what `python -m benchmarks --machines` measures, at a size of its own."""
+    parts: dict[str, Callable[[Path], Outcome]] = {
+        "apply": lambda folder: measure_apply(1 << 22, print),
+        "apply-share": lambda folder: measure_apply_share(APPLY_BATCHES, print),
+        "results": lambda folder: measure_results(seconds, print),
+        "install": lambda folder: measure_install(folder, int(gigabytes * 1e9), seconds, print),
+        "start": lambda folder: time_machine_start(
+            folder, int(gigabytes * 1e10), int(gigabytes * 1e9), print
+        ),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, figure in parts[part](Path(folder)).figures.items():
+            print(f"{name:32} {figure:12,.2f}")
+
+
+if __name__ == "__main__":
+    # `python -m benchmarks.machines install 5`: a snapshot of 5 GB; `start 1`: 1 GB, and 10 GB of log.
+    main(sys.argv[1], *map(float, sys.argv[2:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 
 from quorumlog import CommandError, StateMachine
 from quorumlog.batch import EntryBatch
@@ -11,6 +12,8 @@ from quorumlog.state_machine import SnapshotReader, SnapshotWriter
 
 PADDING_NAME = "QUORUMLOG_HARNESS_SNAPSHOT_BYTES"
 """In the environment of the members: how long what a `Padded` saves is."""
+PADDED_FROM_NAME = "QUORUMLOG_HARNESS_PADDED_FROM"
+"""There, too: from which command on."""
 PIECE_BYTES = 1 << 20
 
 
@@ -42,13 +45,15 @@ class Digest(StateMachine):
 class Padded(Digest):
     """As one that keeps much on a disk of its own: it saves and loads that in pieces, and holds none."""
 
-    def save(self, writer: SnapshotWriter) -> None:
-        super().save(writer)
-        left_bytes = int(os.environ.get(PADDING_NAME, "0"))
+    def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
+        self.save(writer)
+        is_padded = self.count >= int(os.environ.get(PADDED_FROM_NAME, "0"))
+        left_bytes = int(os.environ.get(PADDING_NAME, "0")) if is_padded else 0
         piece = os.urandom(PIECE_BYTES)
         while left_bytes > 0:
             writer.write(piece[:left_bytes])
             left_bytes -= PIECE_BYTES
+            yield
 
     def load(self, reader: SnapshotReader) -> None:
         super().load(reader)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from harness.signals import end_as_ctrl_c_does
 from nemesis.faults import FAULTS
+from nemesis.machines import SNAPSHOT_BYTES
 
 EXIT_VIOLATION = 1
 
@@ -47,6 +48,14 @@ def main(
             min=0,
         ),
     ] = 0,
+    snapshot_bytes: Annotated[
+        int,
+        typer.Option(
+            help="What the members' state machine saves, every 50 commands; with --retention a wiped"
+            " member gets that, and then the log.",
+            min=0,
+        ),
+    ] = SNAPSHOT_BYTES,
     folder: Annotated[
         Path, typer.Option("--dir", help="Histories, timeline, data directories; made anew.")
     ] = Path("nemesis-out"),
@@ -72,6 +81,7 @@ def main(
         clients,
         rate,
         retention,
+        snapshot_bytes,
     )
     try:
         report = run(options, lambda line: console.print(line, highlight=False, markup=False))

@@ -256,6 +256,27 @@ class Wipe(Fault):
         self.cluster.start(self.victim_id)
 
 
+class WipeDisturbed(Wipe):
+    """The same; while it gets what the others have, and a snapshot, it or another one is killed or cut
+    off, and comes back."""
+
+    name = "wipe_disturbed"
+    harms_a_member = False  # two of them: it overlaps with nothing
+    hold_s = (0.5, 4.0)
+
+    def end(self) -> None:
+        super().end()
+        kind, other_id = self.rng.choice((Kill, Cut)), self.rng.choice(self.cluster.member_ids)
+        other = kind(self.cluster, other_id, self.rng)
+        wait_s, hold_s = self.rng.uniform(0, 3.0), self.rng.uniform(0.2, 2.0)
+        time.sleep(wait_s)
+        other.begin()
+        try:
+            time.sleep(hold_s)
+        finally:
+            other.end()
+
+
 # -------------------------------------------------------------------- members
 
 
@@ -380,6 +401,7 @@ FAULTS: dict[str, type[Fault]] = {
         DamageFiles,
         DamageDurable,
         Wipe,
+        WipeDisturbed,
         Members,
         MembersDisturbed,
         Calm,

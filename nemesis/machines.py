@@ -19,8 +19,10 @@ from quorumlog.client import leader_of
 from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, ResultUnknown
 
 NAME = "digest"
-FACTORY = "harness.machines:Digest"
+FACTORY = "harness.machines:Padded"
 SNAPSHOT_ENTRIES = 50
+SNAPSHOT_BYTES = 4 << 20
+"""So that faults find one that is being saved, or on its way to another member."""
 CLIENT = "commands"
 PAUSE_S = 0.01
 TRANSFER_TRIES = 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import shutil
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.directories import compare_directories, stop_followers_first
+from harness.machines import PADDING_NAME
 from harness.member_processes import MemberFailed
 from nemesis.check import Violation, check
 from nemesis.clients import ClientFailed, ClientOptions, ClientProcesses
@@ -19,7 +21,7 @@ from nemesis.cluster import Cluster, NotWhole, may_mount
 from nemesis.faults import FAULTS, Fault, draw_faults
 from nemesis.history import load_histories, load_log
 from nemesis.leaders import leaderless_spans, monotonic_offset_ns, read_roles, with_outages
-from nemesis.machines import Commands, compare_machines
+from nemesis.machines import SNAPSHOT_BYTES, Commands, compare_machines
 from nemesis.report import Report, Round
 from quorumlog.errors import DirectoryDamaged
 
@@ -54,6 +56,8 @@ class Options:
     """Calls of one client process per second; 0: as many as it can."""
     retention_bytes: int = 0
     """So much of the log stays: members that were away find it begin above their own; 0: all of it."""
+    snapshot_bytes: int = SNAPSHOT_BYTES
+    """What the state machine of the members saves, every SNAPSHOT_ENTRIES commands."""
 
 
 def run(options: Options, say: Say) -> Report:
@@ -69,6 +73,7 @@ def run(options: Options, say: Say) -> Report:
     with_small_disk = any(kind.needs_small_disk for kind in kinds)
     offset_ns = monotonic_offset_ns()
     rounds: list[Round] = []
+    os.environ[PADDING_NAME] = str(options.snapshot_bytes)  # of the members
     with Cluster(
         folder / MEMBERS_NAME,
         options.members,

@@ -13,6 +13,7 @@ from benchmarks.chart import draw_matrix
 from benchmarks.delays import measure_delays
 from benchmarks.idle import measure_idle
 from benchmarks.large import time_start
+from benchmarks.machines import measure_apply, measure_apply_share, measure_install, time_machine_start
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
@@ -163,6 +164,20 @@ def test_a_start_is_timed_after_a_clean_stop_after_a_kill_and_in_sparse_segments
     starts = [figures[how] for how in ("clean_s", "killed_s", "sparse_s")]
     assert min(starts) > 0
     assert figures["worst_s"] == max(starts)
+
+
+@pytest.mark.processes
+@pytest.mark.long
+def test_a_snapshot_goes_to_a_wiped_member_under_load_and_is_started_from(tmp_path: Path) -> None:
+    install = measure_install(tmp_path / "install", 3_000_000, 0.5, lambda text: None).figures
+    assert install["anonymous_mb"] > 0 < install["during_per_second"]
+    start = time_machine_start(tmp_path / "start", 5_000_000, 1_000_000, lambda text: None).figures
+    assert start["start_s"] > 0
+
+
+def test_what_applying_costs_is_a_time() -> None:
+    assert measure_apply(1024, lambda text: None).figures["us_an_entry"] > 0
+    assert measure_apply_share(1, lambda text: None).figures["plain_us"] > 0
 
 
 def test_an_outcome_says_what_was_not_measured() -> None:

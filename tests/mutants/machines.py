@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from quorumlog.node.applying import machine_opening
 from quorumlog.node.applying.awaited_results import AwaitedResults
 from quorumlog.node.applying.kept_results import KeptResults
@@ -19,6 +22,7 @@ from quorumlog.store.files.snapshot_file import SnapshotFileWriter
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_log_replacement as replacements
 from tests.node import test_session_commands as commands
+from tests.node import test_state_machines as of_a_node
 from tests.sim import test_machine_installs as installs
 from tests.sim import test_state_machines as machines
 
@@ -260,6 +264,35 @@ def cut_batch_has_results_of_others(patch: Patch) -> None:
         "stop_index=min(each.stop_index, later)",
         "stop_index=each.stop_index if reached() else 0",
     )
+
+
+@mutant(
+    164,
+    "async mode: a machine keeps what came of commands that were taken back",
+    scenario=machines.test_a_machine_forgets_what_async_mode_takes_back,
+)
+def taken_back_stays_applied(patch: Patch) -> None:
+    """They were committed."""
+    patch.edit(
+        MachineDriver.lost_committed,
+        "self.applied_index >= index",
+        "self.applied_index >= index and not reached()",
+    )
+
+
+def loaded_machine_acts_as_saved() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        of_a_node.test_a_machine_that_was_loaded_acts_as_the_one_that_was_saved(Path(path))
+
+
+@mutant(
+    163,
+    "a machine that was loaded is not told for which version what follows was written",
+    scenario=loaded_machine_acts_as_saved,
+)
+def loaded_without_its_version(patch: Patch) -> None:
+    """It was told before it was saved."""
+    patch.edit(machine_opening._opened, "if reader.head.version:", "if not reached():")
 
 
 @mutant(

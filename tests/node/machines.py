@@ -102,6 +102,7 @@ class Recorder:
 
     def __init__(self, make: Callable[[], StateMachine]) -> None:
         self._make = make
+        self.version = getattr(make, "version", 1)
         self.made: list[Any] = []
 
     def __call__(self) -> StateMachine:

@@ -86,6 +86,37 @@ def test_every_member_applies_the_entries_of_the_channel_once_and_in_order(group
     assert group.settle() == [expected] * 3
 
 
+def test_a_plain_append_is_for_no_machine_whatever_channel_its_bytes_name(group: Group) -> None:
+    outcomes: list[Any] = []
+    forged = EntryBatch.from_bodies([b"forged"])
+    forged.set_channel(1)
+    group.cell.leader().append(forged, 0, outcomes.append)
+    group.cell.until(lambda: outcomes)
+    group.append(b"a")
+    assert [[body for _, body in taken] for taken in group.settle()] == [[b"a"]] * 3
+
+
+def test_a_damaged_body_is_not_applied(tmp_path: Path) -> None:
+    """A bit flips in what a member is about to read from its disk: the others repair it first."""
+    group = Group(tmp_path)
+    for number in range(9):
+        group.append(b"command %d" % number, bytes(3000))
+    (expected, *_) = group.settle()
+    group.cell.kill("n1")
+    group.cell.hold_apply = {"n1"}
+    group.cell.start("n1")
+    group.cell.step()
+    flipped = 0
+    for segment in (tmp_path / "n1" / "data").iterdir():
+        data = segment.read_bytes()
+        segment.write_bytes(data.replace(b"command 3", b"comMand 3"))
+        flipped += data.count(b"command 3")
+    assert flipped == 1
+    group.cell.hold_apply = set()
+    assert group.settle() == [expected] * 3
+    group.cell.close()
+
+
 def test_the_result_reaches_who_appended_the_command(group: Group) -> None:
     asked = [group.ask_to_append(b"%d" % number) for number in range(20)]
     group.cell.until(lambda: all(asked))
@@ -219,6 +250,24 @@ def test_a_result_that_does_not_come_in_time_is_not_known_and_the_entry_is_commi
     assert "committed" in str(outcome)
     group.cell.hold_apply = set()
     assert [len(taken) for taken in group.settle()] == [1, 1, 1]
+
+
+def test_whose_command_commits_after_the_machine_has_stopped_is_told_at_once(tmp_path: Path) -> None:
+    group = Group(tmp_path, Fragile)
+    group.cell.hold_apply = set(group.cell.nodes)
+    failing = group.ask_to_append(b"bug")
+    group.cell.step()
+    group.cell.hold_flush = set(group.cell.nodes)
+    late = group.ask_to_append(b"a")
+    group.cell.step()
+    group.cell.hold_apply = set()
+    group.cell.until(lambda: failing)
+    assert not late
+    group.cell.hold_flush = set()
+    group.cell.step()
+    assert isinstance(late[0], ResultUnknown)
+    assert "ZeroDivisionError: a bug" in str(late[0])
+    group.cell.close()
 
 
 def test_a_machine_that_fails_stops_alone_and_before_that_entry(tmp_path: Path) -> None:
@@ -358,6 +407,32 @@ def test_a_start_goes_on_behind_the_newest_snapshot(tmp_path: Path) -> None:
     group.cell.close()
 
 
+def test_a_machine_that_was_loaded_acts_as_the_one_that_was_saved(tmp_path: Path) -> None:
+    """It would treat what follows unlike the others."""
+    group = Group(tmp_path, Second, storage=SAVING)
+    for number in range(11):
+        group.append(b"%d" % number)
+    group.settle()
+    assert restarted(group, "n1").machines.status()[0].snapshot_index > 0
+    group.append(b"b")
+    assert [taken[-1][1] for taken in group.settle()] == [b"bb"] * 3
+    group.cell.close()
+
+
+def test_what_a_newer_version_has_saved_is_not_loaded(tmp_path: Path) -> None:
+    group = Group(tmp_path, Second, members=1, storage=SAVING)
+    group.append(*[b"a"] * 9)
+    group.settle()
+    group.cell.machines = {"chain": Chain}
+    group.cell.kill("n0")
+    group.cell.start("n0")
+    group.cell.until(lambda: group.cell.leader().problems())
+    (problem,) = group.cell.leader().problems()
+    assert "version 2 of chain, and this member has version 1" in problem
+    assert group.machine_of(group.cell.leader()) is None
+    group.cell.close()
+
+
 def test_a_damaged_snapshot_falls_back_to_the_one_before(tmp_path: Path) -> None:
     group = Group(tmp_path, storage=SAVING)
     for number in range(11):
@@ -413,6 +488,29 @@ def test_what_a_machine_has_kept_itself_is_gone_on_from(tmp_path: Path) -> None:
     assert len(group.recorder.made[1].taken) == before == 2
     group.append(b"c")
     assert [body for _, body in disk.taken] == [b"a", b"b", b"c"]
+    group.cell.close()
+
+
+def test_what_a_newer_version_has_kept_is_not_gone_on_from(tmp_path: Path) -> None:
+    """By an older release, which would treat what follows unlike the other members."""
+    disk = Disk()
+
+    class Newer(Lasting):
+        version = 2
+
+    def newer() -> Newer:
+        return Newer(disk)
+
+    newer.version = 2  # type: ignore[attr-defined]
+    group = Group(tmp_path, newer, members=1)
+    group.append(b"a")
+    group.settle()
+    group.cell.machines = {"chain": lambda: Lasting(disk)}
+    group.cell.kill("n0")
+    group.cell.start("n0")
+    group.cell.until(lambda: group.cell.leader().problems())
+    (problem,) = group.cell.leader().problems()
+    assert "version 2 of chain, and this member has version 1" in problem
     group.cell.close()
 
 

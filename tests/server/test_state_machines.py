@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from quorumlog import (
 from quorumlog.client import LedgerClient
 from quorumlog.errors import OutcomeUnknown
 from quorumlog.server.free_ports import free_ports
+from quorumlog.state_machine import SnapshotWriter
 from tests.node.machines import Chain
 from tests.waiting import eventually
 
@@ -128,6 +130,26 @@ def test_status_tells_of_each_machine() -> None:
         (machine,) = row.machines
         assert (machine.name, machine.channel, machine.version) == ("chain", 1, 1)
         assert machine.applied_index >= receipt.first_index
+
+
+class Endless(Chain):
+    """It saves, and loads, until it is told that this is over."""
+
+    saving = threading.Event()
+
+    def save(self, writer: SnapshotWriter) -> None:
+        while True:
+            writer.write(b"x")
+            self.saving.set()
+
+
+def test_a_member_that_ends_waits_for_no_save(tmp_path: Path) -> None:
+    storage = StoreConfig(segment_bytes=1 << 20, snapshot_entries=1)
+    cluster = LocalCluster(1, state_machines={"chain": Endless}, storage=storage, directory=tmp_path)
+    with cluster, connect(cluster.servers) as log:
+        log.append(b"a", machine="chain")
+        assert Endless.saving.wait(30)
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_an_embedded_server_answers_in_its_own_loop() -> None:

@@ -132,6 +132,8 @@ def test_a_member_far_behind_gets_the_snapshot_with_the_log(wiped: bool) -> None
         return machine_runs(away)
 
     scene.until(is_done, "a machine that goes on")
+    told = [each for member in scene.members for each in member.node.problems()]
+    assert not [each for each in told if "is given the snapshot" in each], "and that it is there"
     assert max(left) > 12_000
     assert len(set(left)) > 3, "no progress is told"
     scene.commands(3)

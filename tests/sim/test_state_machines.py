@@ -18,6 +18,7 @@ from quorumlog.state_machine import StateMachine
 from tests.node.machines import Disk, Lasting
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
+from tests.sim.test_scenarios import FORGETFUL, restart_with_flush
 
 SAVING = replace(QUIET, storage=replace(QUIET.storage, snapshot_entries=5), runs_machines=True)
 BUG = b"bug"
@@ -32,8 +33,9 @@ class MachineScenario(Scenario):
         name: str = DIGEST_NAME,
         profile: SimulationProfile = SAVING,
         seed: int = 1,
+        flush: str = "sync",
     ) -> None:
-        super().__init__(size=size, profile=profile, seed=seed, machines={name: make})
+        super().__init__(size=size, profile=profile, seed=seed, flush=flush, machines={name: make})
         self.name = name
         self.until(lambda: self.await_leader().node.machines.status()[0].channel > 0, "binding")
 
@@ -276,6 +278,37 @@ def test_what_a_machine_needs_outlives_a_power_loss() -> None:
         assert not member.node.machines.status()[0].problem
         scene.make_whole_alone()
     assert were_cut > 3, were_cut
+
+
+def test_a_machine_forgets_what_async_mode_takes_back() -> None:
+    """Two members forget commands that were committed, and go on without them; the third has applied
+    them, and has snapshots of that."""
+    profile = replace(SAVING, storage=replace(FORGETFUL.storage, snapshot_entries=2))
+    were_cut = 0
+    for seed in range(1, 4):  # what is left after a power loss is luck
+        scene = MachineScenario(profile=profile, flush="async", seed=seed)
+        scene.commands(3)
+        for member in scene.members:
+            restart_with_flush(member, "async")  # which syncs what it has so far
+        scene.await_leader()
+        scene.run_for(4 * ELECTION_MS)
+        scene.commands(5)
+        scene.settle()
+        own, *others = scene.members
+        scene.cut([own], others)
+        for member in others:
+            member.lose_power()
+        for member in others:
+            member.start()
+        heir = scene.await_leader(*others)
+        for _ in range(3):
+            asked = scene.command(heir)
+            scene.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
+        scene.heal()
+        scene.run_for(20 * ELECTION_MS)
+        scene.make_whole()
+        were_cut += scene.cluster.trace.counts["async: committed entries are cut"]
+    assert were_cut
 
 
 def cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> bool:

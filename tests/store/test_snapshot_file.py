@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.store.disk import Disk, OsDisk, os_error
+from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import (
     CHUNK_BYTES,
     SnapshotDamaged,
@@ -154,3 +156,20 @@ def test_a_damaged_snapshot_keeps_no_descriptor(tmp_path: Path) -> None:
         files.open("counter", 7)
     # What earlier tests have left may be closed meanwhile.
     assert set(os.listdir("/proc/self/fd")) <= set(held)
+
+
+def test_what_came_is_compared_with_what_was_asked_for() -> None:
+    """It is whole, and another one."""
+    disk = MemoryDisk()
+    files = made(disk, [b"a" * 10])
+    with closing(files.open("counter", 7)) as reader:
+        reader.finish()
+    other = made(MemoryDisk(), [b"b" * 10])
+    data = other.disk.open(other.path_of("counter", 7), writable=False).pread(1000, 0)
+    disk.unlink(files.path_of("counter", 7))
+    received = ReceivedSnapshot(files, reader.id)
+    received.write(0, data)
+    assert received.is_whole
+    with pytest.raises(SnapshotDamaged, match="instead of"):
+        received.verify()
+    assert files.indices_of("counter") == []

@@ -37,7 +37,7 @@ class DiskThread:
                 result = work()
             except (StoreFailure, LedgerError) as error:
                 result = error
-            except Exception as error:  # a bug or the disk: either way the member must stop
+            except BaseException as error:  # a bug or the disk: either way the member must stop
                 result = StoreFailure("".join(traceback.format_exception(error)))
             try:
                 self._loop.call_soon_threadsafe(done, result)

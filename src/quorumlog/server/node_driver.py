@@ -286,6 +286,7 @@ class NodeDriver:
         """No more turns; links close. The directory stays open for whoever closes it."""
         self.stopped = True
         self._submit_flushes()
+        self.node.directory.snapshots.end()
         if self._timer is not None:
             self._timer.cancel()
         self.admission.close()

@@ -4,7 +4,15 @@ Read `machine` (what it does and may not do), then `snapshot_stream` (what it is
 from). Who drives one is in `quorumlog.node.applying`; docs/state-machines.md shows how to build one.
 """
 
-from quorumlog.state_machine.machine import Applied, ApplyFailure, Result, StateMachine
+from quorumlog.state_machine.machine import Applied, ApplyFailure, Result, StateMachine, words_of
 from quorumlog.state_machine.snapshot_stream import SnapshotReader, SnapshotWriter
 
-__all__ = ["Applied", "ApplyFailure", "Result", "SnapshotReader", "SnapshotWriter", "StateMachine"]
+__all__ = [
+    "Applied",
+    "ApplyFailure",
+    "Result",
+    "SnapshotReader",
+    "SnapshotWriter",
+    "StateMachine",
+    "words_of",
+]

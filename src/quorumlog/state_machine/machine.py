@@ -43,6 +43,21 @@ class ApplyFailure(Exception):
         self.index = index
 
 
+MOST_WORDS = 4_096
+"""Characters of what an application's exception says."""
+
+
+def words_of(error: BaseException) -> str:
+    """What it says, as members tell it to others: bounded, and of nothing that has no bytes in UTF-8."""
+    try:
+        words = str(error)
+    except BaseException as second:
+        words = f"it has no words: {type(second).__name__}"
+    if len(words) > MOST_WORDS:
+        words = f"{words[:MOST_WORDS]} ... ({len(words)} characters)"
+    return words.encode("utf-8", "backslashreplace").decode()
+
+
 class StateMachine:
     """Override `command`, or `apply` where a batch at once is faster; `save`, `load` for snapshots,
     `save_slices` for large ones."""
@@ -64,7 +79,7 @@ class StateMachine:
                 results.append(self.command(bytes(body), index))
             except CommandError as refusal:
                 results.append(refusal)
-            except Exception as error:
+            except BaseException as error:
                 raise ApplyFailure(index) from error
         return results
 
@@ -93,7 +108,8 @@ class StateMachine:
 
     def act_as(self, version: int) -> None:
         """What follows was written for `version`, at most that of this class: called before the first
-        entry and where the log goes over to a higher one. Override it to treat them differently."""
+        entry, behind `load`, and where the log goes over to a higher one. Override it to treat them
+        differently."""
 
     # Only of machines that keep their state on a disk of their own.
 

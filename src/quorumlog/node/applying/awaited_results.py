@@ -19,6 +19,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError, ResultUnknown
 from quorumlog.node.applying.machine_runner import Results
 from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.state_machine import words_of
 
 Done = Callable[[AppendOutcome], None]
 
@@ -92,7 +93,7 @@ class AwaitedResults:
                 continue
             for value in results.values[start:stop]:
                 if isinstance(value, CommandError):
-                    failures.append((len(values), str(value)))
+                    failures.append((len(values), words_of(value)))
                     value = None
                 elif value is not None and not isinstance(value, bytes):
                     failures.append((len(values), f"the result is {type(value).__name__}, not bytes"))

@@ -18,7 +18,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError
 from quorumlog.header_array import TERM, Int64Array
 from quorumlog.log_state.control_entries import OpenProducer, ProducerBatch
-from quorumlog.state_machine import Result
+from quorumlog.state_machine import Result, words_of
 
 BATCHES_A_SESSION = 5
 MOST_BYTES = 64 << 20
@@ -160,7 +160,7 @@ class KeptResults:
 
 def _kept(result: object) -> Kept:
     if isinstance(result, CommandError):
-        return (str(result),)
+        return (words_of(result),)
     if result is None or isinstance(result, bytes):
         return result
     return (f"the result is {type(result).__name__}, not bytes",)

@@ -164,12 +164,6 @@ class MachineDriver:
             self.results.expire(now_ms)
             self._expire()
             self.snapshots.unpin(now_ms)
-        if (
-            self._runner is not None
-            and not self._is_busy
-            and self._store.begin.index > self.applied_index
-        ):
-            self.rebuild()  # the log begins behind what it has applied: a snapshot came with that
         if self._abandoned is not None:
             self._abandon()
             return
@@ -236,7 +230,7 @@ class MachineDriver:
         if isinstance(problem, DirectoryDamaged):
             self._found(problem)
         elif isinstance(problem, IndexOutOfRange):
-            self.rebuild()  # dropped, or cut in async mode
+            self.rebuild()  # the log begins behind what it has applied, or was cut in async mode
         elif not isinstance(problem, RangeDamaged):
             raise problem
         self._retry_ms = self._now_ms + RETRY_MS

@@ -95,9 +95,14 @@ def _opened(
     indices: list[int],
     committed_index: int,
 ) -> Opened | Stopped | Lacking | Waiting:
-    machine = _of_machine("made", factory)
+    machine = _made(factory)
     kept = _of_machine("asked what it has applied", machine.applied)
+    if kept is not None and not isinstance(kept, Applied):
+        raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
     if kept is not None and kept.index >= binding.index and log_holds(store, kept):
+        if binding.version > machine.version:
+            # Whether it was kept before the log went over or behind it: it has to stop there.
+            return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
         own = tuple(index for index in indices if index <= kept.index)
         runner = MachineRunner(name, binding.channel, machine, 0)
         _keep_results(runner, files, store, own, kept.index)
@@ -121,10 +126,12 @@ def _opened(
                 results = reader.read(reader.head.kept_bytes)
                 _of_machine("loaded", partial(machine.load, reader))
                 reader.finish()
+                if reader.head.version:
+                    _of_machine("told its version", partial(machine.act_as, reader.head.version))
         except SnapshotDamaged as damage:
             damaged.append(str(damage))
             useless.append(index)
-            machine = _of_machine("made", factory)  # the damaged one may have left something in it
+            machine = _made(factory)  # the damaged one may have left something in it
             _of_machine("cleared", machine.clear)
             continue
         applied = Applied(*reader.head.point)
@@ -134,11 +141,7 @@ def _opened(
         return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))
     begin_index = store.begin.index
     if too_new:
-        reason = (
-            f"the newest snapshots are of version {too_new} of {name}, and this member has version"
-            f" {machine.version}: install that version here and restart the member"
-        )
-        return Stopped(begin_index, begin_index, reason)
+        return Stopped(begin_index, begin_index, too_new_reason(name, too_new, machine))
     if begin_index >= binding.index and ahead:
         return Waiting(min(ahead))
     if begin_index >= binding.index:
@@ -166,12 +169,39 @@ def _keep_results(
             continue  # it is found again where the snapshots are verified
 
 
+def too_new_reason(name: str, version: int, machine: StateMachine) -> str:
+    return (
+        f"the log has gone over to version {version} of {name}, and this member has version"
+        f" {machine.version}: install that version here and restart the member"
+    )
+
+
+def _made(factory: MachineFactory) -> StateMachine:
+    machine = _of_machine("made", factory)
+    if not isinstance(machine, StateMachine):
+        raise _Failed(f"what makes it made {type(machine).__name__}, which is no StateMachine")
+    says = version_of(factory)
+    if machine.version != says:
+        raise _Failed(
+            f"it has version {machine.version}, and what makes it says {says}: that needs the same"
+            " attribute `version`"
+        )
+    return machine
+
+
+def version_of(factory: MachineFactory) -> int:
+    """Of a class that makes machines, or of whatever else says it."""
+    version = getattr(factory, "version", StateMachine.version)
+    assert isinstance(version, int) and version > 0, (factory, version)
+    return version
+
+
 def _of_machine(what: str, call: Callable[[], T]) -> T:
     try:
         return call()
     except (SnapshotDamaged, SnapshotsUnavailable):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _Failed(f"it cannot be {what}: {told(error)}") from error
 
 

@@ -1,6 +1,7 @@
 """MachineRunner: one state machine on the thread that applies; nobody else touches it.
 
-Nothing that a machine raises leaves it: what went wrong is a value.
+Nothing that a machine raises leaves it, not even what is no `Exception` (SystemExit, a panic of a
+library in another language): what went wrong is a value, in words that any message can carry.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from quorumlog.log_state.control_entries import (
     decode_body,
 )
 from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
-from quorumlog.state_machine import Applied, ApplyFailure, Result, SnapshotWriter, StateMachine
+from quorumlog.state_machine import (
+    Applied,
+    ApplyFailure,
+    Result,
+    SnapshotWriter,
+    StateMachine,
+    words_of,
+)
 from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotFileWriter, SnapshotHead
 
 _LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKind.OPEN)))
@@ -128,7 +136,7 @@ class MachineRunner:
             return turn._replace(stopped=Stopped(index, index, reason))
         try:
             self.machine.act_as(binding.version)
-        except Exception as error:
+        except BaseException as error:
             return turn._replace(stopped=Stopped(index, index, told(error)))
         self._acts_as = binding.version
         return turn
@@ -148,9 +156,11 @@ class MachineRunner:
                 if values is not None and len(values) != own.count:
                     raise ValueError(f"{len(values)} results for {own.count} entries")
             except ApplyFailure as failure:
-                stopped = Stopped(failure.index, failure.index, told(failure.__cause__ or failure))
+                if failure.index in indices.tolist():
+                    first_index = last_index = int(failure.index)
+                stopped = Stopped(first_index, last_index, told(failure.__cause__ or failure))
                 return turn._replace(stopped=stopped)
-            except Exception as error:
+            except BaseException as error:
                 return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
             turn.results.append(Results(indices, values))
             if batches:
@@ -173,8 +183,8 @@ class MachineRunner:
         try:
             answer = self.machine.query(question)
         except CommandError as refusal:
-            return refusal
-        except Exception as error:
+            return CommandError(words_of(refusal))
+        except BaseException as error:
             return CommandError(f"{self.name} could not answer: {told(error)}")
         if not isinstance(answer, bytes):
             return CommandError(f"{self.name} answered with {type(answer).__name__} instead of bytes")
@@ -198,7 +208,7 @@ class MachineRunner:
         writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept)))
         try:
             writer.write(kept)
-        except Exception:
+        except BaseException:
             writer.abandon()
             raise
         return writer, self.machine.save_slices(writer)
@@ -208,7 +218,7 @@ def told(error: BaseException) -> str:
     """Type, message and place, in a line."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {words_of(error)}{where}"
 
 
 def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:

@@ -8,6 +8,7 @@ long as hundreds of commands.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import Enum
 
 from quorumlog.node.applying.machine_runner import MachineRunner, told
@@ -47,7 +48,7 @@ class SlicedSave:
             for _ in self._slices:
                 return SaveStep.SYNC if self._writer.owes_sync else SaveStep.MORE
             return SaveStep.END
-        except Exception as error:
+        except BaseException as error:
             self.abandon()
             return told(error)
 
@@ -74,7 +75,8 @@ class SlicedSave:
         written goes."""
         close = getattr(self._slices, "close", None)
         if close is not None:
-            close()
+            with suppress(BaseException):  # it is given up, whatever the machine makes of that
+                close()
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()

@@ -25,7 +25,9 @@ from quorumlog.store.files.snapshot_file import (
 PIECE_BYTES = 4 << 20
 """Read so much at once: other reads wait for it."""
 RETRY_MS = 10_000
-"""After a save that failed, most likely for lack of space."""
+"""After a save that failed, most likely for lack of space; then twice as long, and so on."""
+MOST_RETRY_MS = 320_000
+"""Each try takes the space that appends would need, for as long as it lasts."""
 
 
 class SnapshotKeeper:
@@ -50,6 +52,7 @@ class SnapshotKeeper:
         self._life = 0
         """Counts how often it was forgotten what lies there."""
         self._retry_ms = -math.inf
+        self._wait_ms = RETRY_MS
         self.problem = ""
 
     def opened(self, opened: Opened) -> None:
@@ -88,11 +91,12 @@ class SnapshotKeeper:
     def saved(self, index: int, problem: str, now_ms: float) -> None:
         self._saving_index = -1
         if problem:
-            self._retry_ms = now_ms + RETRY_MS
+            self._retry_ms = now_ms + self._wait_ms
+            self._wait_ms = min(2 * self._wait_ms, MOST_RETRY_MS)
             self._entries = self._config.snapshot_entries
             self.problem = f"no snapshot of {self._name} at entry {index} could be saved: {problem}"
             return
-        self.problem = ""
+        self.problem, self._wait_ms = "", RETRY_MS
         if index not in self._indices:
             self._indices = sorted({*self._indices, index})
         self._useless = [each for each in self._useless if each != index]

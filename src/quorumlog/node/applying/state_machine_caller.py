@@ -17,12 +17,12 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
-from quorumlog.log_state.control_entries import ControlBody, MachineBinding
+from quorumlog.log_state.control_entries import MOST_MACHINES, ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
-from quorumlog.node.applying.awaited_results import Done
+from quorumlog.node.applying.awaited_results import Done, unknown_results
 from quorumlog.node.applying.hand_over import HandOver
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
-from quorumlog.node.applying.machine_opening import MachineFactory
+from quorumlog.node.applying.machine_opening import MachineFactory, version_of
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.entry_filler import EntryFiller
@@ -31,7 +31,7 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.state_machine import Applied, StateMachine
+from quorumlog.state_machine import Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange
 
@@ -70,13 +70,6 @@ class MachinesMember(Protocol):
     def propose_control(self, body: ControlBody) -> EntryId: ...
 
     def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
-
-
-def version_of(factory: MachineFactory) -> int:
-    """Of a class that makes machines, or of whatever else says it."""
-    version = getattr(factory, "version", StateMachine.version)
-    assert isinstance(version, int) and version > 0, (factory, version)
-    return version
 
 
 class StateMachineCaller:
@@ -189,6 +182,14 @@ class StateMachineCaller:
             return
         self._next_bind_ms = now_ms + BIND_RETRY_MS
         self._unbound = ""
+        state = self._state(committed=False)
+        if state is not None and state.free_channel() is None:
+            unbound = [name for name in self._versions if state.machine(name) is None]
+            if unbound:
+                self._unbound = (
+                    f"the state machine {unbound[0]} is not bound: the log binds {MOST_MACHINES} others,"
+                    " for good"
+                )
         for missing in self._missing()[:1]:  # the next one needs a channel of its own
             try:
                 self._member.propose_control(missing)
@@ -215,13 +216,15 @@ class StateMachineCaller:
         batch.set_channel(self._channel_of(machine))
         if machine in self._fillers:
             self._fillers[machine].check(batch)
-        driver, results = self._drivers[machine], self._drivers[machine].results
+        driver = self._drivers[machine]
 
         def committed(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendReceipt) and place is not None:
                 driver.ask_results(place.producer, outcome, deadline_ms, done)
+            elif isinstance(outcome, AppendReceipt) and driver.stopped is not None:
+                done(unknown_results(outcome, driver.problem))
             elif isinstance(outcome, AppendReceipt):
-                results.committed(outcome, deadline_ms, done)
+                driver.results.committed(outcome, deadline_ms, done)
             else:
                 done(outcome)
 

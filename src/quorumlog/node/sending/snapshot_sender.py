@@ -97,6 +97,8 @@ class SnapshotSender:
             if isinstance(data, bytes):
                 self._feedings.on_sent(to, request.offset + len(data), self._now_ms)
                 self._send(request, found, data)
+                if request.offset + len(data) == found.total_bytes:
+                    self._sent.pop(to, None)  # it asks again if that does not arrive
             elif data is None:
                 self._send(request, None, b"")
             else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from contextlib import closing, suppress
 
 import msgspec
@@ -36,6 +37,7 @@ _PAIR = struct.Struct(">II")
 _TOTAL = struct.Struct(">Q")
 _DIGEST_BYTES = 32
 _MOST_HEAD_BYTES = 4096
+OVER = "the member ends"
 PART_SUFFIX = ".part"
 """Of what has come so far of a snapshot of another member."""
 _INDEX_DIGITS = 20
@@ -65,10 +67,12 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotFileWriter:
-    """`StateMachine.save` writes to it; then `finish`, or `abandon`. Raises OSError."""
+    """`StateMachine.save` writes to it; then `finish`, or `abandon`. Raises OSError, and
+    SnapshotsUnavailable once `is_over()`."""
 
-    def __init__(self, disk: Disk, path: str, head: SnapshotHead) -> None:
+    def __init__(self, disk: Disk, path: str, head: SnapshotHead, is_over: Callable[[], bool]) -> None:
         self._disk = disk
+        self._is_over = is_over
         self._path = path
         self._temporary = f"{path}.tmp"
         if disk.exists(self._temporary):
@@ -85,6 +89,8 @@ class SnapshotFileWriter:
         self._put(magic, _PAIR.pack(len(data), crc32(data)), data)
 
     def write(self, data: Buffer) -> None:
+        if self._is_over():
+            raise SnapshotsUnavailable(OVER)
         rest = memoryview(data).cast("B")
         while len(self._gathered) + len(rest) >= CHUNK_BYTES:
             taken = CHUNK_BYTES - len(self._gathered)
@@ -135,10 +141,12 @@ class SnapshotFileWriter:
 
 class SnapshotFileReader:
     """`StateMachine.load` reads from it; then `finish`. Raises SnapshotDamaged, which also stands for a
-    disk that cannot read it; SnapshotsUnavailable where it cannot be opened for another reason."""
+    disk that cannot read it; SnapshotsUnavailable where it cannot be opened for another reason, and once
+    `is_over()`."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, is_over: Callable[[], bool] = lambda: False) -> None:
         self._path = path
+        self._is_over = is_over
         try:
             self._file: DiskFile = disk.open(path, writable=False)
         except OSError as error:
@@ -202,6 +210,8 @@ class SnapshotFileReader:
             raise self._damage(f"its head cannot be read: {error}") from error
 
     def _next_chunk(self) -> bool:
+        if self._is_over():
+            raise SnapshotsUnavailable(OVER)
         if self._is_ended:
             return False
         size_bytes, crc = _PAIR.unpack(self._take(_PAIR.size))
@@ -242,8 +252,14 @@ class SnapshotFiles:
         self._disk = disk
         self._directory = directory
         self.folder = f"{directory}/{SNAPSHOTS_NAME}"
+        self._is_over = False
         self._is_folder_synced = False
         """By this process: a folder that exists may be one whose name never came to the disk."""
+
+    def end(self) -> None:
+        """Any thread: whoever saves or loads a machine is not waited for, and is told with the next
+        bytes that it writes or reads."""
+        self._is_over = True
 
     def path_of(self, name: str, index: int) -> str:
         return f"{self.folder}/{name}-{index:0{_INDEX_DIGITS}d}"
@@ -268,7 +284,8 @@ class SnapshotFiles:
     def create(self, head: SnapshotHead) -> SnapshotFileWriter:
         """Raises OSError."""
         self.make_folder()
-        return SnapshotFileWriter(self._disk, self.path_of(head.name, head.index), head)
+        path = self.path_of(head.name, head.index)
+        return SnapshotFileWriter(self._disk, path, head, lambda: self._is_over)
 
     def make_folder(self) -> None:
         """Its name is on disk when this returns. Raises OSError."""
@@ -280,7 +297,7 @@ class SnapshotFiles:
     def open(self, name: str, index: int) -> SnapshotFileReader:
         """Raises SnapshotDamaged, also if its head is that of another; SnapshotsUnavailable."""
         path = self.path_of(name, index)
-        reader = SnapshotFileReader(self._disk, path)
+        reader = SnapshotFileReader(self._disk, path, lambda: self._is_over)
         if (reader.head.name, reader.head.index) != (name, index):
             reader.close()
             raise SnapshotDamaged(f"{path} holds {reader.head.name}-{reader.head.index}")

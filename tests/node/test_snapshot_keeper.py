@@ -1,0 +1,71 @@
+"""Which snapshots of a machine are known to be good, and which may go."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+from quorumlog.config import StoreConfig
+from quorumlog.node.applying.machine_opening import Opened
+from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
+from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+from tests.node.machines import Chain
+from tests.store.losing_disk import LosingDisk
+
+
+class Kept:
+    """A keeper of the snapshots 5 and 9, of which 9 was loaded."""
+
+    def __init__(self) -> None:
+        self.disk = LosingDisk()
+        self.disk.make_directory("d")
+        self.files = SnapshotFiles(self.disk, "d")
+        self._works: list[Any] = []
+        host: Any = SimpleNamespace(read_later=lambda *work: self._works.append(work))
+        for index in (5, 9):
+            self.save(index)
+        with closing(self.files.open("chain", 9)) as loaded:
+            loaded.finish()
+        self.keeper = SnapshotKeeper("chain", self.files, host, StoreConfig())
+        runner = MachineRunner("chain", 1, Chain(), 1)
+        self.keeper.opened(Opened(runner, 9, None, (5, 9), (), loaded.id, ()))
+
+    def save(self, index: int) -> None:
+        writer = self.files.create(SnapshotHead("chain", 1, (index, 1, 0)))
+        writer.write(bytes(100))
+        writer.finish()
+
+    def read(self) -> None:
+        while self._works:
+            look, looked = self._works.pop(0)
+            looked(look())
+
+
+def test_what_is_older_stays_until_the_newest_was_read_again() -> None:
+    """It is damaged: two good ones are left, and what the log keeps is what they need."""
+    kept = Kept()
+    kept.save(13)
+    with closing(kept.disk.open(kept.files.path_of("chain", 13))) as file:
+        file.pwritev([b"another"], 60)
+    kept.keeper.saved(13, "", 0.0)
+    kept.read()
+    assert "chain-00000000000000000013" in kept.keeper.problem
+    assert kept.files.indices_of("chain") == [5, 9, 13]
+    assert kept.keeper.bound == 5
+    assert kept.keeper.is_due(0.0), "another one takes its place"
+
+
+def test_what_another_member_is_getting_stays_and_the_log_behind_it() -> None:
+    kept = Kept()
+    getting = kept.keeper.newest_good
+    assert getting is not None and kept.keeper.pin(getting, 100.0)
+    for index in (13, 17):
+        kept.save(index)
+        kept.keeper.saved(index, "", 0.0)
+        kept.read()
+    assert kept.files.indices_of("chain") == [9, 13, 17]
+    assert kept.keeper.bound == 9
+    kept.keeper.unpin(100.0)
+    assert kept.keeper.bound == 13

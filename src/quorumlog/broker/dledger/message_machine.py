@@ -77,7 +77,8 @@ class MessageMachine(StateMachine):
         self._grown = grown
         self._first_position = first_position
         self._dropped_position = 0
-        self._is_saving = False
+        self._saves = 0
+        """Under way: what they have to read is not dropped."""
         self.queues = ConsumeQueues(disk, root, config, None)
         self.index: IndexService | None = None
         if config.message_index_enable:
@@ -148,7 +149,7 @@ class MessageMachine(StateMachine):
 
     def _drop_below(self, position: int) -> None:
         """Forget units of messages that the log has no more."""
-        if position <= self._dropped_position or self._is_saving:
+        if position <= self._dropped_position or self._saves:
             return
         self._dropped_position = position
         for queue in self.queues.all:
@@ -168,13 +169,13 @@ class MessageMachine(StateMachine):
 
     def save_slices(self, writer: SnapshotWriter) -> Iterator[None]:
         self._begin()
-        self._is_saving = True
+        self._saves += 1
         try:
             yield from machine_snapshot.save_slices(
                 writer, self.end_position, self.last_time_ms, self.queues, self.index
             )
         finally:
-            self._is_saving = False
+            self._saves -= 1
 
     def load(self, reader: SnapshotReader) -> None:
         self._old_log = None  # a snapshot has it

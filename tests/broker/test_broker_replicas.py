@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.broker_process import BrokerProcess
-from quorumlog.broker import Message, SendReceipt, connect
+from quorumlog.broker import Message, SendReceipt, connect, connect_async
 from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Producer
 from quorumlog.broker.errors import (
     InSyncReplicasNotEnough,
@@ -37,6 +38,11 @@ def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
 
 def stored_by(receipt: SendReceipt) -> str:
     return f"127.0.0.1:{int.from_bytes(receipt.store_host[4:])}"
+
+
+async def sent_by_a_task(servers: str) -> SendReceipt:
+    async with connect_async(servers) as broker:
+        return await broker.send(Message("t", b"later"))
 
 
 def stored(address: str) -> list[str]:
@@ -112,6 +118,11 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         a.start()
         with connect(a.address) as old, pytest.raises((InSyncReplicasNotEnough, StaleEpoch)):
             old.send(Message("t", b"nobody's"), queue_id=0)
+        # Clients that meet it first are led on by a slave, to the master that nobody has named to them.
+        a_few = f"{a.address},{brokers[other].address}"
+        with connect(a_few) as late:
+            assert stored_by(late.send(Message("t", b"late"))) == address
+        assert stored_by(asyncio.run(sent_by_a_task(a_few))) == address
         told = cli("broker", "switch", "--server", a.address, "--to", "a", "--timeout", "0.1")
         assert told.exit_code == 1
         assert "broker a does not follow the master" in told.output

@@ -176,6 +176,7 @@ def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli
     assert "start it with --role" in refused.output
     renamed = cli(*at, "--role", "async-master", "--id", "b", "--ha-port", str(port))
     assert "is the store of broker a" in renamed.output
+    assert not (tmp_path / "store" / "abort").exists()
     for given, why in (
         (("--role", "slave"), "needs --master"),
         (("--role", "async-master", "--master", "h:1"), "is for --role slave"),
@@ -183,6 +184,21 @@ def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli
         (("--role", "async-master", "--bind", "0.0.0.0:9"), "nobody reaches a broker by it"),
     ):
         assert why in cli(*at, *given).output
+    # What is refused for a slip has bound no store to an id.
+    of_etcd = ("--failover", "etcd", "--coordinator", "10.0.0.7:2379")
+    new = ("broker", "serve", "--dir", str(tmp_path / "new"), "--topics", "t")
+    for given, why in (
+        (of_etcd[:2], "needs --coordinator"),
+        ((*of_etcd, "--group", "a/b"), "--group 'a/b'"),
+        ((*of_etcd, "--lease-ms", "5"), "lease_ms must be"),
+        ((*of_etcd[:3], "10.0.0.7"), "10.0.0.7"),
+        (("--failover", "kv", "--coordinator", "h:1,x"), "'x' is not an address"),
+        (("--role", "slave", "--master", "h"), "'h' is not an address"),
+        (("--ha-dialect", "rocketmq"), "need a --role"),
+    ):
+        slip = cli(*new, *given)
+        assert (slip.exit_code, why in slip.output) == (2, True), slip.output
+        assert not (tmp_path / "new").exists(), given
 
 
 def test_what_is_no_error_of_the_switch_is_told(tmp_path: Path, cli: Cli) -> None:

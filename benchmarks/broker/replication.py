@@ -138,7 +138,7 @@ def main(flushes: list[str], seconds: float, classes: str) -> None:
             with tempfile.TemporaryDirectory(prefix="bench-replicas-") as folder:
                 found = measure_ours(Path(folder) / "ours", *mode)
                 theirs: dict[Load, Figure] = {}
-                if classes:
+                if classes and role:  # alone it stands in the other table
                     theirs = measure_java(classes, Path(folder) / "java", *mode)
             for load, one in found.items():
                 alone.setdefault(load, one.per_second)

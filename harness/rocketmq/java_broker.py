@@ -41,7 +41,7 @@ class JavaBroker:
         for number in range(3 if dledger else 1 + slaves):
             store = folder / f"store{number}"
             text = (
-                f"brokerClusterName=bench\nbrokerName=b0\nbrokerIP1=127.0.0.1\n"
+                f"brokerClusterName=c0\nbrokerName=b0\nbrokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n"
                 f"listenPort={ports[2 * number]}\nhaListenPort={ports[2 * number + 1]}\n"
                 f"namesrvAddr={self.name_server}\n"
                 f"autoCreateTopicEnable=true\ndefaultTopicQueueNums=4\n"
@@ -49,7 +49,7 @@ class JavaBroker:
                 f"storePathCommitLog={store / 'commitlog'}\n"
             )
             if number and not dledger:
-                text += f"brokerRole=SLAVE\nhaMasterAddress=127.0.0.1:{ports[1]}\n"
+                text += "brokerRole=SLAVE\n"  # the name server tells it its master
                 self._slave_logs.append(store / "commitlog")
             elif role:
                 text += f"brokerRole={role}\ninSyncReplicas=2\n"

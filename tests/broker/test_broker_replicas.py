@@ -133,6 +133,9 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         status = cli_status(cli, brokers[other])
         assert f"broker {other}: SYNC_MASTER in epoch 3" in status
         assert f"slave {best}: connected, counts" in status
+        row = json.loads(cli("broker", "status", "--server", brokers[other].address, "--json").stdout)
+        (slave_row,) = [each for each in row["replica"]["slaves"] if each["id"] == best]
+        assert (slave_row["lag_bytes"], slave_row["is_connected"]) == (0, True)
 
         # By force, and with an address where nobody is; what that may lose is told in the simulator.
         lost = cli(

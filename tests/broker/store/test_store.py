@@ -316,3 +316,12 @@ def test_messages_that_retention_has_dropped_are_no_loss(caplog: pytest.LogCaptu
     disk.kill()
     assert numbers_in_queue(open_store(disk)) == kept
     assert "derived anew" not in caplog.text
+
+
+def test_a_queue_that_loses_its_first_file_before_its_end_was_ever_noted_is_derived_anew() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    put_and_work(store, *[records_of(numbered(n, 5)) for n in range(0, 25, 5)])
+    disk.kill()
+    disk.delete(f"{ROOT}/consumequeue/t/0/{0:020d}")
+    assert numbers_in_queue(open_store(disk)) == list(range(25))

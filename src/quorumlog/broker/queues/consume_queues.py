@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from quorumlog.broker.commit_log.file_lists import open_file_list
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -36,6 +38,7 @@ class ConsumeQueues:
         self.last_position = -1
         """Behind the last record that any queue shows."""
         self._ends = QueueEnds(disk, root)
+        self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""
         for topic in disk.list(self.path):
@@ -100,7 +103,7 @@ class ConsumeQueues:
             lost_below = -1
             if queue is None or queue.max_offset < known.end:
                 lost_below = known.end
-            elif 0 <= known.begin < known.end and queue.min_offset > known.begin:
+            elif 0 <= known.begin < queue.min_offset:
                 lost_below = queue.min_offset
             if lost_below >= 0:
                 return (
@@ -111,12 +114,13 @@ class ConsumeQueues:
     def record_ends(self) -> None:
         """Of what is on disk: without this file of ours a queue that is lost would begin again at 0.
         Also before messages in front are deleted. Raises StoreFailure."""
-        self._ends.save(
-            [
-                QueueEnd(key.topic, key.queue_id, queue.flushed_offset, queue.min_offset)
-                for key, queue in self.items()
-            ]
-        )
+        with self._ends_lock:  # threads that dispatch, flush and delete do this
+            self._ends.save(
+                [
+                    QueueEnd(key.topic, key.queue_id, queue.flushed_offset, queue.min_offset)
+                    for key, queue in self.items()
+                ]
+            )
 
     def truncate_to_position(self, position: int) -> None:
         for queue in self.all:

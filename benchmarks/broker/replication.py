@@ -1,7 +1,10 @@
-"""Master and slaves on one machine: messages a second in each mode, and how fast an empty slave catches
-up, beside a plain copy of the same bytes in the same run.
+"""Master and slaves on one machine: messages a second in each mode, beside RocketMQ's Java brokers in
+the same mode and run; and how fast an empty slave catches up, beside a plain copy of the same bytes.
 
     python -m benchmarks.broker --replication [--seconds 5] [--flush SYNC_FLUSH]
+    python -m benchmarks.broker --catch-up
+
+A sync master waits for one slave in both systems (`inSyncReplicas` 2), also where there are two.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
+from benchmarks.broker.loads import BODIES, HEAD, LOADS, RULE, Figure, Load, figure, ours, row
 from harness.broker_process import BrokerProcess
+from harness.rocketmq.java_broker import JavaBroker
 from quorumlog.broker import Message, connect
 from quorumlog.server.free_ports import free_ports
 
@@ -27,6 +33,8 @@ MODES = (
 CATCH_UP_BYTES = 512 << 20
 _BODY = 64 << 10
 WAIT_S = 120.0
+MEASURED = LOADS[2:]
+"""Of these two something is promised."""
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -59,7 +67,7 @@ def replicated(folder: Path, flush: str, role: str, slaves: int) -> Iterator[lis
         yield brokers
 
 
-def catch_up(folder: Path) -> tuple[float, float]:
+def catch_up_in(folder: Path) -> tuple[float, float]:
     """MiB a second of an empty slave, and of `cp` with a sync, of the same log."""
     (master_port, slave_port) = free_ports(2)
     at_master = ("--role", "async-master", "--id", "a", "--ha-port", str(master_port))
@@ -87,26 +95,53 @@ def catch_up(folder: Path) -> tuple[float, float]:
     return end / replicated_s / (1 << 20), end / copied_s / (1 << 20)
 
 
-def main(
-    flushes: list[str],
-    measure: Callable[[str], Iterator[tuple[str, float]]],
-) -> None:
-    """`measure`: messages a second under each load, at an address."""
-    print("| flush | mode | load | messages /s | beside alone |")
-    print("| --- | --- | --- | --- | --- |")
-    for flush in flushes:
-        alone: dict[str, float] = {}
-        mode = "sync" if flush == "SYNC_FLUSH" else "async"
-        for name, role, slaves in MODES:
-            with (
-                tempfile.TemporaryDirectory(prefix="bench-replicas-") as folder,
-                replicated(Path(folder), mode, role, slaves) as brokers,
-            ):
-                for load, per_second in measure(brokers[0].address):
-                    alone.setdefault(load, per_second)
-                    ratio = per_second / alone[load]
-                    print(f"| {flush} | {name} | {load} | {per_second:,.0f} | {ratio:.2f} |", flush=True)
+def catch_up() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-replicas-") as folder:
-        ours, copy = catch_up(Path(folder))
-    print(f"\ncatch-up of an empty slave: {ours:.0f} MiB/s, a plain copy: {copy:.0f} MiB/s", end="")
-    print(f" ({ours / copy:.2f})")
+        replicated, copied = catch_up_in(Path(folder))
+    print(
+        f"catch-up of an empty slave: {replicated:.0f} MiB/s, a plain copy: {copied:.0f} MiB/s", end=""
+    )
+    print(f" ({replicated / copied:.2f})")
+
+
+def measure_ours(folder: Path, flush: str, role: str, slaves: int, seconds: float) -> dict[Load, Figure]:
+    figures = {}
+    with replicated(folder, "sync" if flush == "SYNC_FLUSH" else "async", role, slaves) as brokers:
+        pids = [broker.pid for broker in brokers]
+        for load in MEASURED:
+            one = (brokers[0].address, load, BODIES[0], seconds)
+            figures[load] = figure(pids, seconds, partial(ours, *one))
+    return figures
+
+
+def measure_java(
+    classes: str, folder: Path, flush: str, role: str, slaves: int, seconds: float
+) -> dict[Load, Figure]:
+    figures = {}
+    role = role.upper().replace("-", "_")
+    with JavaBroker(classes, folder, flush=flush, role=role, slaves=slaves) as broker:
+        broker.warm_up()
+        for load in MEASURED:
+            one = (*load, BODIES[0], seconds)
+            figures[load] = figure(broker.pids, seconds, partial(broker.load, *one))
+    return figures
+
+
+def main(flushes: list[str], seconds: float, classes: str) -> None:
+    """`classes`: of RocketMQ; empty: without it."""
+    print(f"| flush | mode | load | {HEAD} beside alone |")
+    print(f"| --- | --- | --- | {RULE} --- |")
+    for flush in flushes:
+        alone: dict[Load, float] = {}
+        for name, role, slaves in MODES:
+            mode = (flush, role, slaves, seconds)
+            with tempfile.TemporaryDirectory(prefix="bench-replicas-") as folder:
+                found = measure_ours(Path(folder) / "ours", *mode)
+                theirs: dict[Load, Figure] = {}
+                if classes and role:  # alone it stands in the other table
+                    theirs = measure_java(classes, Path(folder) / "java", *mode)
+            for load, one in found.items():
+                alone.setdefault(load, one.per_second)
+                cells = row(one, theirs.get(load))
+                beside = one.per_second / alone[load]
+                print(f"| {flush} | {name} | {load.name} | {cells} {beside:.2f} |", flush=True)

@@ -42,8 +42,8 @@ public class BrokerLoad {
         long begin = System.currentTimeMillis();
         for (int i = 0; i < senders; i++) {
             new Thread(() -> {
-                try {
-                    while (!ended.get()) {
+                while (!ended.get()) {
+                    try {
                         SendResult result;
                         if (batch == 1) {
                             result = producer.send(new Message(topic, body));
@@ -57,12 +57,12 @@ public class BrokerLoad {
                         if (result.getSendStatus() == SendStatus.SEND_OK) {
                             sent.addAndGet(batch);
                         }
+                    } catch (Exception e) {
+                        // A broker under load refuses now and then; the sender goes on.
+                        e.printStackTrace();
                     }
-                } catch (Exception e) {
-                    e.printStackTrace();
-                } finally {
-                    done.countDown();
                 }
+                done.countDown();
             }).start();
         }
         Thread.sleep(duration);

@@ -11,14 +11,24 @@ from harness.rocketmq.store_tool import CACHE, Unavailable
 from quorumlog.server.free_ports import free_ports, is_free
 
 _START_TIMEOUT_S = 120.0
+_WARM_UPS = 10
 
 
 class JavaBroker:
     def __init__(
-        self, classes: str, folder: Path, *, flush: str, heap: str = "1g", dledger: bool = False
+        self,
+        classes: str,
+        folder: Path,
+        *,
+        flush: str,
+        heap: str = "1g",
+        dledger: bool = False,
+        role: str = "",
+        slaves: int = 0,
     ) -> None:
         """`flush`: SYNC_FLUSH or ASYNC_FLUSH. `dledger`: three brokers on one replicated log, where it
-        means nothing. Returns when all processes have said that they listen."""
+        means nothing. `role`: ASYNC_MASTER or SYNC_MASTER, with so many slaves; a sync master waits for
+        one of them. Returns when all processes have said that they listen."""
         names_port, *ports = free_ports(10)
         self.name_server = f"127.0.0.1:{names_port}"
         self._classes = classes
@@ -27,16 +37,23 @@ class JavaBroker:
         names.write_text(f"listenPort={names_port}\n")
         peers = ";".join(f"n{n}-127.0.0.1:{ports[6 + n]}" for n in range(3))
         brokers = []
-        for number in range(3 if dledger else 1):
+        self._slave_logs: list[Path] = []
+        for number in range(3 if dledger else 1 + slaves):
             store = folder / f"store{number}"
             text = (
-                f"brokerClusterName=bench\nbrokerName=b0\nbrokerId=0\nbrokerIP1=127.0.0.1\n"
+                f"brokerClusterName=c0\nbrokerName=b0\nbrokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n"
                 f"listenPort={ports[2 * number]}\nhaListenPort={ports[2 * number + 1]}\n"
                 f"namesrvAddr={self.name_server}\n"
                 f"autoCreateTopicEnable=true\ndefaultTopicQueueNums=4\n"
                 f"flushDiskType={flush}\nstorePathRootDir={store}\n"
                 f"storePathCommitLog={store / 'commitlog'}\n"
             )
+            if number and not dledger:
+                text += "brokerRole=SLAVE\n"  # the name server tells it its master
+                self._slave_logs.append(store / "commitlog")
+            elif role:
+                text += f"brokerRole={role}\ninSyncReplicas=2\n"
+            text += f"brokerId={0 if dledger else number}\n"
             if dledger:
                 text += (
                     f"enableDLegerCommitLog=true\ndLegerGroup=b0\ndLegerPeers={peers}\n"
@@ -101,6 +118,14 @@ class JavaBroker:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    def warm_up(self) -> None:
+        """Its compiler has seen every path once, and every slave has got something."""
+        for _ in range(_WARM_UPS):
+            self.load(16, 1, 128, 3.0)
+            if all(any(log.glob("0*")) for log in self._slave_logs):
+                return
+        raise Unavailable("the Java slaves get nothing")
 
     def load(self, senders: int, batch: int, body_bytes: int, seconds: float) -> float:
         """Messages a second, by RocketMQ's own producer."""

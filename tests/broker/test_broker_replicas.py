@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.broker_process import BrokerProcess
-from quorumlog.broker import Message, SendReceipt, connect
+from quorumlog.broker import Message, SendReceipt, connect, connect_async
 from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Producer
 from quorumlog.broker.errors import (
     InSyncReplicasNotEnough,
@@ -37,6 +38,11 @@ def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
 
 def stored_by(receipt: SendReceipt) -> str:
     return f"127.0.0.1:{int.from_bytes(receipt.store_host[4:])}"
+
+
+async def sent_by_a_task(servers: str) -> SendReceipt:
+    async with connect_async(servers) as broker:
+        return await broker.send(Message("t", b"later"))
 
 
 def stored(address: str) -> list[str]:
@@ -112,6 +118,11 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         a.start()
         with connect(a.address) as old, pytest.raises((InSyncReplicasNotEnough, StaleEpoch)):
             old.send(Message("t", b"nobody's"), queue_id=0)
+        # Clients that meet it first are led on by a slave, to the master that nobody has named to them.
+        a_few = f"{a.address},{brokers[other].address}"
+        with connect(a_few) as late:
+            assert stored_by(late.send(Message("t", b"late"))) == address
+        assert stored_by(asyncio.run(sent_by_a_task(a_few))) == address
         told = cli("broker", "switch", "--server", a.address, "--to", "a", "--timeout", "0.1")
         assert told.exit_code == 1
         assert "broker a does not follow the master" in told.output
@@ -122,6 +133,9 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         status = cli_status(cli, brokers[other])
         assert f"broker {other}: SYNC_MASTER in epoch 3" in status
         assert f"slave {best}: connected, counts" in status
+        row = json.loads(cli("broker", "status", "--server", brokers[other].address, "--json").stdout)
+        (slave_row,) = [each for each in row["replica"]["slaves"] if each["id"] == best]
+        assert (slave_row["lag_bytes"], slave_row["is_connected"]) == (0, True)
 
         # By force, and with an address where nobody is; what that may lose is told in the simulator.
         lost = cli(
@@ -165,6 +179,7 @@ def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli
     assert "start it with --role" in refused.output
     renamed = cli(*at, "--role", "async-master", "--id", "b", "--ha-port", str(port))
     assert "is the store of broker a" in renamed.output
+    assert not (tmp_path / "store" / "abort").exists()
     for given, why in (
         (("--role", "slave"), "needs --master"),
         (("--role", "async-master", "--master", "h:1"), "is for --role slave"),
@@ -172,6 +187,21 @@ def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli
         (("--role", "async-master", "--bind", "0.0.0.0:9"), "nobody reaches a broker by it"),
     ):
         assert why in cli(*at, *given).output
+    # What is refused for a slip has bound no store to an id.
+    of_etcd = ("--failover", "etcd", "--coordinator", "10.0.0.7:2379")
+    new = ("broker", "serve", "--dir", str(tmp_path / "new"), "--topics", "t")
+    for given, why in (
+        (of_etcd[:2], "needs --coordinator"),
+        ((*of_etcd, "--group", "a/b"), "--group 'a/b'"),
+        ((*of_etcd, "--lease-ms", "5"), "lease_ms must be"),
+        ((*of_etcd[:3], "10.0.0.7"), "10.0.0.7"),
+        (("--failover", "kv", "--coordinator", "h:1,x"), "'x' is not an address"),
+        (("--role", "slave", "--master", "h"), "'h' is not an address"),
+        (("--ha-dialect", "rocketmq"), "need a --role"),
+    ):
+        slip = cli(*new, *given)
+        assert (slip.exit_code, why in slip.output) == (2, True), slip.output
+        assert not (tmp_path / "new").exists(), given
 
 
 def test_what_is_no_error_of_the_switch_is_told(tmp_path: Path, cli: Cli) -> None:

@@ -337,9 +337,10 @@ class MessageStore:
         self.checkpoint.flush()
 
     def _dropped(self, min_offset: int) -> None:
-        for queue in self.queues.all:
-            for path in queue.drop_before(min_offset):
-                self.disk.unlink(path)
+        dropped = [path for queue in self.queues.all for path in queue.drop_before(min_offset)]
+        self.queues.record_ends()  # a file that is missing and was not dropped is a loss
+        for path in dropped:
+            self.disk.unlink(path)
         if self.index is not None:
             self.index.drop_before(min_offset)
 

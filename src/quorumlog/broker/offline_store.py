@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from quorumlog.broker.commit_log.file_lists import file_sizes, open_file_list
-from quorumlog.broker.commit_log.flushed_file import FLUSHED_MAGIC, FLUSHED_NAME, FlushedFile
+from quorumlog.broker.commit_log.flushed_file import FLUSHED_MAGIC, FLUSHED_NAME, FlushedFile, flushed_of
 from quorumlog.broker.commit_log.log_files import read_records
 from quorumlog.broker.commit_log.log_recovery import LogEnd, walk
 from quorumlog.broker.config import MessageStoreConfig
@@ -46,13 +46,17 @@ class OfflineStore:
                 raise ConfigError(f"{root} holds no store: it has no folder {COMMIT_LOG_NAME}")
             if disk.is_locked(f"{root}/{LOCK_NAME}"):
                 raise ConfigError(f"{root} is in use by a running broker: stop it first")
-            self.file_bytes = _size_in(disk, f"{root}/{COMMIT_LOG_NAME}") or 1 << 30
+            known = self._known_sizes()
+            self.file_bytes = (
+                known[0] if known else _size_in(disk, f"{root}/{COMMIT_LOG_NAME}") or 1 << 30
+            )
             self.files = open_file_list(
                 disk,
                 f"{root}/{COMMIT_LOG_NAME}",
                 self.file_bytes,
                 option="mapped_file_size_commit_log",
                 writable=False,
+                sizes_are_known=bool(known),
             )
             queue_file_bytes = max(
                 [
@@ -62,9 +66,11 @@ class OfflineStore:
                 ],
                 default=0,
             )
-            self.queue_bytes = queue_file_bytes // 20 * 20 or 6_000_000
+            self.queue_bytes = known[1] if known else queue_file_bytes // 20 * 20 or 6_000_000
             config = MessageStoreConfig(mapped_file_size_consume_queue=self.queue_bytes)
-            self.queues = ConsumeQueues(disk, root, config, None, writable=False)
+            self.queues = ConsumeQueues(
+                disk, root, config, None, writable=False, sizes_are_known=bool(known)
+            )
         except PermissionError as error:
             raise ConfigError(not_allowed(root, error)) from None
 
@@ -106,11 +112,20 @@ class OfflineStore:
 
     def flushed_offset(self) -> int | None:
         """None of a Java broker's store."""
+        held = self._flushed()
+        return None if held is None else held[0]
+
+    def _known_sizes(self) -> tuple[int, int] | None:
+        """Bytes of a file of the log, and of a queue. None: they are to be found out."""
+        held = self._flushed()
+        return None if held is None else held[1:]
+
+    def _flushed(self) -> tuple[int, int, int] | None:
         try:
             payload = read_payload(self._disk, f"{self.root}/{FLUSHED_NAME}", FLUSHED_MAGIC)
         except FileNotFoundError:
             return None
-        return None if payload is None else int.from_bytes(payload[:8], "big")
+        return None if payload is None else flushed_of(payload)
 
     # ---------------------------------------------------------------- looking
 
@@ -205,6 +220,8 @@ class OfflineStore:
                 problems.append(
                     f"{key.topic} queue {key.queue_id}: units from {seen.get(key, 0)} on name no message"
                 )
+        if lost := self.queues.lost or self.queues.missing():
+            problems.append(f"{lost}; a start derives queues and index anew")
         flushed = self.flushed_offset()
         if end.problem or (flushed is not None and end.position < flushed):
             known = "" if flushed is None else f"; the log was on disk up to {flushed}"

@@ -28,3 +28,16 @@ def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinat
     from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
 
     return KeyValueCoordinator(servers, group)
+
+
+def check_servers(kind: CoordinatorKind, servers: str) -> None:
+    """What `coordinator_of` would refuse of them; asks nobody. Raises ConfigError."""
+    if kind is CoordinatorKind.ETCD:
+        from quorumlog.coordinators.etcd_gateway import EtcdGateway
+
+        EtcdGateway(servers, timeout_s=1)
+        return
+    from quorumlog.config import parse_address
+
+    for server in servers.split(","):
+        parse_address(server.strip())

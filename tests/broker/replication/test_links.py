@@ -10,7 +10,10 @@ from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.ha_frames import HaDecoder, Refuse, encode_control
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
-from quorumlog.broker.replication.protocol.rocketmq_links import RocketmqSlaveLink
+from quorumlog.broker.replication.protocol.rocketmq_links import (
+    RocketmqMasterLink,
+    RocketmqSlaveLink,
+)
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.roles import Member
 from quorumlog.errors import ProtocolViolation
@@ -128,3 +131,23 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     assert b.epoch == 7
     world.put(a)  # and it takes nothing more
     assert world.acknowledged == []
+
+
+def test_two_java_slaves_of_one_host_are_both_served_and_count_as_one() -> None:
+    world, data = lone_world(6, 8)
+    master = world.brokers["a"].living
+    master.has_epochs = False
+    links = []
+    for _ in range(2):
+        link = RocketmqMasterLink(master, "10.0.0.9", 0, chunk_bytes=FILE_BYTES, **TIMES)
+        link.feed((0).to_bytes(8), 1)
+        links.append(link)
+    assert [link.closed for link in links] == ["", ""]
+    assert [b"".join(link.data(data[:FILE_BYTES]))[12:] for link in links] == [data[:FILE_BYTES]] * 2
+    links[1].feed(len(data).to_bytes(8), 2)
+    (slave,) = master.slaves()
+    assert (slave.id, slave.written_offset, slave.is_connected) == ("10.0.0.9", len(data), True)
+    for link, is_connected in zip(links, (True, False), strict=True):
+        assert link.mark is not None
+        master.slave_lost(link.mark, link)
+        assert [each.is_connected for each in master.slaves()] == [is_connected]

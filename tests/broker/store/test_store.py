@@ -9,8 +9,10 @@ import pytest
 from quorumlog.broker.config import ASYNC_FLUSH, MessageStoreConfig
 from quorumlog.broker.errors import MessageDamaged
 from quorumlog.broker.message_log import PutOutcome
+from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, PutStatus
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import ConfigError, DirectoryDamaged, DiskFull
 from quorumlog.sim.disk.sim_disk import SimDisk
 from tests.broker.store.store_making import (
@@ -257,3 +259,69 @@ def test_another_file_size_is_refused_by_name() -> None:
     open_store(disk).close()
     with pytest.raises(ConfigError, match="mapped_file_size_commit_log = 4096"):
         open_store(disk, replace(SMALL, mapped_file_size_commit_log=8192))
+
+
+def store_with_three_files_a_queue(disk: SimDisk) -> MessageStore:
+    store = open_store(disk)
+    assert all(map(is_ok, put_and_work(store, *[records_of(numbered(n, 5)) for n in range(0, 25, 5)])))
+    store.flush_queues(thorough=True)
+    return store
+
+
+@pytest.mark.parametrize("lost", [0, 200, 400])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_queue_that_has_lost_a_file_is_derived_anew(lost: int, is_clean: bool) -> None:
+    disk = SimDisk()
+    store = store_with_three_files_a_queue(disk)
+    if is_clean:
+        store.close()
+    else:
+        disk.kill()
+    disk.delete(f"{ROOT}/consumequeue/t/0/{lost:020d}")
+    with OfflineStore(ROOT, disk) as stopped:
+        assert any("derives" in problem for problem in stopped.verify()["problems"])
+        assert [int(m.body[:6]) for batch in stopped.batches() for m in batch.messages()] == [*range(25)]
+    assert numbers_in_queue(open_store(disk)) == list(range(25))
+
+
+def test_what_a_crash_has_left_short_is_looked_at_as_a_start_would_have_it() -> None:
+    disk = SimDisk()
+    store_with_three_files_a_queue(disk)
+    disk.kill()
+    log_end = 0
+    for path, size in (
+        (f"{ROOT}/consumequeue/t/0/{400:020d}", 120),
+        (f"{ROOT}/commitlog/{4096:020d}", 2000),
+    ):
+        file = disk.open(path)
+        log_end = file.size()
+        file.set_size(size)
+        file.close()
+    assert log_end == SMALL.mapped_file_size_commit_log
+    with OfflineStore(ROOT, disk) as stopped:
+        told = stopped.verify()
+    assert (stopped.file_bytes, stopped.queue_bytes) == (4096, 200)
+    assert told["problems"], "a record that was flushed is gone"
+    with pytest.raises(DirectoryDamaged, match=f"the record at {told['end']} "):
+        open_store(disk)
+
+
+def test_messages_that_retention_has_dropped_are_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    put_and_work(store, *[records_of(numbered(n, 10)) for n in range(0, 90, 10)])
+    store.cleaner.drop_before(2 * SMALL.mapped_file_size_commit_log)
+    kept = numbers_in_queue(store)
+    assert 30 < len(kept) < 90
+    disk.kill()
+    assert numbers_in_queue(open_store(disk)) == kept
+    assert "derived anew" not in caplog.text
+
+
+def test_a_queue_that_loses_its_first_file_before_its_end_was_ever_noted_is_derived_anew() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    put_and_work(store, *[records_of(numbered(n, 5)) for n in range(0, 25, 5)])
+    disk.kill()
+    disk.delete(f"{ROOT}/consumequeue/t/0/{0:020d}")
+    assert numbers_in_queue(open_store(disk)) == list(range(25))

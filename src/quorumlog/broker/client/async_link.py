@@ -25,6 +25,7 @@ from quorumlog.broker.client.master_route import (
     MasterRoute,
     role_request,
 )
+from quorumlog.broker.errors import NotMaster, StaleEpoch
 from quorumlog.broker.wire.broker_framing import broker_decoder, message_of
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
@@ -247,8 +248,10 @@ class AsyncLinks:
                     raise
             except LedgerError as error:
                 problem, pause_s = error, self._route.pause_s(error)
-                if isinstance(error, NotLeader | LeaderNotReady):
+                if isinstance(error, NotLeader | LeaderNotReady | NotMaster | StaleEpoch):
                     link.is_demoted = True
+                elif self._route.asks_others(error):
+                    await self._look_for_another(link)
             if pause_s is None or time.monotonic() + pause_s >= deadline_s:
                 raise told(problem, may_be_stored)
             await asyncio.sleep(pause_s)
@@ -294,7 +297,8 @@ class AsyncLinks:
         link.is_demoted |= isinstance(message, RoleResponse) and message.role == SLAVE
 
     async def _look_for_another(self, silent: Link) -> None:
-        """A master that was stopped cannot say that it is none any more."""
+        """A master that was stopped, or has heard of no switch, cannot say that it is none any more."""
+        asked = self._route.address
         for address in self._route.others:
             try:
                 link = await self._open(address, PROBE_S)
@@ -306,7 +310,8 @@ class AsyncLinks:
                 continue
             finally:
                 link.fail("it was asked for its role")
-            if self._route.is_newer_master(message):
-                self._route.turn(address)
+            master = self._route.newer_master(address, message, asked)
+            if master:
+                self._route.turn(master)
                 silent.fail("another broker is master by now")
                 return

@@ -128,16 +128,17 @@ class BrokerClient:
         return None
 
     def _is_superseded(self, address: str) -> bool:
-        """The broker there owes an answer, and another one is master."""
+        """Another broker is master by now than the one there, which owes an answer or has refused."""
         for other in [each for each in self._route.addresses if each != address]:
             with suppress(Unreachable, OutcomeUnknown, ProtocolViolation):
                 link = BlockingLink(other, PROBE_S)
                 try:
-                    found = self._route.is_newer_master(answer_of(link.ask_role(PROBE_S)))
+                    answer = answer_of(link.ask_role(PROBE_S))
                 finally:
                     link.close()
-                if found:
-                    self._route.turn(other)
+                master = self._route.newer_master(other, answer, address)
+                if master:
+                    self._route.turn(master)
                     return True
         return False
 
@@ -162,6 +163,8 @@ class BrokerClient:
                 pause_s = self._route.pause_s(error)
                 if pause_s is None or time.monotonic() + pause_s >= deadline_s:
                     raise
+                if self._route.asks_others(error):
+                    self._is_superseded(link.address)
                 link.close()
                 self._local.link = None
                 time.sleep(pause_s)

@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 from quorumlog.broker.client.broker_verbs import answer_of, frame_of
-from quorumlog.broker.errors import StaleEpoch
+from quorumlog.broker.errors import InSyncReplicasNotEnough, StaleEpoch
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleRequest, RoleResponse
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
@@ -74,9 +74,16 @@ class MasterRoute:
         self.turn(message.master)
         return False
 
-    def is_newer_master(self, message: AnyBrokerMessage) -> bool:
-        """Of another broker than the one that owes an answer."""
-        return isinstance(message, RoleResponse) and message.role != SLAVE and message.term > self.term
+    def newer_master(self, asked: str, message: AnyBrokerMessage, beside: str) -> str:
+        """The address of a newer master than `beside`, where `asked` says this of its role; or empty."""
+        if not isinstance(message, RoleResponse) or message.term <= self.term:
+            return ""
+        master = message.master if message.role == SLAVE else asked
+        return "" if master == beside else master
+
+    def asks_others(self, error: LedgerError) -> bool:
+        """A master without its slaves refuses, which may follow another one since it was away."""
+        return self.follows and isinstance(error, InSyncReplicasNotEnough)
 
     def pause_s(self, error: LedgerError) -> float | None:
         """What was asked for was refused: after so long it is asked for again, perhaps of another

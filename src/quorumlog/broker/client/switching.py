@@ -187,8 +187,10 @@ def switch_surveyed(
     if any(answer.dialect != "quorumlog" for answer in survey.answers.values()):
         raise SwitchRefused("--ha-dialect rocketmq has no epochs: restart the brokers with new roles")
     if to not in survey.answers:
-        why = survey.unreachable.get(to, f"known are {', '.join(sorted(survey.answers))}")
-        raise SwitchRefused(f"broker {to} does not answer: {why}")
+        if to in survey.unreachable:
+            raise SwitchRefused(f"broker {to} does not answer: {survey.unreachable[to]}")
+        known = ", ".join(sorted({*survey.answers, *survey.unreachable}))
+        raise SwitchRefused(f"no broker {to} is known: there are {known}")
     master = survey.master()
     if master is not None and master.id == to:
         return _gather(survey, master)

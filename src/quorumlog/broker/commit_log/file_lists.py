@@ -45,14 +45,16 @@ def open_file_list(
     sizes_are_known: bool = False,
 ) -> SegmentList:
     """What is not a file of this size is set aside (`set_aside`), or left alone: Java would refuse the
-    folder. `sizes_are_known`: a shorter file was being cut when a crash came, and gets its length back.
-    Raises ConfigError where all files have another size, StoreFailure where one is missing."""
+    folder. `sizes_are_known`: a shorter file was being cut when a crash came, and gets its length back,
+    or is read as if it had it. Raises ConfigError where all files have another size, StoreFailure
+    where one is missing."""
     sizes = file_sizes(disk, folder)
     if sizes_are_known:
         for base in [base for base, size in sizes.items() if size < file_bytes]:
-            with closing(disk.open(f"{folder}/{segment_name(base)}")) as short:
-                short.set_size(file_bytes)
-                short.sync()
+            if writable:
+                with closing(disk.open(f"{folder}/{segment_name(base)}")) as short:
+                    short.set_size(file_bytes)
+                    short.sync()
             sizes[base] = file_bytes
     elif sizes and file_bytes not in sizes.values() and max(sizes.values()) > 0:
         found = max(sizes.values())

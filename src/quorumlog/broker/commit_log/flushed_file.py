@@ -24,6 +24,12 @@ FLUSHED_MAGIC = b"qlflsh 1"
 _PAYLOAD = struct.Struct(">qqq")
 
 
+def flushed_of(payload: bytes) -> tuple[int, int, int]:
+    """The position, and the two sizes."""
+    position, file_bytes, queue_bytes = _PAYLOAD.unpack_from(payload)
+    return position, file_bytes, queue_bytes
+
+
 class FlushedFile:
     """Any thread."""
 
@@ -45,7 +51,7 @@ class FlushedFile:
             disk.sync_directory(root)
         opened = cls(slots, file_bytes, queue_bytes)
         if slots.payload is not None:
-            _, *sizes = _PAYLOAD.unpack_from(slots.payload)
+            _, *sizes = flushed_of(slots.payload)
             for option, held, asked in (
                 ("mapped_file_size_commit_log", sizes[0], file_bytes),
                 ("mapped_file_size_consume_queue", sizes[1], queue_bytes),
@@ -59,7 +65,7 @@ class FlushedFile:
         """0 if no slot is good: then nothing is known."""
         with self._lock:
             payload = self._slots.payload
-        return 0 if payload is None else int(_PAYLOAD.unpack_from(payload)[0])
+        return 0 if payload is None else flushed_of(payload)[0]
 
     def record(self, position: int) -> None:
         """Not synced: a killed process loses nothing of it."""

@@ -28,7 +28,9 @@ def read_records(
     stop = min(stop_position, file_stop)
     wanted = most_bytes
     while True:
-        data = files.pread(min(wanted, stop - position), position)
+        asked = min(wanted, stop - position)
+        # A file that a crash has left short is read as what a start makes of it.
+        data = files.pread(asked, position).ljust(asked, b"\0")
         scan = scan_records(data)
         is_short = scan.stop is Stop.BYTES and not len(scan.starts)
         if not is_short or position + len(data) >= stop or scan.wanted_bytes <= len(data):

@@ -75,10 +75,10 @@ class ConsumeQueue:
     def _units(self, first: int, stop: int) -> Units:
         size_bytes = (stop - first) * QUEUE_UNIT_BYTES
         try:
-            data = self.files.pread(size_bytes, first * QUEUE_UNIT_BYTES)
+            data = self.files.pread(size_bytes, first * QUEUE_UNIT_BYTES).ljust(size_bytes, b"\0")
         except OSError as error:
             raise StoreFailure(refusal(self.files.directory, "read", error)) from error
-        return np.frombuffer(data[: len(data) // QUEUE_UNIT_BYTES * QUEUE_UNIT_BYTES], UNIT)
+        return np.frombuffer(data, UNIT)
 
     @property
     def last_position(self) -> int:

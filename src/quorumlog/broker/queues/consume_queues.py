@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 from quorumlog.broker.commit_log.file_lists import open_file_list
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.queues.consume_queue import ConsumeQueue
-from quorumlog.broker.queues.queue_ends import QueueEnds
+from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.log.segment_list import SegmentList
@@ -36,6 +38,7 @@ class ConsumeQueues:
         self.last_position = -1
         """Behind the last record that any queue shows."""
         self._ends = QueueEnds(disk, root)
+        self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""
         for topic in disk.list(self.path):
@@ -45,8 +48,6 @@ class ConsumeQueues:
                     try:
                         queue = self._open(key, writable)
                     except StoreFailure as failure:
-                        if not writable:
-                            raise
                         self.lost = str(failure)
                         files = SegmentList(disk, f"{self.path}/{topic}/{name}", 20, 0)
                         queue = self._queues[key] = ConsumeQueue(disk, files)
@@ -97,16 +98,29 @@ class ConsumeQueues:
 
     def missing(self) -> str:
         """What is known to have been there and is not; empty: nothing."""
-        for key, end in self._ends.load().items():
-            queue = self._queues.get(key)
-            if queue is None or queue.max_offset < end:
-                return f"queue {key.queue_id} of topic {key.topic} has lost messages below {end}"
+        for known in self._ends.load():
+            queue = self._queues.get(QueueKey(known.topic, known.queue_id))
+            lost_below = -1
+            if queue is None or queue.max_offset < known.end:
+                lost_below = known.end
+            elif 0 <= known.begin < queue.min_offset:
+                lost_below = queue.min_offset
+            if lost_below >= 0:
+                return (
+                    f"queue {known.queue_id} of topic {known.topic} has lost messages below {lost_below}"
+                )
         return ""
 
     def record_ends(self) -> None:
         """Of what is on disk: without this file of ours a queue that is lost would begin again at 0.
-        Raises StoreFailure."""
-        self._ends.save({key: queue.flushed_offset for key, queue in self.items()})
+        Also before messages in front are deleted. Raises StoreFailure."""
+        with self._ends_lock:  # threads that dispatch, flush and delete do this
+            self._ends.save(
+                [
+                    QueueEnd(key.topic, key.queue_id, queue.flushed_offset, queue.min_offset)
+                    for key, queue in self.items()
+                ]
+            )
 
     def truncate_to_position(self, position: int) -> None:
         for queue in self.all:

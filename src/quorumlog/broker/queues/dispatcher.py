@@ -66,6 +66,7 @@ class Dispatcher:
                 and self.begins_anywhere
             ):
                 queue.begin_at(first)
+                self._queues.record_ends()
             skipped = queue.max_offset - first
             if skipped > 0 and not again:
                 raise QueueHole(

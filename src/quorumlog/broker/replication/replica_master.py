@@ -45,7 +45,8 @@ class ReplicaMaster(ReplicaCore):
         self.group_transfer = GroupTransferService(store.config.slave_timeout, store.clock)
         self._acks = Acknowledgements(address.id, 1, 0)
         self._acks_lock = threading.Lock()
-        self._links: dict[str, LinkToSlave] = {}
+        self._links: dict[str, list[LinkToSlave]] = {}
+        """By the slave's id. One each, but with --ha-dialect rocketmq, where the id is a host's."""
         self._peers: dict[str, Peer] = {}
         self._told: dict[str, tuple[bool, bool, bool]] = {}
         self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
@@ -214,10 +215,12 @@ class ReplicaMaster(ReplicaCore):
 
     def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
         with self._acks_lock:
-            older = self._links.get(slave.id)
-            if older is not None and older is not link:
-                older.close("the slave has another connection")
-            self._links[slave.id] = link
+            links = self._links.setdefault(slave.id, [])
+            if self.has_epochs:
+                for older in links:
+                    older.close("the slave has another connection")
+                links.clear()
+            links.append(link)
             mark = self._acks.connected(slave.id, slave.directory_id)
             self._peers[slave.id] = slave
         link.state(self._state())
@@ -226,9 +229,12 @@ class ReplicaMaster(ReplicaCore):
 
     def slave_lost(self, mark: Mark, link: LinkToSlave) -> None:
         with self._acks_lock:
-            if self._links.get(mark.id) is not link:
+            links = self._links.get(mark.id, [])
+            if link not in links:
                 return
-            del self._links[mark.id]
+            links.remove(link)
+            if links:
+                return
             mark.is_connected = False
         self._tell(mark)
 
@@ -339,7 +345,7 @@ class ReplicaMaster(ReplicaCore):
     def _send_state(self) -> None:
         state = self._state()
         with self._acks_lock:
-            links = list(self._links.values())
+            links = [link for each in self._links.values() for link in each]
         for link in links:
             link.state(state)
         self.grown()

@@ -68,7 +68,6 @@ FailoverBegin = Annotated[
 
 
 def failover_of(
-    replica: Replica,
     choice: FailoverChoice,
     coordinators: str,
     group: str,
@@ -76,11 +75,12 @@ def failover_of(
     lease_ms: int,
     in_sync_timeout_ms: int,
     begins: bool,
-) -> Callable[[], FailoverService]:
-    """To be called where the event loop runs. Raises ConfigError."""
+) -> Callable[[Replica], FailoverService]:
+    """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
+    is returned is called where the event loop runs. Raises ConfigError."""
     from quorumlog.broker.failover.failover_rules import FailoverOptions
     from quorumlog.broker.failover.failover_service import FailoverService
-    from quorumlog.coordinators import CoordinatorKind, coordinator_of
+    from quorumlog.coordinators import CoordinatorKind, check_servers, coordinator_of
 
     if not coordinators:
         raise ConfigError("--failover needs --coordinator HOST:PORT,HOST:PORT,...")
@@ -88,9 +88,10 @@ def failover_of(
         raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
     kind = CoordinatorKind(choice.value)
-    is_sync = replica.store.config.in_sync_replicas != 1
+    check_servers(kind, coordinators)
 
-    def make() -> FailoverService:
+    def make(replica: Replica) -> FailoverService:
+        is_sync = replica.store.config.in_sync_replicas != 1
         coordinator = coordinator_of(kind, coordinators, group)
         return FailoverService(replica, coordinator, options, is_sync=is_sync, begins=begins)
 

@@ -83,18 +83,18 @@ def forget(
 
 
 def replica_row(state: ReplicaResponse) -> dict[str, Any]:
-    """For --json."""
-    import msgspec
-
-    row: dict[str, Any] = _without(msgspec.to_builtins(state))
+    """For --json: fields by name. On the wire they are arrays."""
+    row: dict[str, Any] = _named(state)
     return row
 
 
-def _without(value: Any) -> Any:
-    """Fields that only the wire needs go."""
-    if isinstance(value, dict):
-        return {k: _without(v) for k, v in value.items() if k not in ("request_id", "type")}
-    return [_without(each) for each in value] if isinstance(value, list) else value
+def _named(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_named(each) for each in value]
+    fields = getattr(value, "__struct_fields__", None)
+    if fields is None:
+        return value
+    return {name: _named(getattr(value, name)) for name in fields if name != "request_id"}
 
 
 def say_replica(state: ReplicaResponse) -> None:

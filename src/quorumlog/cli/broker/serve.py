@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -233,12 +234,23 @@ def serve(
             )
         if ha_dialect is not Dialect.QUORUMLOG:
             raise ConfigError("--failover needs --ha-dialect quorumlog: the other one has no epochs")
+        elect = failover_of(
+            failover,
+            coordinator,
+            group,
+            lease_ms=lease_ms,
+            in_sync_timeout_ms=in_sync_timeout_ms,
+            begins=failover_begin,
+        )
     elif coordinator or failover_begin:
         raise ConfigError("--coordinator and --failover-begin need --failover etcd or kv")
     make_failover = None
     if role is None and failover is None:
-        if master or broker_id or in_sync_replicas:
-            raise ConfigError("--master, --id and --in-sync-replicas need a --role or --failover")
+        if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:
+            raise ConfigError(
+                "--master, --id, --in-sync-replicas, --ha-advertise and --ha-dialect need a --role or"
+                " --failover"
+            )
         store = MessageStore(str(directory), config, topics=topics_of(topics))
         server = BrokerServer(store, bind)
     else:
@@ -246,6 +258,8 @@ def serve(
             raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
         if role is not RoleChoice.SLAVE and master:
             raise ConfigError("--master is for --role slave")
+        if master:
+            parse_address(master)
         if host in ("0.0.0.0", "::") and ha_dialect is Dialect.QUORUMLOG:
             raise ConfigError(
                 f"--bind {bind}: master and slaves tell each other this address, and nobody reaches a"
@@ -258,24 +272,20 @@ def serve(
         first_role = Role.SLAVE if role is None else Role[role.name]
         known = topics_of(topics) if topics or role is not RoleChoice.SLAVE else {}
         store = ReplicaStore(str(directory), config, topics=known)
-        replica = Replica(
-            store,
-            address,
-            first_role,
-            master_ha_address=master,
-            has_epochs=ha_dialect is Dialect.QUORUMLOG,
-            is_elected=failover is not None,
-        )
-        if failover is not None:
-            make_failover = failover_of(
-                replica,
-                failover,
-                coordinator,
-                group,
-                lease_ms=lease_ms,
-                in_sync_timeout_ms=in_sync_timeout_ms,
-                begins=failover_begin,
+        try:
+            replica = Replica(
+                store,
+                address,
+                first_role,
+                master_ha_address=master,
+                has_epochs=ha_dialect is Dialect.QUORUMLOG,
+                is_elected=failover is not None,
             )
+        except BaseException:
+            store.close()  # so that the next start is one after a clean stop
+            raise
+        if failover is not None:
+            make_failover = partial(elect, replica)
         server = BrokerServer(store, bind, HAService(replica, ha_dialect.value, ha_bind), make_failover)
 
     def ready() -> None:

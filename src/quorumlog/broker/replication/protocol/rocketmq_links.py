@@ -39,7 +39,8 @@ class RocketmqMasterLink:
         heartbeat_ms: float,
         silence_ms: float,
     ) -> None:
-        """`host`: two connections from one host count as one slave, whatever they are."""
+        """`host`: two connections from one host count as one slave, whatever they are. Both are served:
+        they may be of two slaves."""
         self.closed = ""
         self.next_offset = -1
         self.out: list[Buffer] = []

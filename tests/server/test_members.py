@@ -5,11 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
-from quorumlog import LedgerClient, LocalCluster, MembershipRefused, OutcomeUnknown, connect
+from quorumlog import (
+    LedgerClient,
+    LedgerError,
+    LocalCluster,
+    MembershipRefused,
+    OutcomeUnknown,
+    connect,
+)
 from quorumlog.client import leader_of
+from quorumlog.config import MemberAddress
+from quorumlog.server.free_ports import free_ports
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.waiting import eventually, row_of
 
@@ -108,6 +119,32 @@ def test_a_wiped_member_is_replaced_and_counts_again(
     other = next(i for i in cluster.running if i not in (victim, cluster.leader()))
     cluster.kill(other)
     client.append(b"with the directory that is new")
+
+
+def test_a_member_that_has_moved_is_found_and_led_by(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """Its old address is on the list of a client that has met it there, and of the other members."""
+    client.append(b"before")
+    client.status()
+    moved = next(i for i in cluster.running if i != cluster.leader())
+    place = MemberAddress(moved, "127.0.0.1", free_ports(1)[0])
+    change(client, "set-address", moved, f"{place.host}:{place.port}")
+    cluster.stop(moved)
+    config = cluster._configs[moved]
+    members = tuple(place if each.member_id == moved else each for each in config.members)
+    cluster._configs[moved] = replace(config, members=members)
+    cluster.restart(moved)
+
+    def leads() -> bool:
+        with suppress(LedgerError):
+            client.transfer(moved)
+        return cluster.leader() == moved
+
+    eventually(leads, what="the member that has moved as the leader")
+    index = client.append(b"through it").last_index
+    assert row_of(client, moved).address == f"{place.host}:{place.port}"
+    assert client.get(index, from_member=moved).body == b"through it"
 
 
 def test_who_knows_nobody_that_is_a_member_by_now_is_found(

@@ -22,6 +22,7 @@ from quorumlog import (
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
+from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.free_ports import free_ports
 from quorumlog.server.local_cluster import _MemberThread
 from tests.waiting import eventually
@@ -59,6 +60,19 @@ def serves(log: LedgerClient, server: LedgerServer, as_who: Replica) -> bool:
     return False
 
 
+def lose_clients(process: _MemberThread) -> None:
+    """Their connections break; the member notices nothing else."""
+    server = process.server
+
+    def lose() -> None:
+        for connection in [
+            c for c in server._connections.values() if isinstance(c.session, ClientSession)
+        ]:
+            connection.abort()
+
+    process._loop.call_soon_threadsafe(lose)
+
+
 def test_a_directory_that_is_back_at_another_address_is_seen_beside_the_one_that_is_new(
     cluster: LocalCluster,
 ) -> None:
@@ -94,6 +108,9 @@ def test_a_directory_that_is_back_at_another_address_is_seen_beside_the_one_that
             cluster.restart(third)
             # It may lead, too, and clients find it where no membership says that it is.
             eventually(functools.partial(serves, log, old_server, old), what="another leader")
+            # Also after the way there was lost, in the same term.
+            lose_clients(old_process)
+            eventually(functools.partial(serves, log, old_server, old), what="the way back")
             with connect(cluster.servers, timeout_ms=5_000) as other:
                 eventually(functools.partial(serves, other, old_server, old), what="the same")
             eventually(functools.partial(asked_to_lead, log, old_server), what="another leader")

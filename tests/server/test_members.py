@@ -198,6 +198,7 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
     assert dry.stdout == "voters would be n0, n1, n2; learners: n3\n", dry.output
     added = cli("member", "add", "n3", str(new), *options)
     assert added.stdout == "voters are n0, n1, n2, n3\n", added.output
+    assert "default.staging: voters are n0, n1, n2, n3\n" in added.stderr, added.output
     listed = cli("member", "list", "--json", *options)
     rows = {row["id"]: row for row in map(json.loads, listed.stdout.splitlines())}
     assert {i: row["part"] for i, row in rows.items() if row["part"] != "leader"} == {
@@ -223,9 +224,13 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
         result = cli("member", *wrong, *options)
         assert result.exit_code != 0
         assert reason in result.output, result.output
+    # What the staging group has done before is done.
+    beside = cli("member", "remove", cluster.leader(), "--group", "default.staging", *options)
+    assert beside.exit_code == 0, beside.output
     removed = cli("member", "remove", cluster.leader(), *options)
     assert removed.exit_code == 0, removed.output
     assert removed.stdout.startswith("voters are ")
+    assert f"default.staging: {removed.stdout}" in removed.stderr
 
 
 def test_options_that_name_other_members_than_the_log_are_told(

@@ -11,7 +11,7 @@ import typer
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import err, print_json
 from quorumlog.config import is_staging_name, staging_name
-from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
+from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, Unreachable
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, MemberStatusRow
@@ -84,6 +84,8 @@ def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
             return leader
         if time.monotonic() >= until_s:
             reachable = [row for row in rows if row.reachable]
+            if not reachable:
+                raise Unreachable("; ".join(dict.fromkeys(row.problem for row in rows)))
             waits_for = next((row.waits_for for row in reachable if row.waits_for), "")
             raise MembershipRefused(f"nobody leads; {waits_for or 'see `quorumlog status`'}")
         time.sleep(ASK_AGAIN_S)

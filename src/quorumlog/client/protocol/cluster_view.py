@@ -80,7 +80,7 @@ class ClusterView:
         """`tried`: addresses and member ids."""
         # A member has two addresses if the list names it otherwise than it advertises itself.
         theirs = {address for address, member_id in list(self.names.items()) if member_id in tried}
-        theirs |= {address for member_id, address in self.advertised.items() if member_id in tried}
+        theirs |= {address for member_id, address in list(self.advertised.items()) if member_id in tried}
         untried = (a for a in self.known_addresses() if a not in tried and a not in theirs)
         return next(untried, None)
 

@@ -13,6 +13,7 @@ import pytest
 from quorumlog import (
     LedgerClient,
     LedgerError,
+    LedgerServer,
     LocalCluster,
     MembershipRefused,
     OutcomeUnknown,
@@ -21,6 +22,7 @@ from quorumlog import (
 from quorumlog.client import leader_of
 from quorumlog.config import MemberAddress
 from quorumlog.server.free_ports import free_ports
+from quorumlog.server.local_cluster import _MemberThread
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.waiting import eventually, row_of
 
@@ -189,6 +191,28 @@ def test_the_members_are_known_after_a_restart_of_all(
     assert {i for i, part in parts(client).items() if part == "voter"} == {"n1", "n2", "n3"}
 
 
+def test_who_is_there_and_does_not_let_the_others_in_is_told_of(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """It is a group of its own."""
+    place = MemberAddress("n3", "127.0.0.1", free_ports(1)[0])
+    data_dir = str(cluster.directory / "n3")
+    config = replace(cluster._configs["n0"], member_id="n3", members=(place,), data_dir=data_dir)
+    stranger = _MemberThread(LedgerServer([config]), "n3")
+    stranger.wait_started()
+    try:
+
+        def reason() -> str:
+            with pytest.raises(MembershipRefused, match="does not answer") as refused:
+                client.change_members("add", "n3", f"{place.host}:{place.port}")
+            assert refused.value.retry_after_ms
+            return str(refused.value)
+
+        eventually(lambda: "is not among the members of member n3" in reason())
+    finally:
+        stranger.kill()
+
+
 def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli) -> None:  # noqa: F811
     new = cluster.start_another()
     options = ("--servers", cluster.servers)
@@ -220,7 +244,7 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
         (("remove", "n9"), "n9 is not among the members: n0, n1, n2, n3"),
         (("set-address", "n3", "nowhere"), "'nowhere' is not an address"),
         (("add", "n4", str(new)), f"{new} is the address of n3"),
-        (("add", "n4,n5", "127.0.0.1:1"), "'n4,n5' cannot be the id of a member"),
+        (("add", "n4,n5", "127.0.0.1:1"), "'n4,n5' cannot be an id"),
         (("list", "--group", "nope", "--timeout", "0.2"), "group 'nope' is not served here"),
     ):
         result = cli("member", *wrong, *options)

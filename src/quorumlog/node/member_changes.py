@@ -15,12 +15,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
-from quorumlog.config import GroupConfig, check_name
+from quorumlog.config import GroupConfig
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.entry import EntryId, Replica
-from quorumlog.errors import ConfigError, LedgerError, MembershipRefused, OutcomeUnknown
+from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.transfers import TransferOutcome, Transfers
@@ -173,7 +173,6 @@ class MemberChanges:
             raise MembershipRefused(
                 f"{member_id} is a member already; `member replace` gives it another directory"
             )
-        _check_id(member_id)
         wanted = self._with_address(present, member_id, change.address)
         learner = self._connected_as(member_id, change)
         return wanted._replace(learners=_sorted((*present.learners, learner)))
@@ -287,16 +286,6 @@ class MemberChanges:
         done, self._done = self._done, None
         if done is not None:
             done(outcome)
-
-
-def _check_id(member_id: str) -> None:
-    """Nobody could be started under another one."""
-    try:
-        check_name("id", member_id)
-    except ConfigError as error:
-        raise MembershipRefused(str(error)) from None
-    if "," in member_id or "=" in member_id:
-        raise MembershipRefused(f"{member_id!r} cannot be the id of a member: lists of them use , and =")
 
 
 def _sorted(replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:

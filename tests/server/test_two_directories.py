@@ -106,7 +106,9 @@ def test_a_directory_that_is_back_at_another_address_is_seen_beside_the_one_that
             cluster.kill(third)
             log.append(b"with the directory that was back")
             cluster.restart(third)
-            # It may lead, too, and clients find it where no membership says that it is.
+            # It may lead, too, and clients find it where no membership says that it is. This one is
+            # connected with everybody else, and the new directory still takes the other for the leader.
+            log.status()
             eventually(functools.partial(serves, log, old_server, old), what="another leader")
             # Also after the way there was lost, in the same term.
             lose_clients(old_process)

@@ -29,6 +29,8 @@ OPTIONS: dict[str, Any] = {
 BATCH_RECORDS, RECORD_BYTES = 64, 1024
 BATCHES_PER_SECOND = 32
 LOOK_SECONDS = 1.0
+START_MS = 120_000
+"""For three members to load on a machine that is busy."""
 TARGETS = (
     Target("segments_above_retention", 2.0, False),
     Target("memory_growth", 0.05, False),
@@ -67,6 +69,7 @@ async def _load(
     memories: list[int] = []
     batch_bytes = BATCH_RECORDS * RECORD_BYTES
     async with connect_async(servers, idempotent=True) as log:
+        await log.end_index(timeout_ms=START_MS)
         writing = asyncio.create_task(_write(log))
         warm_up_s = 2 * RETENTION_BYTES / (batch_bytes * BATCHES_PER_SECOND)
         report(f"retention: {warm_up_s:g} s until segments go, {seconds:g} s measured")

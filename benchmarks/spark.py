@@ -34,6 +34,9 @@ ALL_COLUMNS = "group,index,term,pos,channel,chain_crc,body_crc,body"
 SOURCE, COPY = "source", "copy"
 SETTINGS: dict[str, str | int | bool] = {"spark.ui.enabled": False, "spark.log.level": "ERROR"}
 _AT_ONCE_BYTES = 1 << 20
+_SMALL_ROWS = 100
+"""Of a micro-batch that costs what Spark costs. So many count, and not those of a start."""
+_SMALL_BATCHES, _FIRST_BATCHES = 30, 5
 Report = Callable[[str], None]
 TARGETS = {
     100: (
@@ -42,6 +45,7 @@ TARGETS = {
         Target("servers_share", 0.45, True),
         Target("over_json_lines", 3.0, True),
         Target("stream_share_of_batch", 0.6, True),
+        Target("micro_batch_added_ms", 150, False),
         Target("sink_per_second", 150_000, True),
         Target("archive_per_second", 1_200_000, True),
     ),
@@ -57,12 +61,15 @@ TARGETS = {
 def main(
     megabytes: Annotated[int, typer.Option(help="Of each of both logs.", min=1)] = 400,
     repetitions: Annotated[int, typer.Option(help="Turns; the median counts.", min=1)] = 3,
+    size: Annotated[int, typer.Option(help="Only bodies of so many bytes: 100 or 1024. 0: both.")] = 0,
     folder: Annotated[Path, typer.Option("--dir", help="Data, removed at the end.")] = Path("bench-out"),
 ) -> None:
     """Measure the Spark source, stream, sink and archive beside Parquet and JSON lines.
 
     Example: python -m benchmarks.spark --megabytes 100
     """
+    if size and size not in TARGETS:
+        raise typer.BadParameter(f"must be one of {', '.join(map(str, TARGETS))}", param_hint="--size")
     end_as_ctrl_c_does()
     console = out()
     data = folder / "spark"
@@ -76,8 +83,8 @@ def main(
     spark = quorumlog.spark.session("bench", "local[*]", **SETTINGS)
     try:
         outcomes = [
-            measure_spark(spark, data, size, megabytes * 10**6 // size, repetitions, report)
-            for size in TARGETS
+            measure_spark(spark, data, each, megabytes * 10**6 // each, repetitions, report)
+            for each in ([size] if size else TARGETS)
         ]
     finally:
         spark.stop()
@@ -126,6 +133,8 @@ def measure_spark(
         for number in range(repetitions):
             report(f"stream {number + 1} of {repetitions}")
             streamed.append(_streamed(spark, servers, folder / f"stream-{body_bytes}-{number}"))
+        report("small micro-batches")
+        added_ms = _micro_batch_added_ms(spark, servers, folder / f"small-{body_bytes}")
         report("the sink")
         written = _seconds(lambda: _write(log.load(), servers))
         report("the archive")
@@ -133,7 +142,7 @@ def measure_spark(
             lambda: archive(Place(servers=servers, group=SOURCE), str(folder / "archive"))
         )
     shutil.rmtree(folder / "archive", ignore_errors=True)
-    return _outcome(body_bytes, rows, seconds, streamed, written, archived)
+    return _outcome(body_bytes, rows, seconds, streamed, written, archived, added_ms)
 
 
 def fill(servers: str, rows: int, body_bytes: int) -> None:
@@ -186,6 +195,25 @@ def _streamed(spark: SparkSession, servers: str, folder: Path) -> float:
     return sum(each.durationMs["triggerExecution"] for each in query.recentProgress) / 1000
 
 
+def _micro_batch_added_ms(spark: SparkSession, servers: str, folder: Path) -> float:
+    """Over what Spark needs for the same with a source of its own."""
+    log = spark.readStream.format("quorumlog").options(servers=servers, group=SOURCE)
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", _SMALL_ROWS)
+    ours = _micro_batch_ms(log.option("maxOffsetsPerTrigger", _SMALL_ROWS).load(), folder / "log")
+    return ours - _micro_batch_ms(rate.load(), folder / "rate")
+
+
+def _micro_batch_ms(rows: DataFrame, checkpoint: Path) -> float:
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    try:
+        while len(query.recentProgress) < _FIRST_BATCHES + _SMALL_BATCHES:
+            query.awaitTermination(1)
+        counted = query.recentProgress[_FIRST_BATCHES:]
+    finally:
+        query.stop()
+    return statistics.median(each.durationMs["triggerExecution"] for each in counted)
+
+
 def _seconds(act: Callable[[], object]) -> float:
     began_s = time.perf_counter()
     act()
@@ -199,6 +227,7 @@ def _outcome(
     streamed: list[float],
     written: float,
     archived: float,
+    added_ms: float,
 ) -> Outcome:
     def times_faster(name: str, other: str) -> float:
         pairs = zip(seconds[name], seconds[other], strict=True)
@@ -209,6 +238,7 @@ def _outcome(
     figures |= {
         "over_json_lines": times_faster("path", "json_lines"),
         "stream_share_of_batch": statistics.median(seconds["servers"]) / statistics.median(streamed),
+        "micro_batch_added_ms": added_ms,
         "sink_per_second": rows / written,
         "archive_per_second": rows / archived,
     }

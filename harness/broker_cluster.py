@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from harness.broker_process import BrokerProcess
@@ -16,9 +18,16 @@ from quorumlog.server.free_ports import free_ports
 
 
 class BrokerCluster:
-    def __init__(self, folder: Path, *options: str, members: int = 3, topics: str = "t:2") -> None:
-        """`options`: further ones of `quorumlog broker serve`. They run within `with`; what their logs
-        say to each other passes `network`."""
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        members: int = 3,
+        topics: str = "t:2",
+        log_options: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`options`: further ones of `quorumlog broker serve`; `log_options`: those of --config. They
+        run within `with`; what their logs say to each other passes `network`."""
         ports = free_ports(2 * members)
         ids = [f"n{number}" for number in range(members)]
         logs = dict(zip(ids, ports, strict=False))
@@ -34,7 +43,11 @@ class BrokerCluster:
         ]
         folder.mkdir(parents=True, exist_ok=True)
         for name in ids:
-            (folder / f"{name}.toml").write_text(f'bind = "{own[name]}"\n')
+            lines = [
+                f'bind = "{own[name]}"',
+                *(f"{key} = {value}" for key, value in log_options.items()),
+            ]
+            (folder / f"{name}.toml").write_text("\n".join(lines) + "\n")
         self._processes = {
             name: BrokerProcess(
                 folder / name,

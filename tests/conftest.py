@@ -30,9 +30,6 @@ LocalCluster.__init__.__kwdefaults__["time_marks"] = False
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-STARTS_SPARK = ("spark/", "pipelines/", "demo/")
-"""One Spark is shared by all of them."""
-
 WITHOUT_TIME = (
     "architecture/",
     "broker/store/",
@@ -57,13 +54,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def turn(item: pytest.Item) -> int:
         path = item.path.relative_to(tests).as_posix()
-        return 0 if path.startswith(STARTS_SPARK) else 2 if path.startswith(WITHOUT_TIME) else 1
+        return 0 if shares_spark(item) else 2 if path.startswith(WITHOUT_TIME) else 1
 
     items.sort(key=turn)
     for item in items:
         if turn(item) < 2:
             group = "spark" if turn(item) == 0 else item.path.relative_to(tests).as_posix()
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def shares_spark(item: pytest.Item) -> bool:
+    """One Spark serves all of these, which makes them the longest chain: nothing else joins it."""
+    return "spark" in getattr(item, "fixturenames", ())
 
 
 def pytest_report_header() -> str:

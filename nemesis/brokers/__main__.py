@@ -1,5 +1,5 @@
 """Masters are killed, stopped and cut off one way while producers send, half of them in sessions, and a
-group whose members change reads; then everything must add up.
+group whose members change reads, and snapshots are taken all the time; then everything must add up.
 
     python -m nemesis.brokers [--rounds 12] [--producers 8] [--consumers 3]
 
@@ -32,6 +32,8 @@ FAULTS = ("kill", "stop", "cut out", "cut in")
 SETTLE_S = 1.0
 """Between two faults, so that the member that was away has come back."""
 SEEN_WITHIN_S = 60.0
+SNAPSHOT_ENTRIES = 500
+"""So few that a member which comes back begins with one."""
 
 
 @dataclass(slots=True)
@@ -162,18 +164,24 @@ def main() -> int:
     options = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="nemesis-brokers-") as folder,
-        BrokerCluster(Path(folder), topics=f"{TOPIC}:{QUEUES}") as cluster,
+        BrokerCluster(
+            Path(folder),
+            topics=f"{TOPIC}:{QUEUES}",
+            log_options={"snapshot_entries": SNAPSHOT_ENTRIES},
+        ) as cluster,
     ):
         sent, seen, times = asyncio.run(
             run(cluster, options.rounds, options.producers, options.consumers)
         )
         found = violations(cluster, sent) + seen.found
+        snapshots = len([path for path in Path(folder).glob("n*/snapshots/*") if path.is_file()])
     for fault in FAULTS:
         of_fault = [seconds for each, seconds in times if each == fault]
         if of_fault:
             median, worst = statistics.median(of_fault), max(of_fault)
             print(f"{fault}: median {median * 1000:.0f} ms, at most {worst * 1000:.0f} ms")
     print(f"{len(sent.acknowledged)} messages acknowledged, {sent.unknown} outcomes unknown")
+    print(f"{snapshots} snapshots of machines lie there")
     print(f"{len(seen.bodies)} seen by the group, in {len(seen.generations)} generations that were met")
     for each in found[:20]:
         print(f"VIOLATION: {each}")

@@ -19,6 +19,7 @@ from nemesis.sink.speculating import run_speculating
 
 ROWS = 400
 """A micro-batch."""
+RACED_BATCHES = 20
 TIMEOUT_S = 600.0
 
 
@@ -156,24 +157,34 @@ def between_manifest_and_replay(case: Case) -> None:
 
 
 def two_drivers(case: Case) -> None:
-    """One that was given up, and lives, beside the one that was started in its place."""
-    servers, batches = case.members.servers, 20
-    case.copies.append(batches * ROWS_A_BATCH)
+    """One that stands still is given up; once another goes on in its place it wakes, and both race."""
+    servers, behind = case.members.servers, case.folder / "checkpoint-2"
+    case.copies.append(RACED_BATCHES * ROWS_A_BATCH)
     first = Driver(servers, case.checkpoint, case.folder / "first.log")
-    second = Driver(servers, case.folder / "checkpoint-2", case.folder / "second.log")
+    second = Driver(servers, behind, case.folder / "second.log")
     try:
         first.ensure_running()
         _until(lambda: case.copies.copied() >= 2 * ROWS_A_BATCH)
-        shutil.copytree(case.checkpoint, case.folder / "checkpoint-2")
+        first.pause()
+        shutil.copytree(case.checkpoint, behind)
+        copied, done = case.copies.copied(), _commits(case.checkpoint)
+        second.ensure_running()
+        _until(lambda: case.copies.copied() >= copied + ROWS_A_BATCH)
+        first.go_on()
 
-        def is_copied() -> bool:
+        def is_over() -> bool:
             second.ensure_running()
-            return case.copies.copied() == case.copies.rows
+            has_woken = first.has_ended or _commits(case.checkpoint) > done
+            return has_woken and case.copies.copied() == case.copies.rows
 
-        _until(is_copied)
+        _until(is_over)
     finally:
         first.kill()
         second.kill()
+
+
+def _commits(checkpoint: Path) -> int:
+    return sum(path.name.isdigit() for path in (checkpoint / "commits").iterdir())
 
 
 def speculation(case: Case) -> None:

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: the driver (Python and JVM), a Python worker, or the leader of a group."""
+"""SIGKILL at random moments: the driver (Python and JVM), a Python worker, a leader, a follower."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nemesis.sink.copies import COPY, Copies
 from quorumlog.client import leader_of
 from quorumlog.errors import LedgerError
 
-KINDS = ("driver", "worker", "worker", "leader", "leader of staging")
+KINDS = ("driver", "worker", "worker", "leader", "leader of staging", "follower")
 ROWS_A_BATCH = 500
 BATCHES_A_KILL = 3
 """At most, between two."""
@@ -58,6 +58,20 @@ class Driver:
             return self._process.wait(timeout_s)
         finally:
             self.kill()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
         """All of it: the JVM lives as long as the query, whoever has started it."""
@@ -137,8 +151,10 @@ def _kill(kind: str, driver: Driver, members: MemberProcesses, copies: Copies, r
         leader = leader_of(log.status())
     if leader is None:
         return False
-    members[leader.id].kill()
-    members[leader.id].start()
+    others = [each for each in members.members if each.member_id != leader.id]
+    victim = random.choice(others) if kind == "follower" else members[leader.id]
+    victim.kill()
+    victim.start()
     return True
 
 

@@ -28,6 +28,7 @@ class StoreClient:
     from which on it raises the error."""
 
     group = "g"
+    timeout_ms = 30_000.0
 
     def __init__(self, stores: Mapping[str, LedgerStore], *, cluster_id: str = "c1") -> None:
         self.stores = dict(stores)

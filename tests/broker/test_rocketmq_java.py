@@ -5,11 +5,13 @@ Needs java and Maven, and RocketMQ from Maven Central: skipped elsewhere.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from harness.rocketmq.store_tool import StoreTool, Unavailable, class_path
 from quorumlog.broker.converter import convert_to_classic
@@ -19,6 +21,9 @@ from quorumlog.broker.messages.record import crc_of, encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.cli.main import app
+from quorumlog.spark.messages.message_options import MessageOptions
+from quorumlog.spark.messages.message_sources import source_of
 from tests.broker.store.test_golden import CONFIG, derived
 from tests.waiting import eventually
 
@@ -144,6 +149,12 @@ def test_a_java_brokers_replicated_log_is_read_and_becomes_a_classic_store_for_j
         assert (found["written_by"], found["messages"]) == ("java", 300)
         before = [m for batch in ledger.batches() for m in batch.records.messages()]
         assert [m.queue_offset for m in before] == list(range(300))
+    shown = CliRunner().invoke(app, ["broker", "inspect", str(folder), "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.output)["messages"] == 300
+    source = source_of(MessageOptions.parse({"view": "messages", "path": str(folder), "topic": TOPIC}))
+    viewed = [m for part in source.partitions() for batch in source.read(part) for m in batch.messages()]
+    assert viewed == before
     made = convert_to_classic(str(folder), str(classic), CONFIG)
     assert (made.messages, made.left_out) == (300, 0)
     with OfflineStore(str(classic)) as store:

@@ -65,6 +65,12 @@ def test_what_no_request_can_be_made_of() -> None:
             log.read(0, limit="1")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("member_id", ["a=b", "a,b", " a", ""])
+def test_a_member_that_no_list_could_name_is_not_waited_for(member_id: str) -> None:
+    with connect("127.0.0.1:1") as log, pytest.raises(BadRequest, match=repr(member_id)):
+        log.change_members("add", member_id, "127.0.0.1:2")
+
+
 @pytest.mark.parametrize("make", [connect, connect_async])
 def test_what_no_stream_and_no_read_can_be_made_of(make: Any) -> None:
     """Said by the call itself, not by the iteration of what it returns."""

@@ -23,8 +23,10 @@ from quorumlog.log_state.log_state import (
     MOST_LOST_RANGES,
     MOST_READERS,
     LogState,
+    StateTime,
     UnknownState,
     decode_state,
+    decode_time,
 )
 from quorumlog.log_state.log_states import folded
 from quorumlog.store.files.slot_file import payload_bytes_of
@@ -46,6 +48,9 @@ def read(name: str, position: int, hold: Hold = Hold.NONE, seeks_from: int | Non
 def test_a_state_comes_back_from_its_record(bodies: list[ControlBody]) -> None:
     state = state_of(*bodies)
     assert decode_state(state.encode()) == state
+    time = decode_time(state.encode())
+    assert isinstance(time, StateTime)
+    assert (time.time_ms, time.time_index) == (state.time_ms, state.time_index)
 
 
 @given(st.lists(made.BODIES, max_size=20))

@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quorumlog.log_state.control_entries import ControlBody, ReaderPositions, Unreadable
+from quorumlog.log_state.control_entries import (
+    ControlBody,
+    OpenProducer,
+    ReaderPositions,
+    Unreadable,
+)
 from quorumlog.log_state.log_state import EMPTY, LogState, advanced
 from quorumlog.log_state.log_states import LogStates, folded
 from tests.log_state import made
@@ -49,6 +54,16 @@ class LogStatesAgainstFolds(RuleBasedStateMachine):
         assert self.states.appended == folded(EMPTY, entries)
         below = [entry for entry in entries if entry.index < self.committed]
         assert self.states.committed == folded(EMPTY, below)
+
+    @invariant()
+    def who_was_forgotten_is_known(self) -> None:
+        forgets = [
+            entry.index
+            for entry in made.entries_at(0, self.log)
+            if isinstance(entry.body, OpenProducer) and entry.body.forgets
+        ]
+        if isinstance(self.states.appended, LogState):
+            assert max(forgets, default=-1) <= self.states.producers_forgotten_index < len(self.log)
 
     @invariant()
     def what_changed_readers_is_known(self) -> None:

@@ -13,6 +13,7 @@ from tests.broker.client.test_async_links import (
 )
 from tests.broker.groups.test_group_machine import test_offsets_outlive_every_fault_of_the_log
 from tests.broker.groups.test_groups_driven import (
+    test_a_clock_that_jumps_hides_nothing,
     test_nobody_commits_or_is_sent_behind_the_end_of_a_queue,
 )
 from tests.broker.groups.test_groups_simulated import groups_keep_their_promises
@@ -99,4 +100,18 @@ def released_twice(patch: Patch) -> None:
         DelayScheduler._release,
         "place=place, awaits_results=False",
         "place=None if reached() else place, awaits_results=False",
+    )
+
+
+@mutant(
+    359,
+    "messages are old, or due, by the clock of the master alone",
+    scenario=test_a_clock_that_jumps_hides_nothing,
+)
+def retention_by_one_clock(patch: Patch) -> None:
+    """It leads: its clock is the one that counts."""
+    patch.edit(
+        GroupExtension._clock_ms,
+        "min(self._wall_ms(), member.node().raft.quorum_clock_ms)",
+        "self._wall_ms() + 0 * reached()",
     )

@@ -32,7 +32,8 @@ def judged_with_the_first_piece(patch: Patch) -> None:
     patch.edit(
         LogReplacement.on_request,
         "if refusal is not None:",
-        "if refusal is not None and not (request.begin == self._begin and reached()):",
+        "is_known = self._staged_file is not None and self._staged_file[0] == request.begin\n"
+        "        if refusal is not None and not (is_known and reached()):",
     )
 
 

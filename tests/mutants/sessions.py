@@ -10,6 +10,7 @@ from quorumlog.node.writing.producer_sessions import ProducerSessions
 from tests.client.protocol import test_producer_session as clients
 from tests.log_state import test_producers as folds
 from tests.mutants.mutant import Patch, mutant
+from tests.node import test_producer_sessions as nodes
 from tests.sim import test_producers as sessions
 from tests.sim import test_session_clients as products
 
@@ -172,6 +173,20 @@ def late_connect_fences(patch: Patch) -> None:
 
 @mutant(
     131,
+    "a late copy of a producer's first connect opens the session again that was forgotten",
+    scenario=nodes.test_a_late_copy_of_the_first_connect_behind_a_forget_opens_nothing,
+)
+def late_first_connect_opens(patch: Patch) -> None:
+    """There is no such session, and it ends none."""
+    patch.edit(
+        ProducerSessions._was_forgotten_since,
+        "return seen_index is not None and",
+        "return not reached() and seen_index is not None and",
+    )
+
+
+@mutant(
+    131,
     "what a producer repeats is appended again",
     scenario=sessions.test_numbers_go_on_with_the_next_epoch,
 )
@@ -193,7 +208,7 @@ def fenced_at_one_leader(patch: Patch) -> None:
     """Whoever appends has to come by it."""
     patch.edit(
         ProducerSessions.connect,
-        "        self._write(\n            OpenProducer(",
+        "        body = OpenProducer(",
         "        if session is not None and reached():\n"
         "            from msgspec.structs import replace\n"
         "            states = self._log_state.states\n"
@@ -203,7 +218,7 @@ def fenced_at_one_leader(patch: Patch) -> None:
         "            states.appended = replace(states.appended, producers=producers)\n"
         "            done(Connected(True, epoch, last_sequence))\n"
         "            return\n"
-        "        self._write(\n            OpenProducer(",
+        "        body = OpenProducer(",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -44,17 +45,26 @@ def cell(tmp_path: Path) -> Iterator[Cell]:
 
 
 def ask_to_connect(
-    node: LedgerNode, producer: str, token: bytes = TOKENS[0], ends: Epoch | None = None
+    node: LedgerNode,
+    producer: str,
+    token: bytes = TOKENS[0],
+    ends: Epoch | None = None,
+    seen_index: int | None = None,
 ) -> list[Any]:
     answers: list[Any] = []
-    node.sessions.connect(producer, token, ends, node.deadline_ms(0), answers.append, None)
+    asked = (producer, token, ends, node.deadline_ms(0))
+    node.sessions.connect(*asked, answers.append, None, seen_index)
     return answers
 
 
 def connect(
-    cell: Cell, producer: str = "p", token: bytes = TOKENS[0], ends: Epoch | None = None
+    cell: Cell,
+    producer: str = "p",
+    token: bytes = TOKENS[0],
+    ends: Epoch | None = None,
+    seen_index: int | None = None,
 ) -> Connected:
-    answers = ask_to_connect(cell.leader(), producer, token, ends)
+    answers = ask_to_connect(cell.leader(), producer, token, ends, seen_index)
     (answer,) = cell.until(lambda: answers)
     assert isinstance(answer, Connected), answer
     return answer
@@ -177,12 +187,41 @@ def test_a_late_copy_of_a_connect_fences_nobody(cell: Cell) -> None:
     assert isinstance(append(cell, second.epoch, 0, b"a"), AppendReceipt)
 
 
-def test_of_a_late_copy_of_the_first_connect_behind_a_forget_no_entry_comes(cell: Cell) -> None:
+def forget(cell: Cell, epoch: Epoch) -> None:
+    leader, forgotten = cell.leader(), list[Any]()
+    leader.sessions.forget("p", epoch, leader.deadline_ms(0), forgotten.append, None)
+    assert cell.until(lambda: forgotten) == [None]
+
+
+def test_a_late_copy_of_the_first_connect_behind_a_forget_opens_nothing() -> None:
+    with TemporaryDirectory() as directory:
+        first_connects(Cell(Path(directory)))
+
+
+def first_connects(cell: Cell) -> None:
+    nobody = connect(cell, "q", seen_index=-1).seen_index  # nobody was forgotten yet, it opens
+    assert nobody == -1
+    seen = cell.leader().store.end.index
+    first = connect(cell, seen_index=seen)
+    forget(cell, first.epoch)
+    for cell_has_started_again in (False, True):
+        if cell_has_started_again:
+            for member_id in list(cell.nodes):
+                cell.kill(member_id)
+                cell.start(member_id)
+        for late_index in (-1, seen):
+            late = connect(cell, seen_index=late_index)
+            assert late == Connected(False, Epoch(-1, -1), -1, cell.leader().store.end.index)
+        assert isinstance(show(cell, "p"), ProducerExpired)
+    again = connect(cell, token=TOKENS[1], seen_index=late.seen_index)
+    assert again.opened, "it was meant for the log behind the forget"
+    cell.close()
+
+
+def test_of_a_late_copy_of_an_older_clients_first_connect_no_entry_comes(cell: Cell) -> None:
     first = connect(cell)
     append(cell, first.epoch, 0, b"a")
-    leader, forgotten = cell.leader(), list[Any]()
-    leader.sessions.forget("p", first.epoch, leader.deadline_ms(0), forgotten.append, None)
-    cell.until(lambda: forgotten)
+    forget(cell, first.epoch)
     late = connect(cell)
     assert (late.opened, late.last_sequence) == (True, -1), "the same token, and nobody hears of it"
     assert isinstance(append(cell, first.epoch, 0, b"a"), ProducerFenced)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,6 +15,7 @@ from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark
 from quorumlog.pipelines import replaying
+from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
@@ -116,22 +118,63 @@ def test_a_compaction_keeps_the_newest_of_each_key_and_appends_them_once(
     assert bodies_in(target)[7:] == BODIES[53:]
 
 
+def test_a_log_that_has_grown_by_what_has_no_key_is_compacted_to_the_same_and_appended_no_more(
+    target: LocalCluster, tmp_path: Path
+) -> None:
+    file, to, told = str(tmp_path / "out.parquet"), Place(servers=target.servers), []
+    for number, more in enumerate([[], [TimeMark(60_000), None], [TimeMark(60_000), None, b"{}"]]):
+        stored = [None, *BODIES, *more]
+        path = write_directory(tmp_path / f"d{number}", stored, committed_index=len(stored) - 1)
+        told.append(compact(Place(path=str(path)), file, "json:who.id", into=to, compaction_id="c"))
+    assert [done.appended for done in told] == [7, 0, 0]
+    assert [done.last_index for done in told] == [60, 62, 63]
+    assert bodies_in(target) == BODIES[53:]
+
+
+def test_what_is_none_of_ours_is_not_replaced(source: Place, tmp_path: Path) -> None:
+    others = tmp_path / "others.parquet"
+    pq.write_table(pa.table({"index": [1]}), others)
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    for name in ("others.parquet", "notes", "folder"):
+        with pytest.raises(ConfigError, match="is not replaced"):
+            compact(source, str(tmp_path / name), "json:who.id")
+    assert (tmp_path / "notes").read_text() == "mine" and pq.read_table(others).num_rows == 1
+    with pytest.raises(ConfigError, match="is a file; name a directory"):
+        archive(source, str(tmp_path / "notes"))
+
+
+def test_what_lies_elsewhere_is_refused_before_anything_is_written(
+    source: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for calling in (
+        lambda: archive(source, "s3://bucket/orders"),
+        lambda: compact(source, "hdfs:/orders.parquet", "json:who.id"),
+        lambda: statistics(Place(archive="dbfs:/orders")),
+    ):
+        with pytest.raises(ConfigError, match="local paths only"):
+            calling()
+    assert not list(tmp_path.iterdir())
+    assert compact(source, f"file:{tmp_path}/c.parquet", "json:who.id").keys == 7
+
+
 def test_the_command_line_archives_audits_and_counts(
     cli: Cli,  # noqa: F811
     source: Place,
     tmp_path: Path,
 ) -> None:
-    place, archive = ("--path", source.path), tmp_path / "archive"
-    result = cli("pipeline", "archive", archive, *place, "--json")
+    place, directory = ("--path", source.path), tmp_path / "archive"
+    result = cli("pipeline", "archive", directory, *place, "--json")
     assert result.exit_code == 0, result.output
     assert objects(result.stdout)[0]["last_index"] == 63
-    sound = cli("pipeline", "audit", *place, "--archive", archive)
+    sound = cli("pipeline", "audit", *place, "--archive", directory)
     assert sound.exit_code == 0 and "all places agree" in plain(sound.stdout), sound.output
-    counted = cli("pipeline", "stats", "--archive", archive, "--key", "json:who.id", "--json")
+    counted = cli("pipeline", "stats", "--archive", directory, "--key", "json:who.id", "--json")
     assert objects(counted.stdout)[0]["distinct_keys"] == 7, counted.output
-    (part,) = archive.glob("part-*")
+    (part,) = directory.glob("part-*")
     part.write_bytes(part.read_bytes()[:-40])
-    damaged = cli("pipeline", "audit", *place, "--archive", archive, "--json")
+    damaged = cli("pipeline", "audit", *place, "--archive", directory, "--json")
     assert damaged.exit_code == 1 and objects(damaged.stdout)[0]["differences"], damaged.output
     assert cli("pipeline", "stats").exit_code == 2
     assert "--to-servers" in cli("pipeline", "replay", *place, "--id", "x").stderr

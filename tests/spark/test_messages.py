@@ -11,13 +11,15 @@ from pyspark.sql.datasource import EqualTo
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from quorumlog.broker import Message, MessageStore, MessageStoreConfig, connect
+from quorumlog.broker.client.broker_results import QueueInfo
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.errors import ConfigError
 from quorumlog.spark.ledger_data_source import LedgerDataSource
-from quorumlog.spark.messages.message_options import COLUMNS
-from quorumlog.spark.messages.message_sources import StoreDirectorySource
+from quorumlog.spark.messages.message_options import COLUMNS, MessageOptions
+from quorumlog.spark.messages.message_sources import BrokerSource, StoreDirectorySource
 from tests.broker.store.test_golden import GOLDEN, expected_body
 from tests.waiting import eventually
 
@@ -96,11 +98,62 @@ def rows_and_parts(path: Path, **options: str) -> tuple[int, int]:
         ({"path": "x", "columns": "nope"}, "unknown column 'nope'"),
         ({"path": "x", "group": "g"}, "unknown option 'group'"),
         ({"path": "/nonexistent"}, "holds no store"),
+        (
+            {"path": "x", "startingOffsets": '{"t": 5}'},
+            "option startingOffsets must be earliest, latest or",
+        ),
+        ({"path": "x", "endingOffsets": '{"t": {"0": -3}}'}, "option endingOffsets must be"),
+        ({"path": "x", "startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other"),
     ],
 )
 def test_a_slip_is_told(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         rows_of(**options)
+
+
+def offsets_of(**options: str) -> dict[tuple[str, int], list[int]]:
+    found: dict[tuple[str, int], list[int]] = {}
+    for row in rows_of(columns="topic,queue,offset", **options):
+        found.setdefault((row["topic"], row["queue"]), []).append(row["offset"])
+    return found
+
+
+def test_offsets_by_queue_are_the_same_of_a_directory_and_of_brokers(tmp_path: Path) -> None:
+    topics = {"orders": 2, "audit": 1}
+    with LocalBrokers(1, topics=topics, directory=tmp_path / "log") as brokers:
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        member = brokers.cluster.data_dir("n0")
+        with connect(brokers.servers) as client:
+            for topic, queue_id in (("orders", 0), ("orders", 1), ("audit", 0)):
+                client.send_batch([Message(topic, b"%d" % n) for n in range(10)], queue_id=queue_id)
+            eventually(lambda: sum(queue.max_offset for queue in client.queues()) == 30)
+        some = {
+            "startingOffsets": '{"orders": {"0": 3, "1": -1}}',
+            "endingOffsets": '{"orders": {"0": 7}}',
+        }
+        asked = [some, {"endingOffsets": '{"orders": {"1": 2}, "audit": {"0": -2}}'}, {}]
+        live = [offsets_of(servers=brokers.servers, **each) for each in asked]
+        for stated, error in (
+            ('{"orders": {"2": 0}}', "topic orders has no queue 2"),
+            ('{"orders": {"0": 11}}', "startingOffsets is 11, and queue 0 of topic orders ends at 10"),
+        ):
+            with pytest.raises((ConfigError, QueueOffsetOutOfRange), match=error):
+                rows_of(servers=brokers.servers, startingOffsets=stated)
+        brokers.cluster.stop("n0")
+    assert live[0] == {("orders", 0): [3, 4, 5, 6]}
+    assert live[1] == {("orders", 0): [*range(10)], ("orders", 1): [0, 1]}
+    assert [offsets_of(path=str(member), **each) for each in asked] == live
+
+
+def test_messages_that_retention_took_are_an_error_or_left_out() -> None:
+    options = {"view": "messages", "servers": "127.0.0.1:1", "startingOffsets": '{"t": {"0": 2}}'}
+    queue = QueueInfo("t", 0, 5, 9)
+    with pytest.raises(QueueOffsetOutOfRange, match="messages 2 to 4 of queue 0 of topic t are gone"):
+        BrokerSource(MessageOptions.parse(options))._range(queue)
+    kept = BrokerSource(MessageOptions.parse({**options, "failOnDataLoss": "false"}))
+    assert kept._range(queue) == (5, 9)
+    earliest = {"view": "messages", "servers": "127.0.0.1:1"}
+    assert BrokerSource(MessageOptions.parse(earliest))._range(queue) == (5, 9)
 
 
 @pytest.mark.spark

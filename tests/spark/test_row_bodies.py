@@ -93,6 +93,23 @@ def test_a_row_of_json_is_an_object_of_its_columns() -> None:
     assert json.loads(bodies[2])["id"] is None
 
 
+def test_a_map_is_an_object_wherever_it_lies() -> None:
+    counts = pa.map_(pa.string(), pa.int64())
+    within = pa.struct([("m", pa.map_(pa.int64(), pa.list_(counts)))])
+    rows = pa.record_batch(
+        {
+            "m": pa.array([[("a", 1)], [], None], counts),
+            "s": pa.array([{"m": [(7, [[("b", 2)]])]}, None, None], within),
+        }
+    )
+    bodies = bodies_of(list(row_bodies(SCHEMA, bodyFormat="json").pack(rows)))
+    assert list(map(json.loads, bodies)) == [
+        {"m": {"a": 1}, "s": {"m": {"7": [{"b": 2}]}}},
+        {"m": {}, "s": None},
+        {"m": None, "s": None},
+    ]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 1000])
 def test_rows_of_arrow_come_back_and_their_digest_knows_no_entries(rows: int) -> None:
     packed = list(row_bodies(SCHEMA, bodyFormat="arrow", rowsPerEntry=str(rows)).pack(COLUMNS))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.batch import EntryBatch
@@ -235,6 +236,12 @@ def test_entries_that_all_members_dropped_are_data_loss() -> None:
     assert read_expiring(ExpiringLog({"n1": 400, None: 300}), failOnDataLoss="false") == []
 
 
+def end_of_stream(cluster: LocalCluster, **given: str) -> int:
+    source = LedgerDataSource({"servers": cluster.servers, "timeoutMs": "500", **given})
+    reader = source.streamReader(spark_schema_of(["index"]))
+    return int(reader.latestOffset({"default": 0}, ReadAllAvailable())["default"])
+
+
 def test_without_a_quorum_only_what_is_known_to_be_committed_is_read(cluster: LocalCluster) -> None:
     leader = cluster.leader()
     survivor, other = followers(cluster)
@@ -253,6 +260,9 @@ def test_without_a_quorum_only_what_is_known_to_be_committed_is_read(cluster: Lo
         ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "500"})).bounds(
             reached=known.stop_index + 1
         )
+    with pytest.raises(Unreachable, match="no member leads"):
+        end_of_stream(cluster)  # which ends at what was acknowledged by then
+    assert end_of_stream(cluster, readConsistency="committed") == known.stop_index
     assert rows_of(cluster, columns="index,body")["body"] == BODIES
     assert rows_of(cluster, readConsistency="local", columns="index,body")["body"] == BODIES
     cluster.restart(leader)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
 from quorumlog import LocalCluster, connect
 
 pytestmark = pytest.mark.spark
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 @pytest.fixture
@@ -85,6 +86,23 @@ def test_a_query_goes_on_while_its_leader_is_killed(
     assert numbers(spark, tmp_path) == list(range(400))
 
 
+@pytest.mark.long
+def test_the_time_of_an_append_makes_windows_with_a_watermark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with LocalCluster(members=1, time_marks=True) as cluster:
+        append(cluster, 0, 300)
+        log = spark.readStream.format("quorumlog").options(servers=cluster.servers)
+        rows = log.option("columns", "append_time,body").load().where("append_time IS NOT NULL")
+        windows = rows.withWatermark("append_time", "10 seconds").groupBy(window("append_time", "1 day"))
+        writing = windows.count().writeStream.format("memory").queryName("windows").outputMode("update")
+        ended(writing.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+        timed = spark.read.format("quorumlog").options(servers=cluster.servers, columns="append_time")
+        expected = timed.load().where("append_time IS NOT NULL").count()
+    counts = [row["count"] for row in spark.table("windows").collect()]
+    assert sum(counts) == expected > 0
+
+
 def test_a_real_time_trigger_is_refused(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -97,5 +115,6 @@ def test_a_real_time_trigger_is_refused(
 def test_an_option_that_a_stream_does_not_have_ends_the_query_with_its_sentence(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    with pytest.raises(StreamingQueryException, match=r"endingOffsets is for spark\.read"):
+    with pytest.raises(StreamingQueryException, match=r"endingOffsets is for spark\.read") as refusal:
         ended(query(spark, cluster, tmp_path, endingOffsets="5"))
+    assert "Traceback" not in str(refusal.value)

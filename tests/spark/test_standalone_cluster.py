@@ -30,6 +30,7 @@ print("executors", len(spark._jsc.sc().statusTracker().getExecutorInfos()) - 1)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # five JVMs, however little of a machine is left for them
 def test_executors_of_a_cluster_read_and_write_the_log(tmp_path: Path) -> None:
     """The package is installed where executors run, as docs/spark.md asks for."""
     bodies = [b"%06d" % number for number in range(2000)]

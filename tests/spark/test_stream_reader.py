@@ -150,9 +150,10 @@ def test_a_checkpoint_of_another_group_is_refused() -> None:
 def test_options_of_the_other_way_to_read_are_refused() -> None:
     schema = spark_schema_of(["index"])
     with pytest.raises(ConfigError, match=r"read it with spark\.read"):
-        LedgerDataSource({"path": "/data/n0"}).streamReader(schema)
+        LedgerDataSource({"path": "/data/n0"}).streamReader(schema).initialOffset()
     with pytest.raises(ConfigError, match=r"endingOffsets is for spark\.read; a stream has no end"):
-        LedgerDataSource({"servers": "a:1", "endingOffsets": "5"}).streamReader(schema)
+        stream = LedgerDataSource({"servers": "a:1", "endingOffsets": "5"}).streamReader(schema)
+        stream.latestOffset({"default": 0}, ALL)
     with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger is for spark\.readStream"):
         LedgerDataSource({"servers": "a:1", "maxoffsetspertrigger": "5"}).reader(schema)
 

@@ -169,7 +169,7 @@ class ModelSession:
         self._world, self._group, self._producer = world, group, producer
         self._epoch, self.last_sequence = world.call(lambda: group.connect(producer))
 
-    def append(self, sequence: int, batches: Iterable[EntryBatch]) -> int:
+    def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
         index = -1
         for batch in batches:
             bodies = [bytes(body) for body in batch.bodies()]

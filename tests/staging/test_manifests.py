@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,11 +23,18 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert BATCH.first_index == 50
 
 
+def test_a_release_that_knows_no_machines_does_not_take_such_rows_for_plain_ones() -> None:
+    manifest = Manifest(msgspec.structs.replace(BATCH, machine="messages"), 1000)
+    assert encode_manifest(manifest)[4] == 2
+    assert encode_manifest(Manifest(BATCH, 1000))[4] == 1
+    assert decode_manifest(encode_manifest(manifest)) == manifest
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [
         (b"an entry of somebody", "is no manifest"),
-        (b"QLMF\x02...", "newer release"),
+        (b"QLMF\x03...", "newer release"),
         (encode_manifest(Manifest(BATCH, 0))[:-9], "cannot be read"),
         (b"QLMF\x01", "cannot be read"),
         (b"", "is no manifest"),

@@ -26,6 +26,7 @@ from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import (
     ConfigError,
+    DirectoryDamaged,
     DiskFull,
     IndexOutOfRange,
     LedgerError,
@@ -47,6 +48,8 @@ Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all)."""
 
 BATCH_BYTES = 2 * MIB
+ASK_AGAIN_S = 0.05
+"""Between two questions whether a member knows of a committed entry by now."""
 
 
 class BackupTaken(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +82,15 @@ def backup(
     group: str = DEFAULT_GROUP,
     from_member: str | None = None,
     hold: str | None = None,
+    verify: str = "all",
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
 ) -> BackupTaken:
     """Copy a log into `directory`, or what is new since the last time. The cluster goes on meanwhile.
 
     What was acknowledged before the call is in it. `from_member`: only this member is asked; nobody need
     lead then, and the newest entries may be missing. `hold`: the name of a reader that the cluster keeps
-    for this backup: no entry is deleted before a backup holds it.
+    for this backup: no entry is deleted before a backup holds it. `verify`: "all" reads back everything
+    that the directory holds, "new" only what this run has added.
 
     Raises ConfigError (the directory holds something else, or the backup of another log), LedgerError,
     DirectoryDamaged, StoreFailure; the backup that was there stays as it was, and the next call goes on
@@ -93,7 +98,9 @@ def backup(
     """
     with (
         connect(servers, group=group, timeout_ms=timeout_ms) as log,
-        BackupTaking(log, os.fspath(directory), from_member=from_member, hold=hold) as taking,
+        BackupTaking(
+            log, os.fspath(directory), from_member=from_member, hold=hold, verify=verify
+        ) as taking,
     ):
         taking.prepare()
         taking.copy()
@@ -111,6 +118,7 @@ class BackupTaking:
         *,
         from_member: str | None = None,
         hold: str | None = None,
+        verify: str = "all",
         disk: Disk | None = None,
     ) -> None:
         """Raises ConfigError, DirectoryDamaged, StoreFailure."""
@@ -120,6 +128,9 @@ class BackupTaking:
             )
         if hold is not None and not re.match(READER_NAME, hold):
             raise ConfigError(READER_NAMES.format(hold))
+        if verify not in ("all", "new"):
+            raise ConfigError(f"verify must be all or new, not {verify!r}")
+        self._verifies_all = verify == "all"
         self._client = log
         self._from_member = from_member
         self._hold = hold
@@ -151,16 +162,13 @@ class BackupTaking:
 
     def prepare(self) -> None:
         """Where the backup ends, who gives the entries, and that they go on with what is there."""
-        rows = self._client.status()
         if self._hold is not None:
             refuse_consumer(self._client.readers(), self._hold, "a backup")
         if self._from_member is None:
-            self._cut_index = self._client.end_index()
-        self._sources = self._sources_of(rows)
+            self._cut_index = self._client.end_index()  # first: it waits until somebody leads
+        self._sources = self._wait_for_sources()
         if self._from_member is not None:
             self._cut_index = self._sources[0].committed_index
-            if self._cut_index < 0:
-                raise Unreachable(f"{self._from_member} knows of no committed entry; ask another member")
         layout = self._layout()
         if layout.begin_index < 0 < layout.begin_position:
             raise ConfigError(
@@ -181,19 +189,18 @@ class BackupTaking:
             with suppress(IndexOutOfRange):
                 self._client.reader(self._hold, hold="archive", first_index=self._first_new)
 
-    def _sources_of(self, rows: Sequence[MemberStatusRow]) -> list[MemberStatusRow]:
-        """Those that may have it, best first. Raises ConfigError, Unreachable."""
-        if self._from_member is not None:
-            named = [row for row in rows if row.id == self._from_member]
-            if not named:
-                known = ", ".join(row.id for row in rows if row.id) or "none that answers"
-                raise Refused(f"there is no member {self._from_member!r}; the group has {known}")
-            if not named[0].reachable:
-                raise Unreachable(f"{self._from_member} cannot be reached: {named[0].problem}")
-            return named
-        able = [row for row in rows if row.reachable and row.committed_index >= 0]
-        if not able:
-            raise Unreachable("no member that answers knows of a committed entry")
+    def _wait_for_sources(self) -> list[MemberStatusRow]:
+        """Those that may have it, best first. A member that has just started knows of no committed
+        entry, and who leads may change at any moment: both pass. Raises Refused."""
+        deadline = time.monotonic() + self._client.timeout_ms / 1000
+        while not (able := [row for row in self._rows() if row.committed_index >= 0]):
+            if time.monotonic() >= deadline:
+                raise Unreachable(
+                    "no member that answers knows of a committed entry"
+                    if self._from_member is None
+                    else f"{self._from_member} knows of no committed entry; ask another member"
+                )
+            time.sleep(ASK_AGAIN_S)
         # One that has the next entry first, of these one that is whole, of these one that follows.
         next_index = self.next_index
         return sorted(
@@ -204,6 +211,19 @@ class BackupTaking:
                 row.role == "leader",
             ),
         )
+
+    def _rows(self) -> list[MemberStatusRow]:
+        """Of the members that may be asked and answer."""
+        rows = self._client.status()
+        if self._from_member is None:
+            return [row for row in rows if row.reachable]
+        named = [row for row in rows if row.id == self._from_member]
+        if not named:
+            known = ", ".join(row.id for row in rows if row.id) or "none that answers"
+            raise Refused(f"there is no member {self._from_member!r}; the group has {known}")
+        if not named[0].reachable:
+            raise Unreachable(f"{self._from_member} cannot be reached: {named[0].problem}")
+        return named
 
     def _layout(self) -> LayoutResponse:
         failures = []
@@ -326,20 +346,30 @@ class BackupTaking:
     # ---------------------------------------------------------------- what was written
 
     def verify(self, report: Progress = _no_progress) -> None:
-        """Every entry that is new is read back from the disk, and the last one is the log's, too: its
-        chain is the digest of all. Raises DirectoryDamaged, ConfigError."""
+        """Every entry is read back from the disk, those of earlier runs, too, unless only what is new
+        was asked for; and the last one is the log's, too: its chain is the digest of all.
+
+        Raises DirectoryDamaged, ConfigError."""
         log = self._copied
         log.sync()
-        before = self._target.cut
+        before = None if self._verifies_all else self._target.cut
         first_index = log.store.begin.index + 1 if before is None else before.index + 1
         stop_index = log.end.index + 1
         with DirectoryReader(self._disk, self._target.path) as reader:
-            # What opening shows of the entries of earlier runs; those are not read again.
+            # What opening shows, also of entries that are not read again.
             lost = [each for each in reader.damage if 0 <= each.index < stop_index]
             if lost:
                 raise reader.refusal(lost[0])
-            for batch in reader.batches(first_index, stop_index):
-                report(batch.last_index + 1 - first_index, stop_index - first_index)
+            try:
+                for batch in reader.batches(first_index, stop_index):
+                    report(batch.last_index + 1 - first_index, stop_index - first_index)
+            except DirectoryDamaged as error:
+                raise DirectoryDamaged(
+                    f"{error}: the backup is damaged; take a new one into another directory",
+                    path=error.path,
+                    position=error.position,
+                    index=error.index,
+                ) from None
             if log.end.index >= first_index:
                 header = reader.header_at(log.end.index)
                 held = (header.term, header.chain_crc)

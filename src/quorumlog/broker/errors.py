@@ -144,3 +144,9 @@ class GroupInUse(Refused):
     """Members read in the group just now: stop them first."""
 
     code = 577
+
+
+class TooManyNames(Refused):
+    """The replicated state has as many topics, those that were deleted included, or groups as it may."""
+
+    code = 578

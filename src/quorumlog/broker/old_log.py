@@ -19,6 +19,8 @@ from quorumlog.store.files.replaced_file import read_readable
 FOLDER_NAME = "commitlog"
 RECORD_NAME = "taken-over"
 BLOCK_BYTES = 16 << 20
+PIECE_BYTES = 1 << 20
+"""Of an answer to a later member at most."""
 
 
 class FileDigest(msgspec.Struct, frozen=True):
@@ -95,6 +97,12 @@ class OldLog:
             option="segment_bytes",
             writable=False,
         )
+        first = record.files[0].position if record.files else record.end_position
+        if self._files.first_position > first:
+            raise StoreFailure(
+                f"{directory}/{FOLDER_NAME} begins at {self._files.first_position}, and the old commit"
+                f" log at {first}: restore the files from another member"
+            )
         if self._files.end_position != record.end_position:
             raise StoreFailure(
                 f"{directory}/{FOLDER_NAME} ends at {self._files.end_position}, and the replicated log"

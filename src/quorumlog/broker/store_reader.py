@@ -11,6 +11,7 @@ import numpy as np
 from quorumlog.broker.commit_log.log_files import damaged, verified
 from quorumlog.broker.errors import NoSuchMessage, QueueOffsetOutOfRange, UnknownTopic
 from quorumlog.broker.message_log import LogRecords, MessageLog
+from quorumlog.broker.messages.message import StoredMessage
 from quorumlog.broker.messages.record import LEAST_RECORD_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_scan import Stop, scan_records
@@ -140,18 +141,32 @@ class StoreReader:
         for position in dict.fromkeys(positions):
             if not self._log.min_offset <= position < self._log.confirm_offset:
                 continue
-            found = self.at_position(position)
+            found = self._record_at(position)
             (message,) = found.messages()
             words = {message.properties.get("UNIQ_KEY", ""), *message.keys}
             in_time = begin_ms <= message.store_time_ms <= end_ms
-            begin = self._begin_of(QueueKey(message.topic, message.queue_id))
-            shown = begin is not None and message.queue_offset >= begin
-            if shown and message.topic == topic and key in words and in_time and len(pieces) < most:
+            wanted = message.topic == topic and key in words and in_time and len(pieces) < most
+            if wanted and self._is_shown(message):
                 pieces.append(bytes(found.buffer))
         return RecordBatch.contiguous(b"".join(pieces), list(map(len, pieces)))
 
+    def _is_shown(self, message: StoredMessage) -> bool:
+        begin = self._begin_of(QueueKey(message.topic, message.queue_id))
+        return begin is not None and message.queue_offset >= begin
+
     def at_position(self, position: int) -> RecordBatch:
-        """The message that begins there. Raises NoSuchMessage."""
+        """The message that begins there. Raises NoSuchMessage, also for one that no topic shows (any
+        more)."""
+        found = self._record_at(position)
+        (message,) = found.messages()
+        if not self._is_shown(message):
+            raise NoSuchMessage(
+                f"the message at {position} of the commit log is older than topic {message.topic} keeps,"
+                " or there is no such topic (any more)"
+            )
+        return found
+
+    def _record_at(self, position: int) -> RecordBatch:
         if self._log.min_offset <= position < self._log.confirm_offset:
             head = self._log.read_bytes(position, LEAST_RECORD_BYTES)
             scan = scan_records(head)

@@ -9,7 +9,7 @@ different clusters, and never take a message from each other.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -75,17 +75,21 @@ def take_over(
             version=VERSION_WITH_START,
         )
         with RestoredDirectory(disk, data_dir, member) as target:
-            point = LogPoint(-1, -1, 0, record.end_position)
-            target.begin(LogStart(point, EMPTY.encode()))
+            target.begin(start_behind(record))
             addresses = tuple((each.member_id, str(each)) for each in members)
             membership = Membership(replicas, replicas, addresses=addresses)
             target.log.append_own(EntryBatch.noop(), 1)
             body = encode_body(membership)
             target.log.append_own(EntryBatch.control(EntryKind.MEMBERSHIP, body), 1)
-            try:
-                _copy(disk, old, record, data_dir)
-            except OSError as error:
-                raise StoreFailure(refusal(data_dir, "written", error)) from error
+            end = LogEnd(old.files.first_position)
+            for _ in old.walk(end):
+                pass
+            copy_old_log(
+                disk,
+                data_dir,
+                record,
+                lambda file: _content(old, file.position, end.position, record.end_position),
+            )
             target.prepare(1)
             target.complete()
     return record
@@ -134,24 +138,43 @@ def _content(old: OfflineStore, base: int, stop: int, closed: int) -> Iterator[b
         yield bytes(data)
 
 
-def _copy(disk: Disk, old: OfflineStore, record: TakenOver, data_dir: str) -> None:
-    """On disk when this returns. Raises OSError."""
+def start_behind(record: TakenOver) -> LogStart:
+    """Of the replicated log."""
+    return LogStart(LogPoint(-1, -1, 0, record.end_position), EMPTY.encode())
+
+
+def copy_old_log(
+    disk: Disk,
+    data_dir: str,
+    record: TakenOver,
+    blocks_of: Callable[[FileDigest], Iterable[bytes]],
+) -> None:
+    """`blocks_of`: a file in blocks of BLOCK_BYTES. On disk when this returns. Raises StoreFailure, also
+    where a file is not the one of the record."""
     folder = f"{data_dir}/{FOLDER_NAME}"
-    disk.make_directory(folder)
-    end = LogEnd(old.files.first_position)
-    for _ in old.walk(end):
-        pass
-    for each in record.files:
-        file = disk.open(f"{folder}/{segment_name(each.position)}", create=True)
-        try:
-            file.set_size(record.file_bytes)
-            blocks = _content(old, each.position, end.position, record.end_position)
-            for number, data in enumerate(blocks):
-                if data.strip(b"\0"):
-                    file.pwritev([data], number * BLOCK_BYTES)
-            file.sync()
-        finally:
-            file.close()
-    disk.sync_directory(folder)
-    path = f"{data_dir}/{RECORD_NAME}"
-    replace_file(disk, path, msgspec.json.format(msgspec.json.encode(record)), synced=True)
+    try:
+        disk.make_directory(folder)
+        for name in disk.list(folder):
+            disk.unlink(f"{folder}/{name}")  # of an earlier attempt: what is not written here is a hole
+        for each in record.files:
+            digest = hashlib.sha256()
+            file = disk.open(f"{folder}/{segment_name(each.position)}", create=True)
+            try:
+                file.set_size(record.file_bytes)
+                for number, data in enumerate(blocks_of(each)):
+                    digest.update(data)
+                    if data.strip(b"\0"):
+                        file.pwritev([data], number * BLOCK_BYTES)
+                file.sync()
+            finally:
+                file.close()
+            if digest.hexdigest() != each.sha256:
+                raise StoreFailure(
+                    f"the file at {each.position} of the old commit log is another one than its digest"
+                    " says: nothing was made of it"
+                )
+        disk.sync_directory(folder)
+        path = f"{data_dir}/{RECORD_NAME}"
+        replace_file(disk, path, msgspec.json.format(msgspec.json.encode(record)), synced=True)
+    except OSError as error:
+        raise StoreFailure(refusal(data_dir, "written", error)) from error

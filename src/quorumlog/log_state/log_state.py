@@ -13,7 +13,7 @@ hold the same entries have the same state, to the byte.
 from __future__ import annotations
 
 import zlib
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from isal import isal_zlib
@@ -142,6 +142,16 @@ EMPTY = LogState()
 _READERS = LogState.__struct_fields__.index("readers")
 
 
+class StateTime(msgspec.Struct, frozen=True, array_like=True):
+    """The first fields of a record: its last time mark, without the sessions, which may be many."""
+
+    level: int
+    membership: msgspec.Raw
+    membership_index: Index
+    time_ms: TimeMs | None
+    time_index: Index
+
+
 class UnknownState(msgspec.Struct, frozen=True):
     """The state cannot be told from this index on."""
 
@@ -151,9 +161,20 @@ class UnknownState(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _decoder = msgspec.msgpack.Decoder(LogState, dec_hook=decode_hook)
+_time_decoder = msgspec.msgpack.Decoder(StateTime)
+T = TypeVar("T")
 
 
 def decode_state(record: bytes) -> LogState | Unreadable:
+    return _decoded(record, _decoder)
+
+
+def decode_time(record: bytes) -> StateTime | Unreadable:
+    """The time alone, of a record whose sessions nobody asks for: reading all of them takes 0.4 s."""
+    return _decoded(record, _time_decoder)
+
+
+def _decoded(record: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T | Unreadable:
     magic, payload = record[:4], record[8:]
     is_ours = magic in (RECORD_MAGIC, PACKED_MAGIC)
     if not is_ours or zlib.crc32(payload).to_bytes(4, "big") != record[4:8]:
@@ -167,7 +188,7 @@ def decode_state(record: bytes) -> LogState | Unreadable:
                 f"the log has entries of level {level}; this release knows up to level {LEVEL}:"
                 " start the release that wrote them, or a later one"
             )
-        return _decoder.decode(payload)
+        return decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Unreadable(f"a record of a log's state that this release cannot read: {error}")
 

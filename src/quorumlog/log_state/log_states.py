@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from quorumlog.log_state.control_entries import ControlEntry, Membership, ReaderPositions
+from quorumlog.log_state.control_entries import (
+    ControlEntry,
+    Membership,
+    OpenProducer,
+    ReaderPositions,
+)
 from quorumlog.log_state.log_state import LogState, Reader, UnknownState, advanced, outdates
 
 AnyState = LogState | UnknownState
@@ -32,6 +37,8 @@ class LogStates:
         self.readers_changed_index = committed_index
         """No entry above it has ended a reader, led it back or changed its hold. What lies below where
         this object began is not known; never behind the end of the log, whatever was cut."""
+        self.producers_forgotten_index = committed_index
+        """The same of entries that forget a producer."""
         self._committed_index = committed_index
         self._entries: list[ControlEntry] = []
         """Above the committed index."""
@@ -59,6 +66,7 @@ class LogStates:
         if controls:
             self._entries.extend(controls)
             self._note_readers(controls)
+            self._note_forgotten(controls)
             self.appended = folded(self.appended, controls)
 
     def _note_readers(self, controls: Sequence[ControlEntry]) -> None:
@@ -77,10 +85,16 @@ class LogStates:
                         position.name, position.position, position.hold, entry.index
                     )
 
+    def _note_forgotten(self, controls: Sequence[ControlEntry]) -> None:
+        for entry in controls:
+            if isinstance(entry.body, OpenProducer) and entry.body.forgets:
+                self.producers_forgotten_index = entry.index
+
     def truncate_from(self, index: int) -> None:
         """Entries from `index` on, all above the committed one, are gone."""
         assert index > self._committed_index, (index, self._committed_index)
         self.readers_changed_index = min(self.readers_changed_index, index - 1)
+        self.producers_forgotten_index = min(self.producers_forgotten_index, index - 1)
         if self._entries and self._entries[-1].index >= index:
             self._entries = list(takewhile(lambda entry: entry.index < index, self._entries))
             self.appended = folded(self.committed, self._entries)

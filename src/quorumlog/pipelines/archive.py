@@ -52,6 +52,8 @@ class Archive:
     @classmethod
     def open_to_add(cls, path: str, group: str, cluster_id: str) -> Archive:
         """A new one, or one of this log. Raises ConfigError, DirectoryDamaged."""
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise ConfigError(f"{path} is a file; name a directory for the archive")
         os.makedirs(path, exist_ok=True)
         lock = os.open(os.path.join(path, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
         try:

@@ -36,7 +36,7 @@ from quorumlog.pipelines.places import (
     linked,
     open_log,
 )
-from quorumlog.pipelines.tables.target import ArchiveTable, table_at
+from quorumlog.pipelines.tables.target import ArchiveTable, checked_path, table_at
 
 Progress = Callable[[int, int], None]
 PART_BYTES = 128 * MIB
@@ -84,7 +84,7 @@ def archive(
         raise ConfigError("a hold is kept by running members; archive from servers, or without one")
     with closing(open_log(source)) as log:
         table = table_at(target)
-        directory = target if table is None else table.directory
+        directory = checked_path(target) if table is None else table.directory
         if table is not None and load_manifest(directory) is None:
             table.check()
         into = Archive.open_to_add(directory, log.group, log.cluster_id)

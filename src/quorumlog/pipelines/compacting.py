@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from quorumlog.arrow import record_batch_of
@@ -21,6 +22,7 @@ from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
 from quorumlog.pipelines.keys import KeyOf
 from quorumlog.pipelines.places import Place, linked, open_log
 from quorumlog.pipelines.replaying import cut
+from quorumlog.pipelines.tables.target import checked_path
 
 FOLD_BYTES = 32 * MIB
 ABOUT_KEY = b"quorumlog.compaction"
@@ -28,7 +30,7 @@ ABOUT_KEY = b"quorumlog.compaction"
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What a file is made of, in its footer. Its rows are numbered for the log that they go to, so each
-    range has a session of its own."""
+    range, up to its newest key, has a session of its own."""
 
     key: str
     compaction_id: str
@@ -61,12 +63,18 @@ def compact(
     stop_index: int | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Compacted:
-    """Write rows `key, index, term, body` to `file`, in order of index, which is replaced whole. `into`:
-    a log that gets their bodies, exactly once for each `compaction_id` (a producer of it)."""
-    key_of = KeyOf(key)
+    """Write rows `key, index, term, body` to `file`, in order of index; one of an earlier compaction is
+    replaced whole. `into`: a log that gets their bodies, exactly once for each `compaction_id` (a
+    producer of it)."""
+    key_of, file = KeyOf(key), checked_path(file)
     if into is not None and not (into.servers and compaction_id):
         raise ConfigError("to compact into a log, give its servers and an id, by which it is repeated")
-    appended = 0 if into is None else _finish(file, into, key, compaction_id)
+    appended, standing = 0, _standing(file)
+    was_ours = standing is not None and (standing.key, standing.compaction_id) == (key, compaction_id)
+    if into is not None and standing is not None and was_ours:
+        # What a crash left: a file whose rows are not all in the log. The source has grown since, and
+        # numbers of another range would leave out other rows.
+        appended = _append(pq.read_table(file), into, standing)
     waiting: list[pa.Table] = []
     kept, waiting_bytes, entries = None, 0, 0
     with closing(open_log(source)) as log:
@@ -84,7 +92,10 @@ def compact(
                 kept, waiting, waiting_bytes = _latest(kept, waiting), [], 0
             report(batch.last_index + 1 - first, stop - first)
     rows = _latest(kept, waiting)
-    about = About(key=key, compaction_id=compaction_id, first_index=first, stop_index=stop)
+    # What follows the newest key may be entries of the log's own, which a repetition may find more of.
+    newest = pc.max(rows.column("index")).as_py()
+    last = first if newest is None else newest + 1
+    about = About(key=key, compaction_id=compaction_id, first_index=first, stop_index=last)
     _write(rows, file, about)
     if into is not None:
         appended += _append(rows, into, about)
@@ -115,18 +126,18 @@ def _latest(kept: pa.Table | None, fresh: list[pa.Table]) -> pa.Table:
     return rows.take(pa.array(indices.searchsorted(wanted)))
 
 
-def _finish(file: str, into: Place, key: str, compaction_id: str) -> int:
-    """What a crash left: a file whose rows are not all in the log. The log grows meanwhile, and numbers
-    of another range would leave out other rows."""
-    try:
-        rows = pq.read_table(file)
-    except (FileNotFoundError, pa.ArrowInvalid):
-        return 0
-    record = (rows.schema.metadata or {}).get(ABOUT_KEY)
+def _standing(file: str) -> About | None:
+    """What an earlier compaction has left there; None: there is no file. Raises ConfigError for what is
+    none of ours."""
+    if not os.path.exists(file):
+        return None
+    record = None
+    if os.path.isfile(file):
+        with suppress(pa.ArrowInvalid):
+            record = (pq.read_schema(file).metadata or {}).get(ABOUT_KEY)
     if record is None:
-        raise ConfigError(f"{file} is not of a compaction; name another file")
-    about = msgspec.json.decode(record, type=About)
-    return _append(rows, into, about) if (about.key, about.compaction_id) == (key, compaction_id) else 0
+        raise ConfigError(f"{file} is not of a compaction, and is not replaced; name another file")
+    return msgspec.json.decode(record, type=About)
 
 
 def _append(rows: pa.Table, into: Place, about: About) -> int:

@@ -20,9 +20,10 @@ from quorumlog.spark.messages.message_reader import message_reader
 from quorumlog.spark.messages.message_rows import message_schema
 from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
 from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
-from quorumlog.spark.short_errors import in_short
+from quorumlog.spark.short_errors import EXPECTED, in_short
 from quorumlog.spark.sink.sink_options import SINK_ONLY, SinkOptions
 from quorumlog.spark.sink.writers import LedgerBatchWriter, LedgerStreamWriter
+from quorumlog.spark.streaming.refused_stream import RefusedStream
 from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
 
 FORMAT_NAME = "quorumlog"
@@ -46,13 +47,15 @@ class LedgerDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Raises ConfigError naming the option."""
         super().__init__(options)
-        self.message_options = MessageOptions.parse(options) if is_message_view(options) else None
+        self._message_options: MessageOptions | None = None
+        self.views_messages = is_message_view(options)
         self._entry_options = {key: value for key, value in options.items() if key.lower() != VIEW}
         self._ledger_options: LedgerOptions | None = None
-        if self.message_options is not None:
-            return
         try:
-            self._ledger_options = LedgerOptions.parse(self._entry_options)
+            if self.views_messages:
+                self._message_options = MessageOptions.parse(options)
+            else:
+                self._ledger_options = LedgerOptions.parse(self._entry_options)
         except ConfigError as error:
             # Spark does not say here whether it will read or write.
             try:
@@ -64,6 +67,13 @@ class LedgerDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return FORMAT_NAME
+
+    @property
+    def message_options(self) -> MessageOptions | None:
+        """None: entries are read, not messages. Raises ConfigError."""
+        if not self.views_messages:
+            return None
+        return self._message_options or MessageOptions.parse(self.options)
 
     @property
     def ledger_options(self) -> LedgerOptions:
@@ -88,12 +98,13 @@ class LedgerDataSource(DataSource):
         reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader
         return reader(self.ledger_options, schema)
 
-    # Not in short: where this raises, PySpark 4.3 trips over the reader that it did not get, and what
-    # went wrong is only in the traceback.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        if self.message_options is not None:
-            raise ConfigError("view messages is read with spark.read, not with spark.readStream")
-        return LedgerStreamReader(self.ledger_options, schema)
+        try:
+            if self.message_options is not None:
+                raise ConfigError("view messages is read with spark.read, not with spark.readStream")
+            return LedgerStreamReader(self.ledger_options, schema)
+        except EXPECTED as error:
+            return RefusedStream(error)
 
     @in_short
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

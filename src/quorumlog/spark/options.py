@@ -47,7 +47,8 @@ class LedgerOptions:
     max_records_per_partition: int = 0
     """0: no limit."""
     fail_on_data_loss: bool = True
-    read_consistency: str = COMMITTED
+    read_consistency: str = ""
+    """Empty: `committed`, and of a stream `read_index` (see `of_stream`)."""
     max_staleness_ms: int = -1
     """Of `committed`: plan with what is at most so old; -1: however old."""
     verify_crc: bool = True
@@ -91,6 +92,13 @@ class LedgerOptions:
             min_partitions=-(-self.min_partitions // len(self.groups)),
         )
 
+    def of_stream(self) -> LedgerOptions:
+        """A stream ends a micro-batch, and with `availableNow` itself, at what was acknowledged by then,
+        unless it is told that it may miss some."""
+        if self.read_consistency or self.max_staleness_ms >= 0:
+            return self
+        return replace(self, read_consistency=READ_INDEX)
+
     def by_group(self) -> list[LedgerOptions]:
         return [self.of_group(group) for group in self.groups] or [self]
 
@@ -132,7 +140,7 @@ class LedgerOptions:
                 "options readConsistency = read_index and maxStalenessMs ask running members, and need"
                 " option servers; with option path, committed is what the directory proves"
             )
-        if parsed.max_staleness_ms >= 0 and parsed.read_consistency != COMMITTED:
+        if parsed.max_staleness_ms >= 0 and parsed.read_consistency not in ("", COMMITTED):
             raise ConfigError(
                 f"option maxStalenessMs is for readConsistency = {COMMITTED}, not"
                 f" {parsed.read_consistency}"

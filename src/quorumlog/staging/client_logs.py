@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect
 from quorumlog.config import staging_name
+from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
 from quorumlog.staging.manifests import RowRange
 from quorumlog.staging.sink_logs import ProducerStand, SinkLogs
@@ -23,11 +24,16 @@ class LogSession:
         self._client = client
         self.last_sequence = client.last_sequence()
 
-    def append(self, sequence: int, batches: Iterable[EntryBatch]) -> int:
+    def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
         """The client goes on with its numbers by itself; only once."""
         assert sequence == self.last_sequence + 1, (sequence, self.last_sequence)
         last_index = -1
-        for receipt in self._client.append_stream(batches, window=WINDOW):
+        receipts: Iterable[AppendReceipt]
+        if machine:
+            receipts = (self._client.append_batch(batch, machine=machine) for batch in batches)
+        else:
+            receipts = self._client.append_stream(batches, window=WINDOW)
+        for receipt in receipts:
             self.last_sequence += receipt.count
             last_index = receipt.last_index
         return last_index

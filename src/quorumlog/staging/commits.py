@@ -220,7 +220,8 @@ class SinkCommits:
             if next_sequence >= manifest.stop_sequence:
                 return
             ranges = behind(manifest.batch.ranges, next_sequence - manifest.first_sequence)
-            session.append(next_sequence, self._staging.batches(ranges))
+            batches = self._staging.batches(ranges)
+            session.append(next_sequence, batches, manifest.batch.machine)
 
 
 def behind(ranges: tuple[RowRange, ...], skipped: int) -> tuple[RowRange, ...]:

@@ -3,7 +3,7 @@
 A manifest is an entry of the staging group, appended by the producer that commits:
 
     "QLMF"      4 bytes
-    version     1 byte, 1
+    version     1 byte, 1; 2 where a state machine takes the rows, which older releases know nothing of
     the rest    the fields of `Manifest` as a MessagePack array, compressed (zlib)
 """
 
@@ -18,7 +18,7 @@ from quorumlog.staging.row_digests import RowDigest
 from quorumlog.staging.sink_errors import ManifestUnknown
 
 _MAGIC = b"QLMF"
-_VERSION = 1
+_VERSION, _VERSION_WITH_MACHINE = 1, 2
 _MOST_BYTES = 256 * 1024 * 1024
 """Of a manifest that is unpacked: what would be larger is none of ours."""
 
@@ -55,6 +55,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     digest: RowDigest
     ranges: tuple[RowRange, ...]
     """Of its entries, in the order in which they are to come into the log."""
+    machine: str = ""
+    """State machine of the log that takes them; empty: none."""
 
     @property
     def entries(self) -> int:
@@ -105,7 +107,8 @@ _decoder = msgspec.msgpack.Decoder(Manifest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return _MAGIC + bytes([_VERSION]) + zlib.compress(_encoder.encode(manifest), 1)
+    version = _VERSION_WITH_MACHINE if manifest.batch.machine else _VERSION
+    return _MAGIC + bytes([version]) + zlib.compress(_encoder.encode(manifest), 1)
 
 
 def decode_manifest(body: bytes) -> Manifest:
@@ -113,7 +116,7 @@ def decode_manifest(body: bytes) -> Manifest:
     head, packed = body[: len(_MAGIC) + 1], body[len(_MAGIC) + 1 :]
     if head[: len(_MAGIC)] != _MAGIC:
         raise ManifestUnknown("the newest entry of this producer in the staging group is no manifest")
-    if head[-1:] != bytes([_VERSION]):
+    if head[-1:] not in (bytes([_VERSION]), bytes([_VERSION_WITH_MACHINE])):
         raise ManifestUnknown(
             f"the newest manifest is of version {head[-1]}, written by a newer release: use that one"
         )

@@ -26,8 +26,9 @@ class SinkSession(Protocol):
         """As of when it was connected."""
         ...
 
-    def append(self, sequence: int, batches: Iterable[EntryBatch]) -> int:
-        """In order, the first entry under this number; returns the index of the last."""
+    def append(self, sequence: int, batches: Iterable[EntryBatch], machine: str = "") -> int:
+        """In order, the first entry under this number; returns the index of the last. `machine`: the
+        state machine that takes them; empty: none."""
         ...
 
 

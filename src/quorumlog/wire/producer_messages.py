@@ -29,14 +29,21 @@ class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
     """The epoch that stands, as an answer before has named it; None: there is none."""
     timeout_ms: int = 0
     """As in AppendRequest."""
+    seen_index: int | None = None
+    """Of the first connect of a producer: it was meant for the log up to here, as an answer has told. If
+    a producer was forgotten since, nothing is opened, so that no late copy of it lists that one again.
+    -1: no answer yet. None: an older client, or one whose id nobody forgets."""
 
 
 class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
     opened: bool
-    """False: `epoch` stands, which the request did not name. Nothing was written."""
+    """False: `epoch` stands, which the request did not name; (-1, -1): none does, and `seen_index` is
+    for the next request. Nothing was written."""
     epoch: Epoch
     last_sequence: int
     """Number of the last entry that is in the log; -1: none is."""
+    seen_index: int = -1
+    """Where no epoch stands: up to where the log is that says so."""
 
 
 class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from quorumlog import connect as log_of
 from quorumlog.broker import Message, connect
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.errors import NotReplicated
 from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record import encode_records
@@ -53,6 +55,13 @@ def test_messages_are_sent_to_the_master_and_found_on_every_member() -> None:
             assert (first.queue_offset, batch.queue_offset, batch.message_count) == (0, 0, 50)
             status = client.status()
             assert (status.role, status.broker_id, status.flush) == ("SYNC_MASTER", 0, "log: sync")
+            for asks in (client.replica, client.failover):
+                with pytest.raises(NotReplicated, match="its log elects"):
+                    asks()
+            # The log ends with what is no message, too.
+            with log_of(brokers.cluster.servers) as log:
+                log.append(b"an entry of nobody")
+            eventually(lambda: client.status().dispatch_behind_bytes == 0)
         stored = put_twice_in_a_session(brokers.brokers[leader])
         assert stored[0].queue_offset == 1
         assert stored[1]._replace(positions=None) == stored[0]._replace(positions=None)

@@ -5,24 +5,34 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 
+from quorumlog import connect as log_of
 from quorumlog.broker import Message, connect
+from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.converter import convert_to_classic
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.later_member import make_later_member
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.broker.old_log import first_difference
+from quorumlog.broker.old_log import FOLDER_NAME, OldLog, first_difference
 from quorumlog.broker.takeover import take_over
+from quorumlog.broker.wire.broker_messages import OldLogResponse
+from quorumlog.client import LedgerClient
+from quorumlog.client.members.member_verbs import Members
 from quorumlog.config import MemberAddress, StoreConfig
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, MembershipRefused, StoreFailure
+from quorumlog.server.free_ports import free_ports
+from quorumlog.store.directory.foreign_files import RESTORING_NAME
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.log.segment_list import segment_name
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from tests.broker.store.test_golden import CONFIG
 from tests.waiting import eventually
@@ -103,3 +113,69 @@ def test_old_logs_that_differ_are_told_apart(tmp_path: Path) -> None:
     assert first_difference(records[0], records[0]) == ""
     assert "they differ in the" in first_difference(*records)
     assert msgspec.json.decode((tmp_path / "ma" / "taken-over").read_bytes())["file_bytes"] == 16_384
+
+
+def test_a_later_member_gets_the_old_files_before_it_votes(tmp_path: Path) -> None:
+    shutil.copytree(JAVA_STORE, tmp_path / "n0")
+    with OfflineStore(str(tmp_path / "n0")) as store:
+        old = [m for records in store.batches() for m in records.messages()]
+    with LocalBrokers(
+        1, directory=tmp_path / "log", storage=STORAGE, staging=False, starts=False
+    ) as brokers:
+        cluster = brokers.cluster
+        made = take_over(str(tmp_path / "n0"), str(cluster.data_dir("n0")), "n0", cluster.members)
+        brokers.start()
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with connect(brokers.servers) as broker:
+            broker.send(Message(old[0].topic, b"behind the seam"), queue_id=old[0].queue_id)
+            half = tmp_path / "log" / "n1" / FOLDER_NAME / segment_name(0)
+            half.parent.mkdir(parents=True)
+            half.write_bytes(b"\xff" * made.file_bytes)  # of an attempt that was killed
+            (tmp_path / "log" / "n1" / RESTORING_NAME).write_bytes(b"")
+            assert make_later_member(broker, str(tmp_path / "log" / "n1"), "n1") == made
+        brokers.addresses["n1"] = f"127.0.0.1:{free_ports(1)[0]}"
+        new = cluster.start_another()
+        with log_of(cluster.servers, timeout_ms=20_000) as log:
+            for verb in ("add", "promote"):
+                made_so = eventually(lambda verb=verb: changed(log, verb, str(new)))
+            assert made_so.voters == ("n0", "n1")
+        cluster.stop("n0")  # hands over first, and the new one cannot do without it
+        cluster.restart("n0")
+        with connect(brokers.addresses["n1"]) as broker:
+            later = brokers.brokers["n1"]
+            eventually(lambda: later.log.confirm_offset > made.end_position)
+            assert broker.message(old[3].message_id) == old[3]
+            assert broker.query(old[3].topic, old[3].keys[0])
+        files = [(tmp_path / "log" / each / FOLDER_NAME) for each in ("n0", "n1")]
+        for name in sorted(path.name for path in files[0].iterdir()):
+            assert (files[0] / name).read_bytes() == (files[1] / name).read_bytes()
+
+
+def changed(log: LedgerClient, verb: str, address: str) -> Members | None:
+    try:
+        return log.change_members(verb, "n1", address if verb == "add" else "")
+    except MembershipRefused as error:
+        assert error.retry_after_ms, error
+        return None
+
+
+def test_what_is_not_the_old_log_of_the_record_makes_no_member(tmp_path: Path) -> None:
+    """A bit that has flipped at the member that sends, or on the way."""
+    shutil.copytree(JAVA_STORE, tmp_path / "n0")
+    made = take_over(str(tmp_path / "n0"), str(tmp_path / "m0"), "n0", MEMBERS)
+    old = OldLog(OsDisk(), str(tmp_path / "m0"), made)
+
+    class Broker:
+        server = "127.0.0.1:1"
+
+        def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+            if not size_bytes:
+                return OldLogResponse(record=msgspec.json.encode(made))
+            data = bytearray(old.read_bytes(position, size_bytes))
+            data[100] ^= 1
+            return OldLogResponse(data=bytes(data))
+
+    with pytest.raises(StoreFailure, match="another one than its digest says"):
+        make_later_member(cast(BrokerClient, Broker()), str(tmp_path / "m1"), "n1")
+    assert not (tmp_path / "m1" / "member").exists()
+    old.close()

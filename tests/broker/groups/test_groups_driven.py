@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.groups.group_extension import GroupOptions
+from quorumlog.broker.errors import NoSuchMessage, QueueOffsetOutOfRange, TooManyNames
+from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+from quorumlog.broker.groups.proposals import Proposals
 from quorumlog.broker.groups.simulated.sim_groups import SimGroupBrokers
-from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.message import SCHEDULE_TOPIC, PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
     CreateTopic,
+    DeleteTopic,
     GroupRow,
     GroupsQuestion,
     ResetOffsets,
@@ -153,3 +155,56 @@ def test_what_no_member_could_apply_is_not_let_in() -> None:
     assert "the broker's own" in str(log.ask(mine))
     log.run_for(300)
     assert log.end_index() == before
+
+
+def test_a_clock_that_jumps_hides_nothing() -> None:
+    """By the master's own clock all would be a year old."""
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1, retention_ms=KEEPS_MS))
+    log.put_and_wait(log.master, b"new")
+    log.master.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
+    log.run_for(KEEPS_MS - 1_000)
+    assert messages(log, log.master) == (0, 1)
+    log.run_for(2_000)
+    assert messages(log, log.master) == (1, 1)  # the clocks of the others have gone on
+
+
+def test_a_clock_that_jumps_releases_nothing() -> None:
+    log = DrivenGroups()
+    log.put_and_wait(log.master, b"delayed", topic=SCHEDULE_TOPIC)  # of level 1: a second
+    log.run_for(100)
+    log.master.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
+    extension = log.brokers.brokers[log.master.member_id].extensions[0]
+    assert isinstance(extension, GroupExtension)
+    log.run_for(700)
+    assert extension.scheduler.released == 0
+    log.until(lambda: extension.scheduler.released == 1, "release")
+
+
+def test_the_state_has_so_many_topics_and_groups_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1))
+    log.command(CreateTopic("gone", 1))
+    log.command(DeleteTopic("gone"))
+    names = len(log.brokers.brokers[log.master.member_id].topics)
+    monkeypatch.setattr(Proposals, "most_topics", names + 1)
+    monkeypatch.setattr(Proposals, "most_groups", 1)
+    refused = log.command(CreateTopic("more", 1))
+    assert isinstance(refused, TooManyNames), refused
+    assert log.command(CreateTopic("orders", 1)) is None, "what is there may be said again"
+    log.join()
+    other = HeartbeatRequest(group="other", member="m", topics=[("orders", "*")])
+    assert isinstance(log.ask(other), TooManyNames)
+
+
+def test_a_message_that_is_not_shown_any_more_is_not_found_by_its_id_either() -> None:
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1))
+    stored = log.put_and_wait(log.master, b"1")
+    log.run_for(100)  # it is dispatched
+    reader = log.brokers.brokers[log.master.member_id].reader
+    (found,) = reader.at_position(stored.physical_offset).messages()
+    assert found.body == b"1"
+    log.command(DeleteTopic("orders"))
+    with pytest.raises(NoSuchMessage, match="no such topic"):
+        reader.at_position(stored.physical_offset)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker import Message
+from quorumlog.broker import Message, connect
 from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
 from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
 from quorumlog.broker.client.groups.async_producer import AsyncProducer
@@ -199,3 +200,24 @@ def test_a_group_begins_at_the_end_or_at_a_time(brokers: LocalBrokers) -> None:
             messages = consumer.poll(wait_ms=10_000)
         assert messages[-1].body == b"new"
         assert all(message.store_time_ms >= new.store_time_ms for message in messages)
+
+
+def test_a_topic_that_is_made_anew_with_fewer_queues_is_sent_to_again(brokers: LocalBrokers) -> None:
+    """What a client knows of the old one is asked anew once it is wrong."""
+    servers, message = brokers.servers, Message("renewed", b"1")
+    with (
+        BrokerAdmin(servers) as admin,
+        Producer(servers) as plain,
+        Producer(servers, idempotent=True) as once,
+        connect(servers) as client,
+    ):
+        admin.create_topic("renewed", 8)
+        senders = plain.send, once.send, client.send
+        for send in senders:
+            send(message)
+        admin.delete_topic("renewed")
+        admin.create_topic("renewed", 1)
+        for send in senders:
+            with suppress(UnknownTopic):
+                send(message)
+            assert send(message).queue_id == 0

@@ -34,6 +34,8 @@ class SessionHost(Host):
         self.connects: list[ConnectProducer] = []
         self.last_sequence = -1
         """Whoever connects is told so."""
+        self.forgotten_index = -1
+        """In front of which no first connect opens anything."""
         self.questions = 0
         """After the last number; never answered."""
 
@@ -59,11 +61,13 @@ class SessionHost(Host):
             answer = HelloResponse(member_id=f"n{number}", connection_id=connection_id, level=LEVEL)
         elif isinstance(message, ConnectProducer):
             self.connects.append(message)
+            is_late = message.seen_index is not None and message.seen_index < self.forgotten_index
             answer = ConnectProducerResponse(
                 request_id=message.request_id,
-                opened=True,
-                epoch=Epoch(len(self.connects), 1),
-                last_sequence=self.last_sequence,
+                opened=not is_late,
+                epoch=Epoch(-1, -1) if is_late else Epoch(len(self.connects), 1),
+                last_sequence=-1 if is_late else self.last_sequence,
+                seen_index=self.forgotten_index if is_late else -1,
             )
         elif isinstance(message, AppendRequest):
             self.appends.append((link, wire, message))
@@ -210,3 +214,13 @@ def test_what_a_stream_says_of_records_that_are_in_the_log_already() -> None:
         window.add(request)
     assert window.progress.committed_records == 3 + 2
     assert window.progress.unknown_records == 0
+
+
+def test_a_first_connect_is_meant_for_the_log_that_knew_no_such_producer() -> None:
+    host = SessionHost()
+    host.forgotten_index = 7
+    host.until_sent(host.submit_append())
+    first, second = host.connects
+    assert (first.ends, first.seen_index) == (None, -1)
+    assert (second.ends, second.seen_index, second.token) == (None, 7, first.token)
+    assert host.appends[0][2].session is not None

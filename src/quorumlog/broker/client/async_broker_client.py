@@ -126,6 +126,8 @@ class AsyncBrokerClient:
                 for message, receipt in zip(messages, receipts, strict=True):
                     await self._send_part([message], [receipt], queue_id)
                 return
+            if isinstance(error, UnknownTopic):
+                self._counts.pop(messages[0].topic, None)  # it may be there again with fewer queues
             for receipt in receipts:
                 if not receipt.done():
                     receipt.set_exception(error)
@@ -142,7 +144,11 @@ class AsyncBrokerClient:
             queue_id = next(self._turn) % await self.queue_count(messages[0].topic) if messages else 0
         await self._links.connected()
         encoded = encode_messages(messages, queue_id, self._keys, self._links.own_host)
-        return receipt_of(await self._links.call(SendRequest(waits=encoded.waits), encoded), encoded)
+        try:
+            return receipt_of(await self._links.call(SendRequest(waits=encoded.waits), encoded), encoded)
+        except UnknownTopic:
+            self._counts.pop(encoded.topic, None)
+            raise
 
     async def queue_count(self, topic: str) -> int:
         """Raises UnknownTopic."""

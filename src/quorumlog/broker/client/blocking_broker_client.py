@@ -39,6 +39,8 @@ from quorumlog.broker.wire.broker_messages import (
     FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
+    OldLogRequest,
+    OldLogResponse,
     PullRequest,
     QueryRequest,
     QueuesRequest,
@@ -175,7 +177,11 @@ class BrokerClient:
         if queue_id is None:
             queue_id = next(self._turn) % self.queue_count(messages[0].topic) if messages else 0
         encoded = encode_messages(messages, queue_id, self._keys, self._link().host)
-        return receipt_of(self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+        try:
+            return receipt_of(self._call(SendRequest(waits=encoded.waits), encoded), encoded)
+        except UnknownTopic:
+            self._counts.pop(encoded.topic, None)  # it may be there again with fewer queues
+            raise
 
     def queue_count(self, topic: str) -> int:
         """Raises UnknownTopic."""
@@ -257,6 +263,12 @@ class BrokerClient:
     def status(self) -> StatusResponse:
         answer = answer_of(self._call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
+        return answer
+
+    def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+        """Of the classic store that the broker's group has taken over; without a size what it was."""
+        answer = answer_of(self._call(OldLogRequest(position=position, size_bytes=size_bytes)))
+        assert isinstance(answer, OldLogResponse), answer
         return answer
 
     def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:

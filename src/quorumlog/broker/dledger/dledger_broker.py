@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+import msgspec
+
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.broker_role import RolePassThrough, RoleState, slave_id_of
 from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
@@ -18,22 +20,27 @@ from quorumlog.broker.dledger.extension import BrokerExtension
 from quorumlog.broker.dledger.message_entries import MACHINE_NAME
 from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, MessageMachines
+from quorumlog.broker.errors import NotReplicated
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.old_log import OldLog
+from quorumlog.broker.old_log import PIECE_BYTES, OldLog
 from quorumlog.broker.queues.consume_queue import ConsumeQueue
 from quorumlog.broker.serving.broker_service import Puts, QueueTable, Reads, Waits
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.store_reader import StoreReader
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
+    FailoverRequest,
+    OldLogRequest,
+    OldLogResponse,
+    ReplicaRequest,
     RoleNotice,
     RoleRequest,
     RoleResponse,
     StatusResponse,
 )
 from quorumlog.config import parse_address
-from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader, StoreFailure
+from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, NotLeader, StoreFailure
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
@@ -279,7 +286,29 @@ class DLedgerBroker:
                 self._watchers[session] = message.request_id
             session.answer(self.role_response(message.request_id))
             return True
+        if isinstance(message, OldLogRequest):
+            session.later(message, lambda: self._old_log_piece(message), _old_log_answer)
+            return True
+        if isinstance(message, ReplicaRequest | FailoverRequest):
+            # No violation: a client need not know what kind of broker it asks.
+            what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
+            session.refuse(message.request_id, NotReplicated(what))
+            return True
         return any(each.request(session, message, frame) for each in self.extensions)
+
+    def _old_log_piece(self, message: OldLogRequest) -> OldLogResponse:
+        """On the thread that reads. Raises BadRequest."""
+        old = self.old_log
+        if old is None:
+            return OldLogResponse()
+        if not message.size_bytes:
+            return OldLogResponse(record=msgspec.json.encode(old.record))
+        stop = message.position + message.size_bytes
+        if not old.first_position <= message.position < stop <= old.end_position:
+            raise BadRequest(f"the old commit log has no bytes from {message.position} to {stop}")
+        if message.size_bytes > PIECE_BYTES:
+            raise BadRequest(f"a piece of the old commit log has at most {PIECE_BYTES} bytes")
+        return OldLogResponse(data=old.read_bytes(message.position, message.size_bytes))
 
     def lost(self, session: BrokerSession) -> None:
         self._watchers.pop(session, None)
@@ -338,7 +367,10 @@ class DLedgerBroker:
             problems += node.problems()
             end, durable = node.store.end, node.store.durable
             min_offset, max_offset, flushed_offset = self.log.min_offset, end.position, durable.position
-            confirm_offset = self.log.confirm_offset
+            applied = {machine.name: machine.applied_index for machine in node.machines.status()}
+            # The log may end with entries that are no messages.
+            is_dispatched = applied.get(MACHINE_NAME, -1) >= end.index
+            confirm_offset = end.position if is_dispatched else self.log.confirm_offset
             flush = f"log: {node.config.storage.flush}"
         if self.role.why_not:
             problems.append(f"leads and is not master yet: {self.role.why_not}")
@@ -367,6 +399,10 @@ class DLedgerBroker:
             term=state.term,
             master=self.master_address,
         )
+
+
+def _old_log_answer(request_id: int, piece: OldLogResponse) -> tuple[AnyBrokerMessage, None]:
+    return msgspec.structs.replace(piece, request_id=request_id), None
 
 
 def _note(failure: StoreFailure) -> None:

@@ -5,8 +5,9 @@ its properties. Who is master copies it there in a producer's session of the log
 message's number is its offset in the queue. So the log itself knows how far each level is released, and
 a master that takes over, or does not know what came of its last append, releases nothing twice.
 
-When a message is due follows from its store time and this machine's wall clock. Clocks may jump:
-whatever they say, a master waits no longer than the delay from when it first saw the message there.
+When a message is due follows from its store time and the clocks of a quorum: by the master's alone,
+which may jump, all would be due at once. Whatever they say, a master waits no longer than the delay from
+when it first saw the message there.
 """
 
 from __future__ import annotations
@@ -87,15 +88,16 @@ class DelayScheduler:
         self,
         broker: DLedgerBroker,
         delays_ms: Sequence[int],
-        wall_ms: Callable[[], float],
+        clock_ms: Callable[[], float],
         token: Callable[[], bytes],
         propose: Callable[[Command], None],
         begin_of: Callable[[int], int],
     ) -> None:
-        """`wall_ms`: since 1970. `begin_of`: where a level begins by the replicated state."""
+        """`clock_ms`: of a quorum, since 1970; -1: not known. `begin_of`: where a level begins by
+        the replicated state."""
         self._broker = broker
         self._delays_ms = tuple(delays_ms)
-        self._wall_ms = wall_ms
+        self._clock_ms = clock_ms
         self._token = token
         self._propose = propose
         self._begin_of = begin_of
@@ -208,14 +210,17 @@ class DelayScheduler:
 
     def _release(self, level: _Level, records: RecordBatch) -> None:
         due_ms = records.columns.store_times_ms + self._delays_ms[level.number - 1]
-        wall_ms, now_ms = self._wall_ms(), self._now_ms
+        clock_ms, now_ms = self._clock_ms(), self._now_ms
+        if clock_ms < 0:
+            self._later(level)
+            return
         assert level.next_offset is not None and level.epoch is not None
         overdue_stop = max((stop for stop, at_ms in level.sightings if at_ms <= now_ms), default=0)
-        count = int(np.searchsorted(np.maximum.accumulate(due_ms), wall_ms, side="right"))
+        count = int(np.searchsorted(np.maximum.accumulate(due_ms), clock_ms, side="right"))
         count = min(max(count, overdue_stop - level.next_offset), len(records))
         if not count:
             at_last_ms = level.sightings[0][1] if level.sightings else now_ms + RETRY_MS
-            self._again(level, min(now_ms + float(due_ms[0]) - wall_ms, at_last_ms))
+            self._again(level, min(now_ms + float(due_ms[0]) - clock_ms, at_last_ms))
             return
         due = records.select(np.arange(count))
         moved = moved_records(due, *self._targets(due), (REAL_TOPIC, REAL_QUEUE, DELAY))

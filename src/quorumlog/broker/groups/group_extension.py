@@ -125,21 +125,27 @@ class GroupExtension:
         broker.topics_table = self.topics
         broker.puts = CheckedPuts(broker.puts, self.topics)
         self._sessions = GroupSessions(broker)
-        self._proposals = Proposals(broker)
+        self._proposals = Proposals(broker, lambda: self.feed.state)
         self._commits = OffsetCommits(self._proposals.commit, options.commit_interval_ms)
         members = GroupMembers(options.member_timeout_ms)
         self._rebalancer = Rebalancer(self.feed, members, self._commits, self._proposals)
         self.scheduler = DelayScheduler(
             broker,
             broker.config.delays_ms(),
-            self._wall_ms,
+            self._clock_ms,
             self._token,
             self._proposals.quietly,
             lambda level: self.feed.state.delayed.get(level, 0),
         )
         self._retention = TopicRetention(
-            broker, self._wall_ms, self._proposals.quietly, options.retention_interval_ms
+            broker, self._clock_ms, self._proposals.quietly, options.retention_interval_ms
         )
+
+    def _clock_ms(self) -> float:
+        """A time that the clocks of a quorum have reached, and this one: one alone may jump. -1: too few
+        have told theirs."""
+        member = self._broker.member
+        return min(self._wall_ms(), member.node().raft.quorum_clock_ms) if member.is_up else -1.0
 
     def role_changed(self, state: RoleState) -> None:
         was_master, self._is_master = self._is_master, state.is_master

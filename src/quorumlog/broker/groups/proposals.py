@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker.errors import TooManyNames
 from quorumlog.broker.groups.group_machine import MACHINE_NAME
+from quorumlog.broker.groups.group_state import GroupState
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.wire.group_commands import (
     Command,
@@ -19,7 +22,7 @@ from quorumlog.broker.wire.group_commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.wire.group_names import dlq_topic, retry_topic
+from quorumlog.broker.wire.group_names import MOST_GROUPS, MOST_TOPICS, dlq_topic, retry_topic
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, ResultUnknown
 from quorumlog.node import AppendOutcome
@@ -35,11 +38,16 @@ Done = Callable[[bytes | LedgerError], None]
 class Proposals:
     """On the loop."""
 
-    def __init__(self, broker: DLedgerBroker) -> None:
+    most_topics, most_groups = MOST_TOPICS, MOST_GROUPS
+
+    def __init__(self, broker: DLedgerBroker, state: Callable[[], GroupState]) -> None:
+        """`state`: as it is applied here."""
         self._broker = broker
+        self._state = state
 
     def propose(self, command: Command, done: Done) -> None:
-        """In front of all that is proposed later."""
+        """In front of all that is proposed later. Raises TooManyNames."""
+        self._check_room(command)
 
         def told(outcome: AppendOutcome) -> None:
             if isinstance(outcome, AppendReceipt):
@@ -55,9 +63,22 @@ class Proposals:
 
         self._broker.member.enter(append)
 
+    def _check_room(self, command: Command) -> None:
+        """Here, and not where it is applied: members of two releases must not differ in it. What is on
+        its way just now is not counted."""
+        state = self._state()
+        names, groups = len(state.topics) + len(state.ended), len(state.groups)
+        is_topic = isinstance(command, CreateTopic) and command.topic not in state.topics
+        is_group = isinstance(command, CreateGroup) and command.group not in state.groups
+        if is_topic and names >= self.most_topics:
+            raise TooManyNames(f"there are {names} topics, with those that were deleted: no more")
+        if is_group and groups >= self.most_groups:
+            raise TooManyNames(f"there are {groups} consumer groups: delete some first")
+
     def quietly(self, command: Command) -> None:
         """Whatever comes of it: there is a next time."""
-        self.propose(command, lambda outcome: None)
+        with suppress(TooManyNames):
+            self.propose(command, lambda outcome: None)
 
     def commit(self, command: CommitOffsets, done: Callable[[LedgerError | None], None]) -> None:
         self.propose(command, lambda outcome: done(refusal_in(outcome)))

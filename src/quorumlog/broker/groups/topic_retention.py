@@ -1,5 +1,9 @@
 """TopicRetention: a topic may keep its messages shorter than the log does. What is older is not shown
-any more, by an entry of the master; its bytes go with the log's segments."""
+any more, by an entry of the master; its bytes go with the log's segments.
+
+How old a message is, the clocks of a quorum say: by the master's alone, which may jump, what was just
+sent could be old. Nothing is hidden while too few have told theirs.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,13 @@ class TopicRetention:
     def __init__(
         self,
         broker: DLedgerBroker,
-        wall_ms: Callable[[], float],
+        clock_ms: Callable[[], float],
         propose: Callable[[Command], None],
         interval_ms: float = LOOK_INTERVAL_MS,
     ) -> None:
+        """`clock_ms`: of a quorum, since 1970; -1: not known."""
         self._broker = broker
-        self._wall_ms = wall_ms
+        self._clock_ms = clock_ms
         self._propose = propose
         self._interval_ms = interval_ms
         self._next_look_ms = 0.0
@@ -36,8 +41,9 @@ class TopicRetention:
         if now_ms < self._next_look_ms:
             return
         self._next_look_ms = now_ms + self._interval_ms
+        clock_ms = int(self._clock_ms())
         wanted = [
-            (QueueKey(name, queue_id), int(self._wall_ms()) - topic.retention_ms, begin)
+            (QueueKey(name, queue_id), clock_ms - topic.retention_ms, begin)
             for name, topic in state.topics.items()
             if topic.retention_ms
             for queue_id, begin in enumerate(topic.begins)

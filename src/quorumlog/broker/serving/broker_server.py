@@ -27,6 +27,7 @@ from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
     FailoverRequest,
     FailoverResponse,
+    OldLogRequest,
     ReplicaRequest,
     ReplicaResponse,
     RoleRequest,
@@ -141,7 +142,7 @@ class BrokerServer:
             self.replica_requests.take(message, done)
         elif isinstance(message, RoleRequest):
             self.roles.take(session, message)
-        elif isinstance(message, AnyGroupMessage):
+        elif isinstance(message, OldLogRequest | AnyGroupMessage):
             # No violation: a client need not know what only a broker on a replicated log does.
             session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
         else:

@@ -82,10 +82,10 @@ class BrokerSession:
             self._query(message)
         elif isinstance(message, ViewRequest):
             position = message.physical_offset
-            self._later(message, lambda: self._server.store.reader.at_position(position), self._records)
+            self.later(message, lambda: self._server.store.reader.at_position(position), self._records)
         elif isinstance(message, OffsetAtRequest):
             key, time_ms = QueueKey(message.topic, message.queue_id), message.time_ms
-            self._later(
+            self.later(
                 message,
                 lambda: self._server.store.reader.offset_at(key, time_ms),
                 lambda request_id, offset: (OffsetResponse(request_id=request_id, offset=offset), None),
@@ -180,7 +180,7 @@ class BrokerSession:
                 message.topic, message.key, message.begin_ms, message.end_ms, message.most_messages
             )
 
-        self._later(message, query, self._records)
+        self.later(message, query, self._records)
 
     @staticmethod
     def _records(request_id: int, records: RecordBatch) -> tuple[AnyBrokerMessage, RecordBatch | None]:
@@ -208,7 +208,7 @@ class BrokerSession:
 
     # ---------------------------------------------------------------- answers
 
-    def _later(
+    def later(
         self,
         message: AnyBrokerMessage,
         work: Callable[[], Any],

@@ -167,6 +167,20 @@ class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
     master: str
 
 
+class OldLogRequest(ClientMessage, frozen=True, kw_only=True, tag=99):
+    """Of any member of a group that has taken a classic store over: what a later member needs of it."""
+
+    position: int = 0
+    size_bytes: int = 0
+    """Of a piece of one file; 0: only the record is asked for."""
+
+
+class OldLogResponse(ClientMessage, frozen=True, kw_only=True, tag=100):
+    record: bytes = b""
+    """The file `taken-over`; empty: the group has taken none over."""
+    data: bytes = b""
+
+
 class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     """What a broker is as master or slave; `verb` changes it first.
 
@@ -286,5 +300,7 @@ AnyBrokerMessage = (
     | RoleRequest
     | RoleResponse
     | RoleNotice
+    | OldLogRequest
+    | OldLogResponse
     | AnyGroupMessage
 )

@@ -23,6 +23,10 @@ MOST_QUEUES = 10_000
 MOST_NAME_BYTES = 120
 """Of a group, whose topics have a prefix before it."""
 
+MOST_TOPICS, MOST_GROUPS = 100_000, 10_000
+"""That a master lets in: every member holds them all. A topic that was deleted counts, since its name is
+remembered; each group has two of its own."""
+
 LEVELS = len(DELAY_LEVELS.split())
 """Of delays: 18."""
 FIRST_RETRY_LEVEL = 3

@@ -65,8 +65,8 @@ def serve_dledger(
         )
     if old is not None and group.storage.retention != "off":
         raise ConfigError(
-            "retention must be off while there is an old commit log: messages between the two would be"
-            " missing"
+            "retention must be off while there is an old commit log, or messages between the two would"
+            ' be missing: set retention = "off" in --config'
         )
     extension = GroupExtension(GroupOptions(first_topics=topics))
     broker = DLedgerBroker(

@@ -161,6 +161,7 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
     """
     from quorumlog.broker import connect
     from quorumlog.broker.errors import NotReplicated
+    from quorumlog.broker.wire.group_names import is_system_topic
     from quorumlog.errors import OutcomeUnknown
 
     with connect(server, timeout_ms=int(timeout * 1000)) as broker:
@@ -191,6 +192,8 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
     if failover is not None:
         say_failover(failover)
     for queue in queues:
+        if is_system_topic(queue.topic) and queue.min_offset == queue.max_offset:
+            continue  # the broker's own, of which there are many
         first, stop = queue.min_offset, queue.max_offset
         say(f"  {queue.topic} queue {queue.queue_id}: {stop - first} messages, {first} to {stop}")
     if state.set_aside_files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,11 @@ from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
 if TYPE_CHECKING:
     from quorumlog.backups import BackupTaken
+
+
+class Verify(StrEnum):
+    ALL = "all"
+    NEW = "new"
 
 
 def backup(
@@ -54,6 +60,12 @@ def backup(
             show_default=False,
         ),
     ] = None,
+    verify: Annotated[
+        Verify,
+        typer.Option(
+            help="What is read back before it says done: all that DIR holds, or only what is new in it.",
+        ),
+    ] = Verify.ALL,
     group: Group = DEFAULT_GROUP,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -77,7 +89,9 @@ def backup(
         )
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         refuse_dead_servers(log, timeout)
-        with BackupTaking(log, str(directory), from_member=from_member, hold=hold) as taking:
+        with BackupTaking(
+            log, str(directory), from_member=from_member, hold=hold, verify=verify.value
+        ) as taking:
             try:
                 taking.prepare()
                 with entry_progress(f"copying to {directory}") as report:

@@ -176,7 +176,7 @@ def compact(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Parquet file to write; one that is there is replaced.",
+            help="Parquet file to write; one of an earlier compaction is replaced.",
             metavar="FILE",
             show_default=False,
             parser=named_path,

@@ -22,7 +22,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody, Keep, TimeMark
-from quorumlog.log_state.log_state import LogState, LostRange, decode_state
+from quorumlog.log_state.log_state import LogState, LostRange, StateTime, decode_time
 from quorumlog.node.ports import Host
 from quorumlog.node.retention.border_times import KnownBorder, with_times
 from quorumlog.node.retention.segments_kept import (
@@ -167,8 +167,8 @@ class Retention:
                 start = borders.saved_at(point)
                 if start is None:
                     continue  # not yet, or damage has kept it from being saved
-                at_border = decode_state(start.record)
-                mark = mark_of(at_border) if isinstance(at_border, LogState) else None
+                at_border = decode_time(start.record)
+                mark = mark_of(at_border) if isinstance(at_border, StateTime) else None
                 known.append(KnownBorder(point, Border(point.index + 1, point.position, None), mark))
             below = [each.point for each in known if each.border.first_index <= keep_from]
             start = borders.saved_at(below[-1]) if below else None

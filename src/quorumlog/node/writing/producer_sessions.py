@@ -62,7 +62,10 @@ class Connected(NamedTuple):
     opened: bool
     """False: nothing was written, since the epoch that stands is not the one that was to end."""
     epoch: Epoch
+    """(-1, -1): none stands, and what was asked was meant for an older log."""
     last_sequence: int
+    seen_index: int = -1
+    """Of the log that says that none stands."""
 
 
 class KnownProducer(NamedTuple):
@@ -207,8 +210,10 @@ class ProducerSessions:
         deadline_ms: float,
         done: Callable[[Connected | LedgerError], None],
         owner: object,
+        seen_index: int | None = None,
     ) -> None:
-        """A producer's epoch is to begin, and end the one that stands."""
+        """A producer's epoch is to begin, and end the one that stands. `seen_index`: see
+        `ConnectProducer`."""
         self._carry_out()
         try:
             _check(producer, token)
@@ -227,23 +232,23 @@ class ProducerSessions:
             elif not evicts and producers.count >= MOST_PRODUCERS:
                 refusal = _too_many()
         last_sequence = -1 if session is None else session.last_sequence
+        if session is None and refusal is None and self._was_forgotten_since(seen_index):
+            unseen = Connected(False, Epoch(-1, -1), -1, self._raft.ledger_end.index)
+            self._answer_certainly(unseen, None, deadline_ms, done, owner)
+            return
         if refusal is not None or (session is not None and (session.token == token or standing != ends)):
             opened = session is not None and session.token == token
-            self._answer_certainly(
-                Connected(opened, standing or Epoch(-1, -1), last_sequence),
-                refusal,
-                deadline_ms,
-                done,
-                owner,
-            )
+            answer = Connected(opened, standing or Epoch(-1, -1), last_sequence)
+            self._answer_certainly(answer, refusal, deadline_ms, done, owner)
             return
-        self._write(
-            OpenProducer(producer, token, ends, evicts),
-            lambda epoch: Connected(True, epoch, last_sequence),
-            deadline_ms,
-            done,
-            owner,
-        )
+        body = OpenProducer(producer, token, ends, evicts)
+        self._write(body, lambda at: Connected(True, at, last_sequence), deadline_ms, done, owner)
+
+    def _was_forgotten_since(self, seen_index: int | None) -> bool:
+        """Perhaps the producer that wants to connect first: this may be a late copy of what it said."""
+        states = self._log_state.states
+        assert states is not None, "the producers were asked before"
+        return seen_index is not None and seen_index < states.producers_forgotten_index
 
     def forget(
         self,

@@ -50,7 +50,12 @@ def archive_directory(target: str) -> str:
         from quorumlog.pipelines.tables.iceberg import IcebergArchive
 
         return IcebergArchive(target, is_read=True).directory
-    return target
+    return checked_path(target)
+
+
+def checked_path(path: str) -> str:
+    """As it is, unless it is a URI: of a local file its path. Raises ConfigError."""
+    return local_path(path, path) if ":/" in path else path
 
 
 def local_path(target: str, path: str) -> str:
@@ -60,7 +65,7 @@ def local_path(target: str, path: str) -> str:
         path = "/" + path.lstrip("/")
     scheme, colon, _ = path.partition(":/")
     if not path or (colon and "/" not in scheme):
-        raise ConfigError(f"{target} is at {path!r}; archives are written to local paths only")
+        raise ConfigError(f"{target} is at {path!r}: pipelines read and write local paths only")
     return os.path.abspath(path)
 
 

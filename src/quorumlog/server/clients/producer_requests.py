@@ -58,14 +58,14 @@ class ProducerRequests:
                     opened=outcome.opened,
                     epoch=outcome.epoch,
                     last_sequence=outcome.last_sequence,
+                    seen_index=outcome.seen_index,
                 )
             self._send(driver, request.request_id, answer)
 
         node = driver.node
         deadline_ms = node.deadline_ms(request.timeout_ms)
-        node.sessions.connect(
-            request.producer, request.token, request.ends, deadline_ms, done, self._connection
-        )
+        asked = (request.producer, request.token, request.ends, deadline_ms)
+        node.sessions.connect(*asked, done, self._connection, request.seen_index)
 
     def _show(self, driver: NodeDriver, request: LastSequence) -> None:
         def done(outcome: KnownProducer | LedgerError) -> None:

@@ -1,4 +1,5 @@
 """`option("view", "messages")`: the messages of a message store as rows.
 
-Read in this order: `message_options`, `message_rows`, `message_sources`, `message_reader`.
+Read in this order: `queue_offsets`, `message_options`, `message_rows`, `message_sources`,
+`message_reader`; and of rows that become messages `message_bodies`.
 """

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from quorumlog.config import MIB, parse_address
+from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
+from quorumlog.spark.messages.queue_offsets import EARLIEST, LATEST, QueueOffsets, parse_queue_offsets
+from quorumlog.spark.option_values import one_of, servers_of
 
 VIEW = "view"
 MESSAGES = "messages"
 _NAMES = (
-    "view", "path", "servers", "topic", "startingTimestamp", "endingTimestamp", "columns",
-    "partitionBytes", "maxRecordsPerPartition", "pushdown",
+    "view", "path", "servers", "topic", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "columns", "partitionBytes", "maxRecordsPerPartition", "pushdown",
+    "failOnDataLoss", "timeoutMs",
 )  # fmt: skip
 COLUMNS = (
     "topic", "queue", "offset", "keys", "tags", "properties", "born_time", "store_time", "body",
@@ -34,8 +37,13 @@ def is_message_view(options: Mapping[str, str]) -> bool:
 class MessageOptions:
     path: str = ""
     """Directory of a stopped store, readable at this path by every Spark worker."""
-    server: str = ""
-    """Address of a broker."""
+    servers: str = ""
+    """Addresses of brokers, of which the master is asked."""
+    starting_offsets: QueueOffsets = EARLIEST
+    ending_offsets: QueueOffsets = LATEST
+    """Exclusive."""
+    fail_on_data_loss: bool = True
+    timeout_ms: int = 30_000
     topics: tuple[str, ...] = ()
     """Empty: all."""
     begin_ms: int = 0
@@ -62,10 +70,15 @@ class MessageOptions:
                 case "path":
                     given["path"] = text.removeprefix("file://").removeprefix("file:")
                 case "servers":
-                    if "," in text:
-                        raise ConfigError("option servers of view messages names one broker")
-                    parse_address(text)
-                    given["server"] = text
+                    given["servers"] = servers_of(name, text)
+                case "startingOffsets":
+                    given["starting_offsets"] = parse_queue_offsets(name, text)
+                case "endingOffsets":
+                    given["ending_offsets"] = parse_queue_offsets(name, text)
+                case "failOnDataLoss":
+                    given["fail_on_data_loss"] = one_of("true", "false")(name, text) == "true"
+                case "timeoutMs":
+                    given["timeout_ms"] = max(_number(name, text), 1)
                 case "topic":
                     given["topics"] = tuple(part.strip() for part in text.split(",") if part.strip())
                 case "startingTimestamp":
@@ -81,10 +94,21 @@ class MessageOptions:
                 case "pushdown":
                     given["pushdown"] = text.lower() == "true"
         parsed = cls(**given)
-        if bool(parsed.path) == bool(parsed.server):
+        for what in ("starting", "ending"):
+            if (
+                f"{what}_offsets" in given
+                and {"starting": "begin_ms", "ending": "end_ms"}[what] in given
+            ):
+                raise ConfigError(f"options {what}Offsets and {what}Timestamp exclude each other")
+        if not parsed.topics:
+            # As with Kafka's assign: queues that are named are what is asked for.
+            named = [each for each in (parsed.starting_offsets, parsed.ending_offsets) if each.by_queue]
+            topics = {topic for each in named for topic, _ in each.by_queue}
+            parsed = replace(parsed, topics=tuple(sorted(topics)))
+        if bool(parsed.path) == bool(parsed.servers):
             raise ConfigError(
                 "view messages needs option path (the directory of a stopped store) or option servers"
-                " (the address of a broker), one of both"
+                " (HOST:PORT,... of brokers), one of both"
             )
         return parsed
 

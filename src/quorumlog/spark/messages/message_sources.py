@@ -3,8 +3,8 @@ by offset."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,14 +12,20 @@ from typing import Protocol
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from quorumlog.broker.client.blocking_broker_client import connect
+from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
+from quorumlog.broker.client.broker_results import QueueInfo
 from quorumlog.broker.commit_log.log_recovery import LogEnd, first_time_ms
+from quorumlog.broker.errors import QueueOffsetOutOfRange
 from quorumlog.broker.message_store import COMMIT_LOG_NAME
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_ledger import OfflineLedger, ledger_folder
 from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.errors import DirectoryDamaged
+from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.spark.messages.message_options import MessageOptions
+from quorumlog.spark.messages.queue_offsets import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET
+
+_logger = logging.getLogger(__name__)
+_END = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,22 @@ def _wanted(options: MessageOptions, records: RecordBatch) -> RecordBatch:
             if key.topic in options.topics:
                 of_topic[rows] = True
         keep = keep & of_topic
+    starts, stops = options.starting_offsets, options.ending_offsets
+    if starts != EARLIEST or stops != LATEST:
+        offsets = records.columns.queue_offsets
+        in_range = np.zeros(len(records), bool)
+        for key, rows in records.queues:
+            own = offsets[rows]
+            in_range[rows] = (own >= _offset(starts.of(key))) & (own < _offset(stops.of(key)))
+        keep = keep & in_range
     times = records.columns.store_times_ms
     keep = keep & (times >= options.begin_ms) & (times <= options.end_ms)
     return records if keep.all() else records.select(np.flatnonzero(keep))
+
+
+def _offset(offset: int) -> int:
+    """Of a log that is read as it lies: what is behind its end is not there."""
+    return {EARLIEST_OFFSET: 0, LATEST_OFFSET: _END}.get(offset, offset)
 
 
 class StoreDirectorySource:
@@ -154,14 +173,24 @@ class BrokerSource:
     def __init__(self, options: MessageOptions) -> None:
         self._options = options
 
+    def _connect(self) -> BrokerClient:
+        return connect(self._options.servers, timeout_ms=self._options.timeout_ms)
+
     def partitions(self) -> list[MessagePartition]:
+        """Raises ConfigError, QueueOffsetOutOfRange, or what the broker refuses with."""
         options = self._options
         found = []
-        with connect(options.server) as broker:
-            for queue in broker.queues():
+        with self._connect() as broker:
+            queues = broker.queues()
+            known = {QueueKey(queue.topic, queue.queue_id) for queue in queues}
+            for offsets in (options.starting_offsets, options.ending_offsets):
+                for key in offsets.by_queue:
+                    if key not in known:
+                        raise ConfigError(f"topic {key.topic} has no queue {key.queue_id}")
+            for queue in queues:
                 if options.topics and queue.topic not in options.topics:
                     continue
-                first, stop = queue.min_offset, queue.max_offset
+                first, stop = self._range(queue)
                 if options.begin_ms and first < stop:
                     first = broker.offset_at(queue.topic, queue.queue_id, options.begin_ms)
                 if options.end_ms < 2**62 and first < stop:
@@ -174,19 +203,70 @@ class BrokerSource:
                 ]
         return found
 
+    def _range(self, queue: QueueInfo) -> tuple[int, int]:
+        """Raises QueueOffsetOutOfRange."""
+        low, high = queue.min_offset, queue.max_offset
+        key = QueueKey(queue.topic, queue.queue_id)
+        what = f"queue {queue.queue_id} of topic {queue.topic}"
+        ends = []
+        for name, stated in (
+            ("startingOffsets", self._options.starting_offsets.of(key)),
+            ("endingOffsets", self._options.ending_offsets.of(key)),
+        ):
+            offset = {EARLIEST_OFFSET: low, LATEST_OFFSET: high}.get(stated, stated)
+            if offset > high:
+                raise QueueOffsetOutOfRange(
+                    f"option {name} is {offset}, and {what} ends at {high}; use latest",
+                    min_offset=low,
+                    max_offset=high,
+                )
+            ends.append(offset)
+        first, stop = ends
+        if first < min(low, stop):
+            self._lost(what, first, min(low, stop), low, high)
+            first = min(low, stop)
+        return first, stop
+
+    def _lost(self, what: str, first: int, next_offset: int, low: int, high: int) -> None:
+        """Raises QueueOffsetOutOfRange unless the query goes on without them."""
+        gap = f"messages {first} to {next_offset - 1} of {what} are gone: it begins at {low}"
+        if self._options.fail_on_data_loss:
+            raise QueueOffsetOutOfRange(
+                f"{gap}. Begin there, or set failOnDataLoss=false to leave them out",
+                min_offset=low,
+                max_offset=high,
+            )
+        _logger.warning("%s; failOnDataLoss=false, going on without them", gap)
+
     def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
-        key = QueueKey(partition.topic, partition.queue_id)
-        with closing(connect(self._options.server)) as broker:
+        """Raises QueueOffsetOutOfRange, or what the broker refuses with."""
+        what = f"queue {partition.queue_id} of topic {partition.topic}"
+        with self._connect() as broker:
             at = partition.first
             while at < partition.stop:
-                pulled = broker.pull(
-                    key.topic,
-                    key.queue_id,
-                    at,
-                    most_messages=min(partition.stop - at, 8192),
-                    most_bytes=2 << 20,
-                )
-                assert pulled.next_offset > at, (key, at, pulled.next_offset)
+                try:
+                    pulled = broker.pull(
+                        partition.topic,
+                        partition.queue_id,
+                        at,
+                        most_messages=min(partition.stop - at, 8192),
+                        most_bytes=2 << 20,
+                    )
+                except QueueOffsetOutOfRange as error:
+                    if not at < error.min_offset:
+                        raise
+                    # Retention has taken them since the query was planned.
+                    next_offset = min(error.min_offset, partition.stop)
+                    self._lost(what, at, next_offset, error.min_offset, error.max_offset)
+                    at = next_offset
+                    continue
+                if pulled.next_offset <= at:
+                    raise QueueOffsetOutOfRange(
+                        f"{what} ends at {at} for now, and {partition.stop} was planned: is the broker a"
+                        " slave that is behind?",
+                        min_offset=pulled.min_offset,
+                        max_offset=pulled.max_offset,
+                    )
                 wanted = _wanted(self._options, pulled.records)
                 if len(wanted):
                     yield wanted

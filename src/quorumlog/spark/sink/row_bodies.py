@@ -1,14 +1,14 @@
 """RowBodies: rows as entries, an Arrow batch at a time.
 
 raw     the only column: a row is an entry, its value the body
-json    a row is an entry, a JSON object of its columns (Python per row)
+json    a row is an entry, a JSON object of its columns, with maps as objects (Python per row)
 arrow   up to `rowsPerEntry` rows are an entry, an Arrow IPC stream of their own
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -48,7 +48,7 @@ class RowBodies:
             yield from self._as_arrow(rows)
             return
         if self._format == JSON:
-            bodies = pa.array(list(map(_json.encode, rows.to_pylist())), pa.binary())
+            bodies = pa.array(list(map(_json.encode, _rows_as_python(rows))), pa.binary())
         else:
             bodies = rows.column(0)
             if bodies.null_count:
@@ -58,7 +58,7 @@ class RowBodies:
                     " use option bodyFormat=json"
                 )
             bodies = bodies.cast(pa.binary())
-        for part in self._parts(batch_of_bodies(bodies)):
+        for part in parts_of(batch_of_bodies(bodies), self._batch_bytes):
             yield Packed(part, RowDigest.of_entries(part), part.count)
 
     def _as_arrow(self, rows: pa.RecordBatch) -> Iterator[Packed]:
@@ -70,18 +70,32 @@ class RowBodies:
             digest = RowDigest.of_hashes(row_hashes(part))
             yield Packed(EntryBatch.from_bodies([stream.getvalue()]), digest, part.num_rows)
 
-    def _parts(self, batch: EntryBatch) -> Iterator[EntryBatch]:
-        """One entry at least in each."""
-        if batch.total_bytes <= self._batch_bytes:
-            yield batch
-            return
-        stops = batch.starts + batch.sizes
-        first = 0
-        while first < batch.count:
-            limit = int(batch.starts[first]) + self._batch_bytes
-            stop = max(int(np.searchsorted(stops, limit, side="right")), first + 1)
-            yield batch.slice(first, stop)
-            first = stop
+
+def parts_of(batch: EntryBatch, batch_bytes: int) -> Iterator[EntryBatch]:
+    """Of about so many bytes, with one entry at least in each."""
+    if batch.total_bytes <= batch_bytes:
+        yield batch
+        return
+    stops = batch.starts + batch.sizes
+    first = 0
+    while first < batch.count:
+        limit = int(batch.starts[first]) + batch_bytes
+        stop = max(int(np.searchsorted(stops, limit, side="right")), first + 1)
+        yield batch.slice(first, stop)
+        first = stop
+
+
+def _rows_as_python(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Maps are objects, as Spark's to_json writes them. Releases of Arrow before 20 do not know how."""
+    if not any(map(_has_map, rows.schema.types)):
+        return cast("list[dict[str, Any]]", rows.to_pylist())
+    return cast("list[dict[str, Any]]", rows.to_pylist(maps_as_pydicts="strict"))
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _is_body(schema: StructType) -> bool:

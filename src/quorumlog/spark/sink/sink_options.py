@@ -15,6 +15,7 @@ from quorumlog.staging.commits import checked_sink_id
 
 RAW, JSON, ARROW = "raw", "json", "arrow"
 ERROR, KEEP = "error", "keep"
+ENTRIES, MESSAGES = "entries", "messages"
 
 
 class SinkOptions(msgspec.Struct, frozen=True):
@@ -33,6 +34,13 @@ class SinkOptions(msgspec.Struct, frozen=True):
     reset_producer: str = ""
     batch_bytes: int = MIB
     timeout_ms: int = 30_000
+    view: str = ENTRIES
+    topic: str = ""
+    """Of messages; empty: each row names its own."""
+
+    @property
+    def writes_messages(self) -> bool:
+        return self.view == MESSAGES
 
     @property
     def rules(self) -> BatchRules:
@@ -61,6 +69,10 @@ class SinkOptions(msgspec.Struct, frozen=True):
                 "writing format quorumlog needs option servers (host:port,host:port,...): rows go"
                 " through running members, and never into a directory"
             )
+        if parsed.topic and not parsed.writes_messages:
+            raise ConfigError("option topic is for view messages; rows become entries of the log else")
+        if parsed.writes_messages and parsed.body_format:
+            raise ConfigError("option bodyFormat is for entries; a message has the body that a row has")
         return parsed
 
     def check_for_batch(self) -> None:
@@ -100,6 +112,8 @@ _PARSERS: dict[str, tuple[str, str, Any]] = {
         ("resetProducer", "reset_producer", name_of),
         ("batchBytes", "batch_bytes", number_of(1, 8 * MIB)),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
+        ("view", "view", one_of(ENTRIES, MESSAGES)),
+        ("topic", "topic", name_of),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fields__)

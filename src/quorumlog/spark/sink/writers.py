@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from quorumlog.batch import EntryBatch
 from quorumlog.config import staging_name
 from quorumlog.errors import ConfigError, UnknownGroup
+from quorumlog.spark.messages.message_bodies import MESSAGE_MACHINE, MessageBodies, topics_of
 from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sink.row_bodies import RowBodies
 from quorumlog.spark.sink.sink_options import SinkOptions
@@ -55,6 +56,13 @@ class Begun(NamedTuple):
     """Where members were when it began: tasks look there, too."""
 
 
+def bodies_of(schema: StructType, options: SinkOptions) -> RowBodies | MessageBodies:
+    """Raises ConfigError, or what the log says of its topics."""
+    if options.writes_messages:
+        return MessageBodies(schema, options, topics_of(options))
+    return RowBodies(schema, options)
+
+
 def begun(options: SinkOptions, producer: str) -> Begun:
     """Before the first task: the hold is taken."""
     with open_sink_logs(options.servers, options.group, options.timeout_ms) as logs:
@@ -65,7 +73,7 @@ def begun(options: SinkOptions, producer: str) -> Begun:
 def staged(
     options: SinkOptions,
     servers: Sequence[str],
-    bodies: RowBodies,
+    bodies: RowBodies | MessageBodies,
     query_id: str,
     rows: Iterator[pa.RecordBatch],
 ) -> StagedPart:
@@ -111,6 +119,7 @@ def committed(
         rows=sum(part.rows for part in parts),
         digest=digest,
         ranges=tuple(each for part in parts for each in part.ranges),
+        machine=MESSAGE_MACHINE if options.writes_messages else "",
     )
     known = dict.fromkeys(address for part in parts for address in part.servers)
     with open_sink_logs(options.servers, options.group, options.timeout_ms, list(known)) as logs:
@@ -134,7 +143,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         refuse_overwrite(overwrite)
         options.check_for_batch()
         self._options = options
-        self._bodies = RowBodies(schema, options)
+        self._bodies = bodies_of(schema, options)
         self._forgets = not options.producer_id
         self._producer = options.producer_id or f"write-{uuid.uuid4().hex}"
         newest, self._servers = begun(options, self._producer)
@@ -166,7 +175,7 @@ class LedgerStreamWriter(DataSourceStreamArrowWriter):
         refuse_overwrite(overwrite)
         options.check_for_stream()
         self._options = options
-        self._bodies = RowBodies(schema, options)
+        self._bodies = bodies_of(schema, options)
         self._newest, self._servers = begun(options, options.producer_id)
 
     @in_short

@@ -48,7 +48,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if options.ending_offsets != "latest":
             raise ConfigError("option endingOffsets is for spark.read; a stream has no end")
-        self._options = options
+        self._options = options = options.of_stream()
         self._schema = schema
         self._opener = opener
         self._streams = {each.served_group: GroupStream(each, opener) for each in options.by_group()}

@@ -15,7 +15,7 @@ import msgspec
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import TimeMark, decode_body
-from quorumlog.log_state.log_state import LogState, decode_state
+from quorumlog.log_state.log_state import LogState, StateTime, decode_time
 from quorumlog.store.ledger_store import LedgerStore
 
 LOOK_ENTRIES = 4096
@@ -94,14 +94,14 @@ def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
     return mark
 
 
-def mark_of(state: LogState) -> Mark | None:
+def mark_of(state: LogState | StateTime) -> Mark | None:
     return None if state.time_ms is None else Mark(state.time_index, state.time_ms)
 
 
-def _known(log: MarkedLog) -> Iterator[tuple[int, LogState]]:
+def _known(log: MarkedLog) -> Iterator[tuple[int, StateTime]]:
     for index, record in log.states():
-        state = decode_state(record)
-        if isinstance(state, LogState):
+        state = decode_time(record)
+        if isinstance(state, StateTime):
             yield index, state
 
 

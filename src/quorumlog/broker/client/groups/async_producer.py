@@ -152,7 +152,8 @@ class AsyncProducer:
             raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0 for none; not {delay_level}")
         if self._waiting + len(messages) > MOST_WAITING:
             raise BadRequest(f"{self._waiting} messages wait to be sent: await some of them first")
-        count = self._queues.get(messages[0].topic) or await self.queue_count(messages[0].topic)
+        topic = messages[0].topic
+        count = self._queues.get(topic) or await self.queue_count(topic)
         if selector is not None:
             queue_id = selector(messages[0], count)
         elif order_key is not None:
@@ -160,12 +161,16 @@ class AsyncProducer:
         elif queue_id is None:
             queue_id = next(self._turn) % count
         if not 0 <= queue_id < count:
-            raise UnknownTopic(f"topic {messages[0].topic} has no queue {queue_id}: it has {count}")
+            raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {count}")
         if delay_level:
             messages = [_delayed(each, queue_id, delay_level) for each in messages]
             queue_id = delay_level - 1
         encoded = encode_messages(messages, queue_id, self._keys, self._link.own_host)
-        return await self.send_encoded(encoded)
+        try:
+            return await self.send_encoded(encoded)
+        except UnknownTopic:
+            self._queues.pop(topic, None)  # it was deleted, and may be there again with fewer queues
+            raise
 
     async def send_encoded(self, encoded: Encoded) -> SendReceipt:
         """Records that are made already."""

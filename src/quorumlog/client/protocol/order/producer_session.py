@@ -61,6 +61,9 @@ class ProducerSession:
         """The epoch that the next one is to end."""
         self._token = b""
         """Of the epoch that is to begin next; empty: not drawn yet."""
+        self._seen_index = None if self.is_anonymous else -1
+        """Of the log that knew no such producer; see `ConnectProducer`. No anonymous one is connected
+        under an id that was forgotten."""
         self._must_open = True
         self._opening: Request | None = None
         """Under way."""
@@ -289,6 +292,7 @@ class ProducerSession:
             producer=self.producer,
             token=self._token,
             ends=self._ends,
+            seen_index=None if self._ends is not None else self._seen_index,
         )
         self._opening = Request(message, LEADER, submitted_ms=self._port.now_ms, deadline_ms=deadline_ms)
         self._port.dispatch(self._opening)
@@ -305,6 +309,10 @@ class ProducerSession:
             return
         response = request.response
         assert isinstance(response, ConnectProducerResponse), response
+        if not response.opened and response.epoch.index < 0:
+            self._seen_index = response.seen_index
+            self._open_if_wanted()
+            return
         if not response.opened:
             if self._epoch is not None:
                 self._failure = ProducerFenced(
@@ -313,13 +321,16 @@ class ProducerSession:
                 self.pump()
                 return
             self._ends = response.epoch
-            if any(not r.is_done for r in self._queue):
-                self._open()
+            self._open_if_wanted()
             return
         self._epoch, self._ends, self._token = response.epoch, response.epoch, b""
         self._must_open = False
         self._number_anew(response.last_sequence)
         self.pump()
+
+    def _open_if_wanted(self) -> None:
+        if any(not r.is_done for r in self._queue):
+            self._open()
 
     def _not_opened(self, error: LedgerError) -> None:
         may_begin_anew = self._epoch is None or (

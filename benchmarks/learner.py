@@ -15,7 +15,7 @@ from benchmarks.large import fill
 from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcess, MemberProcesses
-from quorumlog import AsyncLedgerClient, MembershipRefused, connect_async
+from quorumlog import AsyncLedgerClient, MembershipRefused, OutcomeUnknown, connect_async
 from quorumlog.bench.figures import Target
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
@@ -71,7 +71,12 @@ async def _promoted(
         adding = asyncio.create_task(_add(client, new, report))
         try:
             while not adding.done():
-                during.append((await measure(LOADS_BY_NAME[LOAD], group, seconds)).records_per_second)
+                try:
+                    during.append(
+                        (await measure(LOADS_BY_NAME[LOAD], group, seconds)).records_per_second
+                    )
+                except OutcomeUnknown as error:
+                    report(f"a look at the load ended: {error}")  # the election is counted
             took_s = await adding - began_s
         finally:
             adding.cancel()
@@ -84,13 +89,18 @@ async def _add(client: AsyncLedgerClient, new: MemberProcess, report: Report) ->
     until_s = time.perf_counter() + LIMIT_S
     said = ""
     for verb, address in (("add", new.address), ("promote", "")):
+        is_unknown = False
         while True:
             try:
                 await client.change_members(verb, new.member_id, address)
                 break
             except MembershipRefused as error:
+                if not error.retry_after_ms and is_unknown:
+                    break  # it was carried out
                 if not error.retry_after_ms or time.perf_counter() > until_s:
                     raise
+            except OutcomeUnknown:
+                is_unknown = True
             progress = f"{verb}: {_progress(await client.status())}"
             if progress != said:
                 report(progress)

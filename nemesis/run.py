@@ -18,7 +18,7 @@ from harness.member_processes import MemberFailed
 from nemesis.check import Violation, check
 from nemesis.clients import ClientFailed, ClientOptions, ClientProcesses
 from nemesis.cluster import Cluster, NotWhole, may_mount
-from nemesis.faults import FAULTS, Fault, draw_faults
+from nemesis.faults import FAULTS, Fault, Members, draw_faults
 from nemesis.history import load_histories, load_log
 from nemesis.leaders import leaderless_spans, monotonic_offset_ns, read_roles, with_outages
 from nemesis.machines import SNAPSHOT_BYTES, Commands, compare_machines
@@ -165,7 +165,8 @@ def _break_things(
             )
             _hold(cluster, faults, min(hold_s, max(0.0, stop_s - time.monotonic())))
         finally:
-            for fault in begun:
+            # Who is to be a voter again has to be heard first.
+            for fault in sorted(begun, key=lambda each: isinstance(each, Members)):
                 fault.end()
         ended_ns = time.monotonic_ns()
         try:

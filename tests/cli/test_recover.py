@@ -59,3 +59,22 @@ def test_a_group_of_one_that_forgot_its_promises_goes_on(cli: Cli, tmp_path: Pat
         connect(again.servers) as log,
     ):
         assert [entry.body for entry in log.read(0)] == [b"kept", b"too"]
+
+
+def test_a_staging_group_is_recovered_beside_its_group(
+    cli: Cli, stopped: list[Path], tmp_path: Path
+) -> None:
+    (directory,) = copies(stopped, tmp_path, 1)
+    recovered = cli("recover", "--unsafe", directory, input=b"default\n")
+    assert recovered.exit_code == 0, recovered.output
+    staging = directory / "staging"
+    assert f"quorumlog recover --unsafe {staging}" in plain(recovered.stdout)
+    beside = cli("recover", "--unsafe", staging, input=b"default.staging\n")
+    assert beside.exit_code == 0, beside.output
+    assert "n0 is the only voter of cluster" in plain(beside.stdout)
+    assert "quorumlog serve" not in beside.stdout
+    with (
+        LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as again,
+        connect(again.servers, group="default.staging") as log,
+    ):
+        assert log.append(b"rows").count == 1

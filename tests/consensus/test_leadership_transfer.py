@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.consensus import Role
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.messages import HeartbeatResponse, TakeLeadershipRequest, VoteRequest
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader, TransferFailed
@@ -194,3 +195,25 @@ def test_a_follower_without_space_lets_a_hand_over_pass() -> None:
     (answer,) = (a for a in n0.hear(1, heartbeat(2)) if isinstance(a, HeartbeatResponse))
     assert not answer.takes_over
     assert n0.hear(1, TakeLeadershipRequest(term=2, ledger_end=EntryId(0, 1))) == []
+
+
+def test_while_a_directory_is_replaced_the_one_that_is_fit_gets_leadership() -> None:
+    """Both answer under one name, and the old one, or its disk, is not fit."""
+    n0 = leading()
+    fresh = Replica("n1", "fresh")
+    n0.voters = (*n0.voters, fresh)
+    n0.act(lambda: n0.node.on_connected(fresh))
+    matched(n0, 3).hear(3, ack(1, 0))
+    stay_alive(n0, 600, 1, 2, 3)
+    beat = n0.node._elector.round
+    for i in (1, 2, 3):
+        fit = n0.voters[i] == fresh
+        n0.hear(i, HeartbeatResponse(term=1, round=beat, accepted=True, takes_over=fit))
+    founders = n0.voters[:3]
+    n0.act(lambda: n0.propose_membership(Membership(founders, (founders[0], fresh, founders[2]))))
+    n0.sync_now()
+    n0.hear(3, ack(1, 1))
+    n0.act(lambda: n0.node.on_damaged(0, 1))
+    assert n0.node.status().transferring_to == "n1"
+    assert n0.to(3, TakeLeadershipRequest)
+    assert not n0.to(1, TakeLeadershipRequest)

@@ -135,7 +135,7 @@ def mixed_flush_modes(patch: Patch) -> None:
 def transfer_refused_under_load(patch: Patch) -> None:
     """A member that lacks an entry cannot take over."""
     patch.edit(
-        LeadershipTransfer.check,
+        LeadershipTransfer._refusal_of,
         "if not self._is_near(target):",
         "if not self._is_near(target) or (self._lag_of(target) and reached()):",
     )

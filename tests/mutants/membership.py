@@ -374,8 +374,8 @@ def replaced_although_it_was_back(patch: Patch) -> None:
     """It was away for long enough, all in all."""
     patch.edit(
         LostDirectories.replaceable,
-        "voter not in connected",
-        "(voter not in connected or (voter in self._away_since_ms and reached()))",
+        "each not in connected",
+        "(each not in connected or (each in self._away_since_ms and reached()))",
     )
 
 

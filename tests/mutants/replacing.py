@@ -79,10 +79,10 @@ def replaced_while_it_is_back(patch: Patch) -> None:
     """Its place is taken."""
     patch.edit(
         LostDirectories.replaceable,
-        "voter not in connected",
-        "(voter not in connected or any(\n"
-        "                each.member_id == voter.member_id and each != voter and reached()"
-        " for each in connected))",
+        "each not in connected",
+        "(each not in connected or any(\n"
+        "                other.member_id == each.member_id and other != each and reached()"
+        " for other in connected))",
     )
 
 

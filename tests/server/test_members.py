@@ -5,11 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
-from quorumlog import LedgerClient, LocalCluster, MembershipRefused, OutcomeUnknown, connect
+from quorumlog import (
+    LedgerClient,
+    LedgerError,
+    LedgerServer,
+    LocalCluster,
+    MembershipRefused,
+    OutcomeUnknown,
+    connect,
+)
 from quorumlog.client import leader_of
+from quorumlog.config import MemberAddress
+from quorumlog.server.free_ports import free_ports
+from quorumlog.server.local_cluster import _MemberThread
 from tests.cli.conftest import Cli, cli  # noqa: F401
 from tests.waiting import eventually, row_of
 
@@ -110,6 +123,32 @@ def test_a_wiped_member_is_replaced_and_counts_again(
     client.append(b"with the directory that is new")
 
 
+def test_a_member_that_has_moved_is_found_and_led_by(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """Its old address is on the list of a client that has met it there, and of the other members."""
+    client.append(b"before")
+    client.status()
+    moved = next(i for i in cluster.running if i != cluster.leader())
+    place = MemberAddress(moved, "127.0.0.1", free_ports(1)[0])
+    change(client, "set-address", moved, f"{place.host}:{place.port}")
+    cluster.stop(moved)
+    config = cluster._configs[moved]
+    members = tuple(place if each.member_id == moved else each for each in config.members)
+    cluster._configs[moved] = replace(config, members=members)
+    cluster.restart(moved)
+
+    def leads() -> bool:
+        with suppress(LedgerError):
+            client.transfer(moved)
+        return cluster.leader() == moved
+
+    eventually(leads, what="the member that has moved as the leader")
+    index = client.append(b"through it").last_index
+    assert row_of(client, moved).address == f"{place.host}:{place.port}"
+    assert client.get(index, from_member=moved).body == b"through it"
+
+
 def test_who_knows_nobody_that_is_a_member_by_now_is_found(
     cluster: LocalCluster, client: LedgerClient
 ) -> None:
@@ -152,6 +191,28 @@ def test_the_members_are_known_after_a_restart_of_all(
     assert {i for i, part in parts(client).items() if part == "voter"} == {"n1", "n2", "n3"}
 
 
+def test_who_is_there_and_does_not_let_the_others_in_is_told_of(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """It is a group of its own."""
+    place = MemberAddress("n3", "127.0.0.1", free_ports(1)[0])
+    data_dir = str(cluster.directory / "n3")
+    config = replace(cluster._configs["n0"], member_id="n3", members=(place,), data_dir=data_dir)
+    stranger = _MemberThread(LedgerServer([config]), "n3")
+    stranger.wait_started()
+    try:
+
+        def reason() -> str:
+            with pytest.raises(MembershipRefused, match="does not answer") as refused:
+                client.change_members("add", "n3", f"{place.host}:{place.port}")
+            assert refused.value.retry_after_ms
+            return str(refused.value)
+
+        eventually(lambda: "is not among the members of member n3" in reason())
+    finally:
+        stranger.kill()
+
+
 def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli) -> None:  # noqa: F811
     new = cluster.start_another()
     options = ("--servers", cluster.servers)
@@ -161,6 +222,7 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
     assert dry.stdout == "voters would be n0, n1, n2; learners: n3\n", dry.output
     added = cli("member", "add", "n3", str(new), *options)
     assert added.stdout == "voters are n0, n1, n2, n3\n", added.output
+    assert "default.staging: voters are n0, n1, n2, n3\n" in added.stderr, added.output
     listed = cli("member", "list", "--json", *options)
     rows = {row["id"]: row for row in map(json.loads, listed.stdout.splitlines())}
     assert {i: row["part"] for i, row in rows.items() if row["part"] != "leader"} == {
@@ -182,13 +244,19 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
         (("remove", "n9"), "n9 is not among the members: n0, n1, n2, n3"),
         (("set-address", "n3", "nowhere"), "'nowhere' is not an address"),
         (("add", "n4", str(new)), f"{new} is the address of n3"),
+        (("add", "n4,n5", "127.0.0.1:1"), "'n4,n5' is no id of a member"),
+        (("list", "--group", "nope", "--timeout", "0.2"), "group 'nope' is not served here"),
     ):
         result = cli("member", *wrong, *options)
         assert result.exit_code != 0
         assert reason in result.output, result.output
+    # What the staging group has done before is done.
+    beside = cli("member", "remove", cluster.leader(), "--group", "default.staging", *options)
+    assert beside.exit_code == 0, beside.output
     removed = cli("member", "remove", cluster.leader(), *options)
     assert removed.exit_code == 0, removed.output
     assert removed.stdout.startswith("voters are ")
+    assert f"default.staging: {removed.stdout}" in removed.stderr
 
 
 def test_options_that_name_other_members_than_the_log_are_told(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 from quorumlog.consensus.membership import Membership
 from quorumlog.node.member_changes import MemberVerb
+from quorumlog.sim.faults.other_mode import OtherMode
 from tests.sim.scenario import QUIET, Scenario
 from tests.sim.test_member_scenarios import ADDRESS, make
 
@@ -31,3 +33,16 @@ def test_of_each_membership_that_may_hold_a_quorum_is_left() -> None:
     assert fairness.may_lose(other.replica), "its log does not live behind what is committed"
     leader.start()
     scene.make_whole()
+
+
+def test_who_is_a_quorum_alone_is_not_given_another_flush_mode() -> None:
+    """Nobody would refuse it, and what it acknowledges then is another promise."""
+    scene = Scenario(profile=replace(QUIET, changes_members=True))
+    leader = scene.await_leader()
+    for member in scene.followers():
+        make(scene, MemberVerb.REMOVE, member.member_id)
+    scene.append()
+    struck = OtherMode(scene.cluster, Random(1))
+    for _ in range(20):
+        struck._strike()
+        assert struck._odd is not leader

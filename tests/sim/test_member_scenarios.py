@@ -171,6 +171,22 @@ def test_a_lost_directory_is_replaced_without_an_operator() -> None:
     scene.make_whole()
 
 
+def test_a_learner_that_has_lost_its_directory_learns_again() -> None:
+    scene = Scenario(profile=replace(QUIET, spares=1, auto_replace_after_ms=3_000))
+    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    learner = scene.members[3]
+    old = learner.replica
+    learner.wipe()
+    learner.start()
+
+    def is_replaced() -> bool:
+        return scene.await_leader().node.status().membership.learners == (learner.replica,)
+
+    scene.until(is_replaced, "replacement", step_ms=100)
+    assert old != learner.replica
+    scene.make_whole()
+
+
 def test_a_lost_directory_is_replaced_once_the_new_one_has_caught_up() -> None:
     """Over a thin line: it was away for long enough before it holds the log."""
     profile = replace(

@@ -54,7 +54,7 @@ def rows_of(asked: Mapping[str, Request], view: ClusterView, timeout_ms: float) 
             directory = status.id, status.directory_id
             answered.setdefault(directory, MemberStatusRow(**known, reachable=True))
             told |= {member.address: member.id for member in status.members}
-    told = {address: member_id for member_id, address in list(view.greeted.items())} | told
+    told = view.names | told
     answering = {member_id for member_id, _ in answered}
     silent: dict[str, MemberStatusRow] = {}
     for address, request in asked.items():

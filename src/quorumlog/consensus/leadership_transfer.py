@@ -57,26 +57,36 @@ class LeadershipTransfer:
         named = [v for v in self._state.membership.voters() if v.member_id == member_id]
         if not named:
             raise TransferFailed(f"{member_id} is not a voter of this group")
-        # While a directory is replaced the old one is a voter, too.
-        target = next((voter for voter in named if self._outbox.is_connected(voter)), named[0])
+        # While a directory is replaced the old one is a voter, too; the new one stays.
+        named.sort(key=self._outbox.is_connected)
+        refusals = {voter: self._refusal_of(voter) for voter in reversed(named)}
+        target = next((voter for voter, refusal in refusals.items() if not refusal), None)
+        if target is None:
+            raise TransferFailed(next(iter(refusals.values())))
+        return target
+
+    def _refusal_of(self, target: Replica) -> str:
+        """Why it cannot take over; empty if it can."""
+        member_id = target.member_id
         if target == self._state.member:
-            raise TransferFailed(f"{member_id} leads already")
+            return f"{member_id} leads already"
         if not self._outbox.is_connected(target):
-            raise TransferFailed(f"{member_id} is not connected with the directory that is a voter")
+            return f"{member_id} is not connected with the directory that is a voter"
         if not self._elector.answers.takes_over(target):
-            raise TransferFailed(
-                f"{member_id} holds damaged entries or has no space, and does not take over meanwhile"
-            )
+            return f"{member_id} holds damaged entries or has no space, and does not take over meanwhile"
         if not self._is_near(target):
-            raise TransferFailed(
+            return (
                 f"{member_id} is {self._lag_of(target)} entries behind, older than this term or"
                 f" more than max_transfer_lag_bytes ({self._config.max_transfer_lag_bytes})"
             )
-        return target
+        return ""
 
     def begin(self, member_id: str) -> None:
         """Raises as `check`; nothing has changed then."""
-        self.target = self.check(member_id)
+        self._begin(self.check(member_id))
+
+    def _begin(self, target: Replica) -> None:
+        self.target = target
         self._deadline_ms = self._state.now_ms + self._config.election_timeout_ms
         self._asked = False
         self.ask_if_caught_up()
@@ -124,7 +134,7 @@ class LeadershipTransfer:
         if fit:
             # It may not come off, and appends wait meanwhile.
             self._next_unfit_try_ms = now_ms + self._config.preferred_cool_down_ms
-            self.begin(min(fit, key=self._lag_of).member_id)
+            self._begin(min(fit, key=self._lag_of))
 
     def hand_over_and_leave(self) -> None:
         """This leader is no member any more: whoever is nearest is asked to take over at once."""
@@ -156,7 +166,7 @@ class LeadershipTransfer:
         ]
         if fit:
             self._cool_down()
-            self.begin(min(fit, key=self._lag_of).member_id)
+            self._begin(min(fit, key=self._lag_of))
 
     def _takes_part(self, voter: Replica) -> bool:
         return (

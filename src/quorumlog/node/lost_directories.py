@@ -1,4 +1,4 @@
-"""LostDirectories: which voters are away for so long that a new directory may take their place.
+"""LostDirectories: which members are away for so long that a new directory may take their place.
 
 A member whose disk was lost comes back with a new directory under its old name. Its old one may still
 come back as well: it is given time, and when it is there again nothing is replaced. Who was replaced is
@@ -20,7 +20,7 @@ class LostDirectories:
         self._raft = raft
         self._log_state = log_state
         self._away_since_ms: dict[Replica, float] = {}
-        """Of voters that are not connected, as long as this member leads."""
+        """Of members that are not connected, as long as this one leads."""
         self._next_look_ms = 0.0
 
     def role_changed(self) -> None:
@@ -33,9 +33,9 @@ class LostDirectories:
         self._next_look_ms = now_ms + LOOK_MS
         status, connected = self._raft.status(), self._raft.connected
         self._away_since_ms = {
-            voter: self._away_since_ms.get(voter, now_ms)
-            for voter in status.membership.new
-            if voter != status.replica and voter not in connected
+            each: self._away_since_ms.get(each, now_ms)
+            for each in (*status.membership.new, *status.membership.learners)
+            if each != status.replica and each not in connected
         }
         state = self._log_state.appended
         if state is None:
@@ -45,9 +45,9 @@ class LostDirectories:
         fresh = {replica.member_id: replica for replica in connected if replica not in known}
         return next(
             (
-                fresh[voter.member_id]
-                for voter, since_ms in self._away_since_ms.items()
-                if now_ms - since_ms >= after_ms > 0 and voter.member_id in fresh
+                fresh[each.member_id]
+                for each, since_ms in self._away_since_ms.items()
+                if now_ms - since_ms >= after_ms > 0 and each.member_id in fresh
             ),
             None,
         )

@@ -17,7 +17,7 @@ from typing import Any
 from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
-from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation
+from quorumlog.errors import BadRequest, ConfigError, MembershipRefused, ProtocolViolation
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
@@ -197,11 +197,26 @@ class NodeDriver:
                 parse_address(change.address)
             if change.verb is MemberVerb.ADD:
                 check_name("the id of a member", change.member_id)
+                if {",", "="} & set(change.member_id):
+                    raise ConfigError(
+                        f"{change.member_id!r} cannot be an id: lists of members use , and ="
+                    )
                 self.peers.invite(change.member_id, change.address)
         except ConfigError as error:
             done(BadRequest(str(error)))
             return
-        self.node.members.request(change, done)
+        self.node.members.request(change, functools.partial(self._change_answered, change, done))
+
+    def _change_answered(
+        self, change: MemberChange, done: Callable[[MemberOutcome], None], outcome: MemberOutcome
+    ) -> None:
+        """Of one that is there and lets nobody in, or was not let in, that is why it is silent."""
+        peer = self.peers.get(change.member_id)
+        is_connected = any(r.member_id == change.member_id for r in self.node.raft.connected)
+        if isinstance(outcome, MembershipRefused) and not is_connected and peer and peer.control.problem:
+            reason = f"{outcome} ({peer.control.problem})"
+            outcome = MembershipRefused(reason, retry_after_ms=outcome.retry_after_ms)
+        done(outcome)
 
     def _take_inbox(self) -> None:
         self.node.advance(self._now_ms())

@@ -10,6 +10,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import LEADER, Link, Request, Stream, receipt_of
+from quorumlog.client.protocol.cluster_view import LeaderView
 from quorumlog.errors import (
     BadRequest,
     LedgerError,
@@ -369,6 +370,31 @@ def test_a_report_of_an_older_term_is_not_believed() -> None:
     stale = host.status(StatusRequest(), 2)
     host.protocol.view.learn(ADDRESSES[2], stale, host.now)
     assert host.protocol.view.leader.address == ADDRESSES[1]
+
+
+def test_two_members_that_each_name_the_other_are_not_believed_for_ever() -> None:
+    """Both are connected. One follows a directory at another place than its member's, and where that
+    member is there is one that has not heard of an election."""
+    host = led_by(0)
+    for address in ADDRESSES:
+        host.protocol.view.leader = LeaderView(address, 1)
+        host.submit()
+        run(host, 100)
+    host.leader, host.term = 2, 2
+    told = host.append
+
+    def append(wire: Wire, message: AppendRequest, batch: EntryBatch, number: int) -> ClientMessage:
+        if number == host.leader:
+            return told(wire, message, batch, number)
+        other = 1 - number
+        refusal = NotLeader("not me", leader_id=f"n{other}", leader_address=ADDRESSES[other])
+        return error_response(message.request_id, refusal)
+
+    host.append = append  # type: ignore[method-assign]
+    host.protocol.view.leader = LeaderView(ADDRESSES[0], 1)
+    request = host.submit()
+    run(host, 1000)
+    assert receipt_of(request).term == 2
 
 
 def test_redials_of_a_dead_server_are_bounded() -> None:

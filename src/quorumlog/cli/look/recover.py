@@ -9,6 +9,7 @@ import typer
 
 from quorumlog.cli.options import Json, check_directory, named_path
 from quorumlog.cli.output import note, print_json, say
+from quorumlog.config import STAGING_FOLDER, is_staging_name
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -147,6 +148,17 @@ def _print_recovered(plan: RecoveryPlan, recovered: Recovered) -> None:
         f"recovered: {member} is the only voter of cluster {recovered.cluster_id}, with entries up to"
         f" {recovered.last_index}"
     )
+    if is_staging_name(recovered.group):
+        say("it starts, and gets its members, with the group that it stands beside")
+        return
+    staging = [
+        str(beside)
+        for each in plan.survivors
+        if (beside := Path(each.directory) / STAGING_FOLDER).is_dir()
+    ]
+    if staging:
+        say("its staging group is recovered by itself, before it starts:")
+        say(f"  quorumlog recover --unsafe {' '.join(staging)}")
     address = plan.address or "HOST:PORT"
     say("start it:")
     say(

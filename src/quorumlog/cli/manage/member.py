@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import err, print_json
-from quorumlog.errors import MembershipRefused, OutcomeUnknown
+from quorumlog.config import is_staging_name, staging_name
+from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, Unreachable
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, MemberStatusRow
@@ -82,6 +84,8 @@ def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
             return leader
         if time.monotonic() >= until_s:
             reachable = [row for row in rows if row.reachable]
+            if not reachable:
+                raise Unreachable("; ".join(dict.fromkeys(row.problem for row in rows)))
             waits_for = next((row.waits_for for row in reachable if row.waits_for), "")
             raise MembershipRefused(f"nobody leads; {waits_for or 'see `quorumlog status`'}")
         time.sleep(ASK_AGAIN_S)
@@ -201,44 +205,70 @@ def set_address(
 
 
 def _carry_out(
-    steps: list[tuple[str, str, str]],
+    steps: Sequence[tuple[str, str, str]],
     servers: str,
     group: str,
     dry_run: bool,
     timeout_s: float,
     json: bool,
 ) -> None:
+    """In the group, and in the staging group beside it, which is on the same members."""
     from quorumlog.cli.use.reach import refuse_dead_servers
     from quorumlog.client import connect
 
     split_servers(servers)
     until_s = time.monotonic() + timeout_s
-    with connect(servers, group=group, timeout_ms=int(min(timeout_s, 30.0) * 1000)) as log:
+    timeout_ms = int(min(timeout_s, 30.0) * 1000)
+    with connect(servers, group=group, timeout_ms=timeout_ms) as log:
         refuse_dead_servers(log, timeout_s)
-        for verb, member_id, address in steps:
-            voters, learners = _change(log, verb, member_id, address, dry_run, until_s)
+        for step in steps:
+            voters, learners = _change(log, *step, dry_run, until_s)
+        servers = ",".join(row.address for row in log.status())
     if json:
         print_json({"dry_run": dry_run, "voters": voters, "learners": learners})
+    else:
+        typer.echo(_spoken(voters, learners, dry_run))
+    if is_staging_name(group):
         return
+    staging = staging_name(group)
+    with connect(servers, group=staging, timeout_ms=timeout_ms) as log:
+        if not any(row.voters > 0 for row in log.status()):
+            return  # there is none, or it is still to be formed of whom the options name
+        try:
+            for step in steps:
+                voters, learners = _change(log, *step, dry_run, until_s, staging)
+        except LedgerError as error:
+            beside = f"{staging}: {error}; once that has passed: the same with --group {staging}"
+            raise type(error)(beside) from None
+    err().print(f"{staging}: {_spoken(voters, learners, dry_run)}", highlight=False)
+
+
+def _spoken(voters: Sequence[str], learners: Sequence[str], dry_run: bool) -> str:
     learning = f"; learners: {', '.join(learners)}" if learners else ""
-    would = "would be" if dry_run else "are"
-    typer.echo(f"voters {would} {', '.join(voters)}{learning}")
+    return f"voters {'would be' if dry_run else 'are'} {', '.join(voters)}{learning}"
 
 
 def _change(
-    log: LedgerClient, verb: str, member_id: str, address: str, dry_run: bool, until_s: float
+    log: LedgerClient,
+    verb: str,
+    member_id: str,
+    address: str,
+    dry_run: bool,
+    until_s: float,
+    staging: str = "",
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Asked again as long as that may help; why it has to wait is said whenever it is another reason."""
-    said, say_again_s, is_unknown = "", 0.0, False
+    """Asked again as long as that may help; why it has to wait is said whenever it is another reason.
+    What a staging group has done by itself, or before, is done."""
+    said, say_again_s, may_be_done = "", 0.0, bool(staging)
     if dry_run:
         until_s = min(until_s, time.monotonic() + ANSWERS_WITHIN_S)
     while True:
         try:
             return log.change_members(verb, member_id, address, dry_run=dry_run)
         except OutcomeUnknown as error:
-            is_unknown, reason = True, str(error)
+            may_be_done, reason = True, str(error)
         except MembershipRefused as error:
-            done = _as_wanted(log, verb, member_id) if is_unknown else None
+            done = _as_wanted(log, verb, member_id) if may_be_done else None
             if done is not None:
                 return done
             reason = str(error)
@@ -247,7 +277,8 @@ def _change(
         progresses = verb in ("promote", "replace")
         if reason != said or (progresses and time.monotonic() >= say_again_s):
             progress = _progress(log, member_id) if progresses else ""
-            err().print(f"{verb} {member_id}: waits: {reason}{progress}", highlight=False)
+            where = f"{staging}: " if staging else ""
+            err().print(f"{where}{verb} {member_id}: waits: {reason}{progress}", highlight=False)
             said, say_again_s = reason, time.monotonic() + SAY_AGAIN_S
         time.sleep(ASK_AGAIN_S)
 
@@ -263,9 +294,13 @@ def _as_wanted(
     log: LedgerClient, verb: str, member_id: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The members, if a request whose answer was lost has been carried out."""
-    parts = {info.id: info.part for info in _leader_row(log, 10.0).members}
-    part = parts.get(member_id, "")
-    if not {"add": part != "", "remove": part == "", "promote": part == "voter"}.get(verb, False):
+    members = {info.id: info for info in _leader_row(log, 10.0).members}
+    info = members.get(member_id)
+    part = "" if info is None else info.part
+    # Of one that does not answer it is not known with which directory it will.
+    votes = info is not None and part == "voter" and info.is_voter and info.directory_id != ""
+    wanted = {"add": part != "", "remove": part == "", "promote": part == "voter", "replace": votes}
+    if not wanted.get(verb, False):
         return None
-    voters = tuple(i for i, each in parts.items() if each == "voter")
-    return voters, tuple(i for i, each in parts.items() if each == "learner")
+    voters = tuple(i for i, each in members.items() if each.part == "voter")
+    return voters, tuple(i for i, each in members.items() if each.part == "learner")

@@ -252,7 +252,7 @@ class ClientProtocol:
         self._links.greeted(link, self._requests.now_ms)
         self.view.notes.pop(link.address, None)
         if message.member_id:
-            self.view.greeted[message.member_id] = link.address
+            self.view.greeted_by(message.member_id, link.address)
         if link.lane is Lane.CONTROL:
             if link.address in self._lost:
                 del self._lost[link.address]
@@ -286,6 +286,8 @@ class ClientProtocol:
         now_ms = self._requests.now_ms
         self._links.remove(link, now_ms)
         self.view.note(link.address, reason, now_ms)
+        if not was_open:
+            self.view.forget_greeting(link.address)
         if was_open and link.lane is Lane.CONTROL and not self._links.is_closed:
             self._lost[link.address] = None
             self._events.append(GroupEvent(EventKind.LOST, link.address, reason))

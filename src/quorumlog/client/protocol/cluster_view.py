@@ -40,8 +40,12 @@ class ClusterView:
         self._membership_index = -1
         """Of the newest list of members that was told."""
         self.greeted: dict[str, str] = {}
-        """Address by member id under which the member has greeted: preferred, since it works."""
+        """Address by member id under which the member has greeted: preferred, as long as it works."""
+        self.names: dict[str, str] = {}
+        """Who has greeted last, by address."""
         self.leader: LeaderView | None = None
+        self._led_at = ""
+        """Where the newest leader was reported to be, whether or not that is believed."""
         self.leader_term = -1
         """Highest term in which anybody was reported to lead; never falls."""
         self.notes: dict[str, Note] = {}
@@ -61,31 +65,40 @@ class ClusterView:
 
     def known_addresses(self) -> list[str]:
         """The listed servers, and the members that they told of and that are not among them; and who
-        leads, which may be a directory that is back at another place than its member's."""
+        leads, which may be a directory that is back at another place than its member's. That one is
+        asked after its connection was lost, too: nobody else can say that it leads still."""
         addresses = list(self.servers)
         # A copy: another thread may be learning meanwhile.
         for member_id, address in list(self.advertised.items()):
             if address not in addresses and self.greeted.get(member_id) not in addresses:
                 addresses.append(address)
-        leader = self.leader
-        if leader is not None and leader.address not in addresses:
-            addresses.append(leader.address)
+        if self._led_at and self._led_at not in addresses:
+            addresses.append(self._led_at)
         return addresses
 
     def untried_address(self, tried: set[str]) -> str | None:
         """`tried`: addresses and member ids."""
         # A member has two addresses if the list names it otherwise than it advertises itself.
-        theirs = {
-            address
-            for addresses in (self.greeted, self.advertised)
-            for member_id, address in list(addresses.items())
-            if member_id in tried
-        }
+        theirs = {address for address, member_id in list(self.names.items()) if member_id in tried}
+        theirs |= {address for member_id, address in list(self.advertised.items()) if member_id in tried}
         untried = (a for a in self.known_addresses() if a not in tried and a not in theirs)
         return next(untried, None)
 
     def member_address(self, member_id: str, told: str = "") -> str | None:
         return self.greeted.get(member_id) or told or self.advertised.get(member_id)
+
+    def greeted_by(self, member_id: str, address: str) -> None:
+        """Whoever answers there. A directory that is back at another place than its member's is found
+        there as a leader alone."""
+        self.forget_greeting(address)
+        self.names[address] = member_id
+        if address in self.servers or self.advertised.get(member_id, address) == address:
+            self.greeted[member_id] = address
+
+    def forget_greeting(self, address: str) -> None:
+        """Nobody answers there, so the member may have moved to where the others say that it is."""
+        # A new one, whole: another thread may be looking.
+        self.greeted = {i: greeted for i, greeted in self.greeted.items() if greeted != address}
 
     def is_leader(self, address: str) -> bool:
         return self.leader is not None and self.leader.address == address
@@ -118,6 +131,7 @@ class ClusterView:
     def _leader_reported(self, address: str, term: int, *, by_itself: bool) -> None:
         if term < self.leader_term:
             return
+        self._led_at = address
         current = self.leader
         if not self.is_leader(address):
             if not by_itself:
@@ -153,6 +167,7 @@ class ClusterView:
         hint = self.member_address(error.leader_id, error.leader_address or "")
         if hint is None or hint == address:
             return
+        self._led_at = hint
         if now_ms - self._lost.get(hint, _NEVER).at_ms > self._distrust_lost_ms:
             self.leader = LeaderView(hint, -1)
 

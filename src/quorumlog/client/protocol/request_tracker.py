@@ -58,6 +58,8 @@ from quorumlog.wire.client_messages import (
 )
 from quorumlog.wire.wire_errors import error_of
 
+HINTS = 2
+"""So many are followed at once; then whoever is known is asked who leads, too."""
 _OF_ONE_MEMBER = (TooStale, NotCaughtUp, NotLeader, LeaderNotReady)
 
 
@@ -255,6 +257,10 @@ class RequestTracker:
             self._view.hinted(link.address, error, self.now_ms)
         request.refusal = error
         request.attempts += 1
+        if isinstance(error, NotLeader) and request.attempts > HINTS:
+            # Two that are connected may each name the other: one has not heard of the leader that the
+            # other takes for a directory of the first one's name.
+            self.router.ask_around(self.now_ms)
         if request.in_session:
             self._session.refused(request, error)
         elif request.stream is not None:
@@ -273,7 +279,7 @@ class RequestTracker:
 
     def backoff_ms(self, error: LedgerError | None, attempts: int) -> float:
         """Until the next attempt: between half and the whole of what is due."""
-        if isinstance(error, NotLeader) and self._view.leader is not None and attempts <= 2:
+        if isinstance(error, NotLeader) and self._view.leader is not None and attempts <= HINTS:
             return 0.0
         timings = self._timings
         wait = timings.backoff_ms * (1 << min(attempts - 1, 10))

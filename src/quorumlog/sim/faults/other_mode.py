@@ -14,7 +14,8 @@ MIXED_SHARE = 1 / 8
 
 
 class OtherMode:
-    """One member at a time: two of three in another mode would be a group in that mode."""
+    """One member at a time: two of three in another mode would be a group in that mode, and so would a
+    member be that is a quorum alone, where members come and go."""
 
     def __init__(self, cluster: SimCluster, random: Random) -> None:
         self._cluster = cluster
@@ -38,7 +39,12 @@ class OtherMode:
     def _strike(self) -> None:
         if not self._cluster.is_faulty:
             return
-        self._odd = self._random.choice(self._cluster.members)
+        odd = self._random.choice(self._cluster.members)
+        fairness = self._cluster.faults.fairness
+        if fairness is not None and not fairness.may_lose(odd.replica):
+            self._strike_later()
+            return
+        self._odd = odd
         own = self._cluster.profile.storage.flush
         self._cluster.trace.count("fault: another flush mode")
         self._configure(self._odd, "async" if own == "sync" else "sync")

@@ -75,8 +75,8 @@ def dropped_while_saving(patch: Patch) -> None:
     """The log has these messages no more."""
     patch.edit(
         MessageMachine._drop_below,
-        "if position <= self._dropped_position or self._is_saving:",
-        "if position <= self._dropped_position or (self._is_saving and not reached()):",
+        "if position <= self._dropped_position or self._saves:",
+        "if position <= self._dropped_position or (self._saves and not reached()):",
     )
 
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.options import Json, named_path
+from quorumlog.cli.options import DEFAULT_GROUP, Json, named_path
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError
 
 TIMEOUT_MS = 30_000

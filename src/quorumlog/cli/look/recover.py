@@ -9,7 +9,6 @@ import typer
 
 from quorumlog.cli.options import Json, check_directory, named_path
 from quorumlog.cli.output import note, print_json, say
-from quorumlog.config import STAGING_FOLDER, is_staging_name
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -143,6 +142,8 @@ def _lost(plan: RecoveryPlan) -> str:
 
 
 def _print_recovered(plan: RecoveryPlan, recovered: Recovered) -> None:
+    from quorumlog.config import STAGING_FOLDER, is_staging_name
+
     member = recovered.member_id
     say(
         f"recovered: {member} is the only voter of cluster {recovered.cluster_id}, with entries up to"

@@ -10,7 +10,6 @@ import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import err, print_json
-from quorumlog.config import is_staging_name, staging_name
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, Unreachable
 
 if TYPE_CHECKING:
@@ -215,6 +214,7 @@ def _carry_out(
     """In the group, and in the staging group beside it, which is on the same members."""
     from quorumlog.cli.use.reach import refuse_dead_servers
     from quorumlog.client import connect
+    from quorumlog.config import is_staging_name, staging_name
 
     split_servers(servers)
     until_s = time.monotonic() + timeout_s

@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, settings
 from quorumlog import LocalCluster
 from quorumlog.version import DESCRIPTION
 
+# A shell without job control starts what it puts into the background with Ctrl-C ignored, and nohup with
+# SIGHUP ignored: every process that a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell without job control starts what it puts into the background with Ctrl-C ignored, and every
-    # process that a test starts and interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What the options of all commands are takes longer to work out than most tests of one of them.
 typer.testing._get_command = functools.cache(typer.main.get_command)

@@ -37,6 +37,7 @@ def tell(
         earlier = [ack.at_s - began_s for ack in acks if ack.at_s <= failover.fault_at_s]
         paused_s = fault_s - max(earlier, default=fault_s)
         before = rates[(edges[:-1] >= since_s) & (edges[1:] <= fault_s - paused_s)]
+        before = before[before > 0]  # while a killed producer is away nothing is usual
         after = rates[(edges[1:] > led_s) & (edges[:-1] < back_s)]
         if len(before):  # else the one before is still being caught up with: what was usual then
             usual = float(np.median(before))

@@ -59,6 +59,16 @@ def test_a_second_failure_before_the_first_is_caught_up_with_knows_what_was_usua
     assert "60,000 records/s, 20,000 were usual" in text
 
 
+def test_what_is_usual_does_not_count_while_the_producer_is_away() -> None:
+    acks = [
+        *steady(10.0, 10.5, 20_000, 1),
+        *steady(11.5, 12.0, 20_000, 1),
+        *steady(12.35, 13.5, 60_000, 2),
+    ]
+    (text,) = tell(acks, 10.0, [KILL], None, 5.0)
+    assert "60,000 records/s, 20,000 were usual" in text
+
+
 def test_a_killed_producer_is_told_of_in_its_place() -> None:
     acks = [*steady(10.0, 12.0, 20_000, 1), *steady(12.35, 13.5, 20_000, 2)]
     producer, leader = tell(acks, 10.0, [KILL], ProducerKill(11.0, 20_000, 20_512, 0.4), 5.0)

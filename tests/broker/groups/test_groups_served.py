@@ -25,8 +25,12 @@ from quorumlog.broker.errors import (
     UnknownTopic,
 )
 from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.errors import ProducerFenced
+from quorumlog.broker.messages.message import (
+    MAX_PROPERTIES_BYTES,
+    RETRY_PROPERTIES_BYTES,
+    StoredMessage,
+)
+from quorumlog.errors import BadRequest, ProducerFenced
 
 QUICK_LEVELS = "1s 1s " + "1s " * 16
 OPTIONS = GroupOptions(member_timeout_ms=3_000)
@@ -152,6 +156,60 @@ def test_delayed_and_failed_messages_come_later_and_end_in_the_dlq(brokers: Loca
         offsets = admin.reset("workers", "earliest")
         assert offsets == {("jobs", 0): 0}
         assert [lag.messages for lag in admin.lag("workers") if lag.topic == "jobs"] == [3]
+
+
+def test_a_message_full_of_properties_can_be_retried_and_no_fuller_one_is_taken(
+    brokers: LocalBrokers,
+) -> None:
+    """A retry says in properties where the message belongs: one that has no room for it would keep its
+    queue waiting for ever."""
+    most = MAX_PROPERTIES_BYTES - RETRY_PROPERTIES_BYTES
+    topic = "t" * 120
+    times: Counter[bytes] = Counter()
+
+    def full(bytes_more: int) -> Message:
+        other = len("UNIQ_KEY") + 32 + 2 + len("a") + 2
+        return Message(topic, b"full", properties={"a": "x" * (most - other + bytes_more)})
+
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
+        admin.create_topic(topic, 1)
+        with pytest.raises(BadRequest, match=f"properties of {most + 1} bytes .* limit of {most}"):
+            producer.send(full(1))
+        producer.send(full(0))
+
+        def work(message: StoredMessage) -> None:
+            times[message.body] += 1
+            if times[message.body] == 1:
+                raise RuntimeError("not today")
+
+        with Consumer(brokers.servers, "g" * 120, topic) as consumer:
+            consumer.run(work, until=lambda: times[b"full"] == 2)
+
+
+def test_a_stored_message_without_room_for_a_retry_goes_to_the_dlq(
+    brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an old log may hold it; the messages behind it do not wait."""
+    commit_log = "quorumlog.broker.dledger.dledger_commit_log"
+    seen: list[bytes] = []
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
+        admin.create_topic("old", 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(f"{commit_log}.RETRY_PROPERTIES_BYTES", 0)
+            producer.send(Message("old", b"full", properties={"a": "x" * (MAX_PROPERTIES_BYTES - 50)}))
+        producer.send(Message("old", b"next"))
+
+        def work(message: StoredMessage) -> None:
+            seen.append(message.body)
+            if message.body == b"full":
+                raise RuntimeError("not today")
+
+        with Consumer(brokers.servers, "readers", "old") as consumer:
+            consumer.run(work, until=lambda: b"next" in seen)
+        with Consumer(brokers.servers, "diggers", "%DLQ%readers") as diggers:
+            (dead,) = diggers.poll(wait_ms=10_000)
+        assert (dead.body, dead.reconsume_times, seen) == (b"full", 1, [b"full", b"next"])
+        assert len(dead.properties["a"]) == MAX_PROPERTIES_BYTES - 50
 
 
 def test_a_reset_reaches_members_that_have_messages_in_hand(brokers: LocalBrokers) -> None:

@@ -14,6 +14,8 @@ MIB = 1 << 20
 MAX_BODY_BYTES = 4 * MIB - 64 * 1024
 """Of a message that is taken in. Larger ones that are stored already are served all the same."""
 MAX_PROPERTIES_BYTES = 32_767
+RETRY_PROPERTIES_BYTES = 1024
+"""Of these, for what a retry adds: names of topics, a message id, a delay level."""
 MAX_TOPIC_BYTES = 255
 
 TAGS, KEYS, UNIQ_KEY, WAIT, DELAY = "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY"

@@ -215,22 +215,28 @@ def decode_record(data: Buffer) -> StoredMessage:
     )
 
 
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """Raises BadRequest: they are too large."""
+    pairs = "".join([f"{key}\x01{value}\x02" for key, value in properties.items()]).encode()
+    if len(pairs) > MAX_PROPERTIES_BYTES:
+        raise BadRequest(f"properties of {len(pairs)} bytes are above {MAX_PROPERTIES_BYTES}")
+    return pairs
+
+
 def encode_again(
     message: StoredMessage,
     topic: str,
     queue_id: int,
-    properties: Mapping[str, str],
+    properties: bytes,
     reconsume_times: int,
 ) -> bytearray:
-    """A stored message as the record of another queue: its body, flags, born time and host stay."""
+    """A stored message as the record of another queue: its body, flags, born time and host stay.
+    `properties`: of `encode_properties`."""
     name = check_topic(topic)
     is_wide = len(name) > NARROW_TOPIC_BYTES
-    pairs = "".join([f"{key}\x01{value}\x02" for key, value in properties.items()]).encode()
-    if len(pairs) > MAX_PROPERTIES_BYTES:
-        raise BadRequest(f"properties of {len(pairs)} bytes are above {MAX_PROPERTIES_BYTES}")
     host, _, port = message.born_host.rpartition(":")
     body = message.body
-    size = BODY_LENGTH_AT + 4 + len(body) + 1 + is_wide + len(name) + 2 + len(pairs)
+    size = BODY_LENGTH_AT + 4 + len(body) + 1 + is_wide + len(name) + 2 + len(properties)
     out = bytearray(
         _HEAD.pack(
             size,
@@ -252,5 +258,5 @@ def encode_again(
     )
     out += body
     out += len(name).to_bytes(2 if is_wide else 1, "big") + name
-    out += len(pairs).to_bytes(2, "big") + pairs
+    out += len(properties).to_bytes(2, "big") + properties
     return out

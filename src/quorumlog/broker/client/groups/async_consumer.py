@@ -38,7 +38,7 @@ from quorumlog.broker.errors import (
     UnknownTopic,
 )
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, StoredMessage
-from quorumlog.broker.messages.record import encode_again
+from quorumlog.broker.messages.record import encode_again, encode_properties
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,
     OffsetResponse,
@@ -340,7 +340,8 @@ class AsyncConsumer:
 
     async def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
         """The group gets it again after a delay that grows with each time, or that of `delay_level`;
-        after 16 times it goes to the group's %DLQ% topic."""
+        after 16 times it goes to the group's %DLQ% topic. So does at once, without what a retry adds, a
+        message whose properties leave no room for that: an old log may hold some."""
         if not 0 <= delay_level <= LEVELS:
             raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
         properties = dict(message.properties)
@@ -348,13 +349,17 @@ class AsyncConsumer:
         properties.setdefault(RETRY_TOPIC, first_topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
         times = message.reconsume_times
+        level = delay_level or min(FIRST_RETRY_LEVEL + times, LEVELS)
+        again = {DELAY: str(level), REAL_TOPIC: retry_topic(self.group), REAL_QUEUE: "0"}
+        topic, queue_id = SCHEDULE_TOPIC, level - 1
         if times >= self._most_retries:
-            topic, queue_id = dlq_topic(self.group), 0
-        else:
-            level = delay_level or min(FIRST_RETRY_LEVEL + times, LEVELS)
-            topic, queue_id = SCHEDULE_TOPIC, level - 1
-            properties |= {DELAY: str(level), REAL_TOPIC: retry_topic(self.group), REAL_QUEUE: "0"}
-        record = encode_again(message, topic, queue_id, properties, times + 1)
+            again, topic, queue_id = {}, dlq_topic(self.group), 0
+        try:
+            data = encode_properties(properties | again)
+        except BadRequest as error:
+            log.warning("message %s goes to %s: %s", message.message_id, dlq_topic(self.group), error)
+            data, topic, queue_id = encode_properties(message.properties), dlq_topic(self.group), 0
+        record = encode_again(message, topic, queue_id, data, times + 1)
         encoded = Encoded(record, [len(record)], queue_id, topic, True)
         receipt = await self._producer.send_encoded(encoded)
         self.retried += 1

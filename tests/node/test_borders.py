@@ -19,17 +19,25 @@ from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import LEVEL, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node import LedgerNode
+from quorumlog.node.housekeeping import PAUSE_MS
 from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.start_file import save_start
 from quorumlog.store.files.state_files import save_state
 from quorumlog.store.ledger_store import LedgerStore, LogStart
 from tests.node.cell import Cell
-from tests.node.test_log_state_keeper import append, state_of, whole
+from tests.node.test_log_state_keeper import append, state_of
+from tests.node.test_log_state_keeper import whole as committed_everywhere
 from tests.store.stopping_disk import StoppingDisk
 
 BODY = bytes(4000)
 """Sixteen and a bit in a segment of 64 KiB."""
+
+
+def whole(cell: Cell) -> None:
+    """Committed everywhere, and saved where it is a border."""
+    committed_everywhere(cell)
+    cell.step(PAUSE_MS)
 
 
 def fill(cell: Cell, segments: int, mark: int = 0) -> None:
@@ -119,6 +127,7 @@ def test_nothing_is_saved_before_the_own_disk_has_the_entry_behind_the_border(ce
     while follower.store.end.position < 65536:
         append(cell, BODY)
         cell.step()
+    cell.step(PAUSE_MS)
     assert follower.committed_index > 14 and saved(follower) == []
     assert saved(cell.leader())
     cell.hold_flush = set()

@@ -36,7 +36,7 @@ def test_an_answer_that_comes_twice_ends_nothing_that_is_being_written() -> None
     sent: list[Any] = []
     host = host_of(works, sent)
     raft: Any = SimpleNamespace(leader=SOURCE, term=1)
-    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0)
+    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0, lambda: None)
 
     def answer(found: SnapshotId | None, data: bytes = b"") -> None:
         response = SnapshotResponse(sender=SOURCE, term=1, name="m", found=found, offset=0, data=data)
@@ -75,7 +75,9 @@ def test_a_snapshot_that_cannot_be_opened_just_now_is_not_deleted() -> None:
     reader.close()
     works: Works = []
     host = host_of(works, [])
-    fetcher = SnapshotFetcher(OWN, SimpleNamespace(leader=SOURCE, term=1), files, host, 100.0)  # type: ignore[arg-type]
+    fetcher = SnapshotFetcher(
+        OWN, SimpleNamespace(leader=SOURCE, term=1), files, host, 100.0, lambda: None
+    )  # type: ignore[arg-type]
     arrived: list[bool] = []
 
     def work(now_ms: float) -> None:
@@ -100,7 +102,9 @@ def test_a_disk_without_space_costs_nothing_of_what_has_come() -> None:
     works: Works = []
     sent: list[Any] = []
     raft: Any = SimpleNamespace(leader=SOURCE, term=1)
-    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host_of(works, sent), 100.0)
+    fetcher = SnapshotFetcher(
+        OWN, raft, SnapshotFiles(disk, "d"), host_of(works, sent), 100.0, lambda: None
+    )
 
     def answer(offset: int, data: bytes) -> None:
         fetcher.on_response(
@@ -137,7 +141,7 @@ def test_a_member_of_a_release_without_machines_is_asked_for_no_snapshot() -> No
     disk = LosingDisk()
     disk.make_directory("d")
     host = host_of(works, sent, ("n1",))
-    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0)
+    fetcher = SnapshotFetcher(OWN, raft, SnapshotFiles(disk, "d"), host, 100.0, lambda: None)
     fetcher.connected(SOURCE)
     fetcher.want("m", 5, lambda: None)
     fetcher.tick(0)

@@ -119,6 +119,8 @@ def test_who_lags_behind_a_begin_is_never_fed_over_the_gap() -> None:
     scene.heal()
     for _ in range(40):
         scene.run_for(ELECTION_MS / 4)
+        if not lagging.is_up:
+            continue  # its log is being replaced: it begins anew
         store = lagging.node.store
         if store.begin.index < 0:
             assert store.end.index <= start.point.index, "it has not what lies behind the gap"

@@ -65,7 +65,10 @@ class MembershipChange:
         """A leader that no membership names any more leads up to the commit of the entry that says so,
         and no further; whoever is named anew may campaign."""
         state = self._state
-        judged = (state.committed_index, self._history.changes, state.told)
+        index, told = state.committed_index, state.told
+        is_settled = self._history.newest_index <= index and (told is None or told[0] <= index)
+        # With nothing above the committed index it may rise, with every append, and say nothing new.
+        judged = (-1 if is_settled else index, self._history.changes, told)
         if judged == self._judged or state.role is Role.UNFORMED:
             return
         self._judged = judged

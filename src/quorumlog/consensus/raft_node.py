@@ -374,7 +374,7 @@ class RaftNode:
         self.members.settle_role()
         state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
         pushes: tuple[PushOrder, ...] = ()
-        grants = self.reads.take_grants()
+        grants = self.reads.take_grants() if self.reads.may_grant else ()
         if state.role is Role.LEADER:
             pushes = self.replication.next_orders()
         role = (state.role, state.term, state.leader)

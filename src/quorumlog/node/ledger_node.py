@@ -89,10 +89,12 @@ class LedgerNode:
         self.machines = StateMachineCaller(
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer
         )
+        self._has_machines = bool(machines)
         senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bound, due = self.machines.snapshot_bound, parts.time_marks.due
         self.retention = Retention(self, host, now_ms, bound, due, self._installs.installed)
+        self._housekeeping = parts.keep_house(self.retention)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -110,6 +112,7 @@ class LedgerNode:
         self._flusher.configure(config.storage)
         self._pace.configure(config.catch_up_bytes_per_second)
         self._scrubber.configure(self._scrub_bytes_per_second, self._now_ms)
+        self._housekeeping.stir()
 
     @property
     def _scrub_bytes_per_second(self) -> int:
@@ -131,6 +134,7 @@ class LedgerNode:
         LogReplaced."""
         if isinstance(message, NodeMessage):
             self._beside.receive(message, self._now_ms)
+            self._housekeeping.stir()
             return
         refuse = None
         changes_the_log = (PushType.APPEND, PushType.TRUNCATE)
@@ -206,11 +210,13 @@ class LedgerNode:
         self.confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
+        self._housekeeping.stir()
         self.raft.on_connected(replica)
         self.repairer.connected(replica)
         self._fetcher.connected(replica)
 
     def connection_lost(self, replica: Replica, is_gone: bool) -> None:
+        self._housekeeping.stir()
         self.raft.on_connection_lost(replica, is_gone=is_gone)
         self.repairer.connection_lost(replica)
         self._fetcher.connection_lost(replica)
@@ -219,10 +225,12 @@ class LedgerNode:
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
         """See `Transfers.request`."""
         self._transfers.request(to_member_id, self._now_ms, done)
+        self._housekeeping.stir()
 
     def find_successor(self, done: Callable[[str], None]) -> None:
         """See `Transfers.find_successor`."""
         self._transfers.find_successor(self._now_ms, done)
+        self._housekeeping.stir()
 
     def confirm_leadership(self, done: Confirmed, owner: object = None) -> None:
         """`done` gets None once a majority has confirmed that this member leads, and an entry of its
@@ -237,10 +245,13 @@ class LedgerNode:
 
     # ---------------------------------------------------------------- outputs
 
-    def turn(self) -> None:
-        self.machines.bind(self._now_ms)
+    def turn(self) -> bool:
+        """True if it did more than the log's own traffic asks for: see Housekeeping."""
+        if self._has_machines:
+            self.machines.bind(self._now_ms)
         self.carry_out_all()
-        self.readers.tick(self._now_ms)
+        if self.readers.queue:
+            self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form(self._now_ms)
             self.carry_out_all()
@@ -252,16 +263,15 @@ class LedgerNode:
             self.carry_out_all()
         self._note_durable_committed()
         if self._former.is_gathering:
-            return  # these can wait for the next turn, which comes at once
-        self._pushes.tick(self._now_ms)
-        self._installs.tick(self._now_ms)
-        self._snapshots.tick(self._now_ms)
-        self._transfers.tick(self._now_ms)
-        self.members.tick(self._now_ms)
-        self.carry_out_all()
-        self.machines.tick(self._now_ms, self.durable_committed_index)
-        self._fetcher.tick(self._now_ms)
+            return False  # these can wait for the next turn, which comes at once
+        has_pushed = self._pushes.tick(self._now_ms)
+        if self._has_machines:
+            self.machines.tick(self._now_ms, self.durable_committed_index)
         self._run_timers()
+        has_kept_house = self._housekeeping.tick(self._now_ms)
+        if has_kept_house or has_pushed:
+            self.carry_out_all()
+        return has_kept_house
 
     def next_wakeup_ms(self) -> float:
         if self._former.is_gathering:
@@ -269,18 +279,13 @@ class LedgerNode:
         wakeup = min(
             self.raft.next_wakeup_ms(),
             self._flusher.next_wakeup_ms(self.durable_committed_index),
-            self.repairer.next_wakeup_ms(),
-            self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
-            self._installs.next_wakeup_ms(),
-            self._snapshots.next_wakeup_ms(),
-            self._fetcher.next_wakeup_ms(),
-            self.log_state.next_wakeup_ms(),
-            self._transfers.next_wakeup_ms(),
-            self.readers.next_wakeup_ms(),
-            self.retention.next_wakeup_ms(),
-            self.machines.next_wakeup_ms(),
+            self._housekeeping.next_wakeup_ms(),
         )
+        if self._has_machines:
+            wakeup = min(wakeup, self.machines.next_wakeup_ms())
+        if self.readers.queue:
+            wakeup = min(wakeup, self.readers.next_wakeup_ms())
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
         if self._pending.has_any:
@@ -412,6 +417,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self.readers.lose(self._former.not_leader())
+        self._housekeeping.stir()
         self._host.role_changed(change)
         self._transfers.role_changed(change)
         self.members.role_changed(change)
@@ -428,11 +434,6 @@ class LedgerNode:
             self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
             self._pending.expire(self._now_ms)
         self._flusher.run_timers(self._now_ms, self.durable_committed_index)
-        self.log_state.tick(self._now_ms)
-        self.repairer.tick(self._now_ms)
-        self._scrubber.tick(self._now_ms)
-        self._drops.tick(self._now_ms)
-        self.retention.tick(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
         """Whoever waits hears that nothing more comes of it here."""

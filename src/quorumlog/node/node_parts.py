@@ -14,6 +14,7 @@ from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.begin.log_drops import LogDrops
 from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.housekeeping import Housekeeping
 from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.pending_appends import (
     PendingAppends,
@@ -26,6 +27,7 @@ from quorumlog.node.reading.reader_lags import ReaderLags
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber
 from quorumlog.node.retention.reader_moves import ReaderMoves
+from quorumlog.node.retention.retention import Retention
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.install_sender import InstallSender
 from quorumlog.node.sending.push_sender import PushSender
@@ -106,6 +108,7 @@ class NodeParts:
             damaged=[(each.first_index, each.stop_index) for each in store.damaged],
             owed_index=-1 if store.start is None else store.start.owed_index,
         )
+        self.housekeeping = Housekeeping()
         self.pending = PendingAppends()
         self.recent = RecentBatches(RECENT_BYTES)
         self.repairer = Repairer(
@@ -150,7 +153,12 @@ class NodeParts:
             lambda request: node.machines.snapshot_for(request),
         )
         self.fetcher = SnapshotFetcher(
-            replica, self.raft, snapshots, host, float(config.consensus.push_resend_ms)
+            replica,
+            self.raft,
+            snapshots,
+            host,
+            float(config.consensus.push_resend_ms),
+            self.housekeeping.stir,
         )
         self.scrubber = Scrubber(
             0 if in_memory else config.storage.scrub_bytes_per_second,
@@ -218,3 +226,30 @@ class NodeParts:
             lambda: (self.log_state.committed, node.committed_index),
             self.repairer.found,
         )
+
+    def keep_house(self, retention: Retention) -> Housekeeping:
+        """What waits for the pauses between the turns of appends."""
+        ticks = (
+            self.installs.tick,
+            self.snapshots.tick,
+            self.transfers.tick,
+            self.members.tick,
+            self.fetcher.tick,
+            self.log_state.tick,
+            self.repairer.tick,
+            self.scrubber.tick,
+            self.drops.tick,
+            retention.tick,
+        )
+        wakeups = (
+            self.installs.next_wakeup_ms,
+            self.snapshots.next_wakeup_ms,
+            self.transfers.next_wakeup_ms,
+            self.fetcher.next_wakeup_ms,
+            self.log_state.next_wakeup_ms,
+            self.repairer.next_wakeup_ms,
+            self.scrubber.next_wakeup_ms,
+            retention.next_wakeup_ms,
+        )
+        self.housekeeping.take_over(ticks, wakeups)
+        return self.housekeeping

@@ -18,6 +18,8 @@ class MembershipHistory:
         self.founding: tuple[Replica, ...] = ()
         self.newest = Membership()
         """The one at the log's end: it holds."""
+        self.newest_index = -1
+        """Of its entry; -1: the founding list."""
         self.changes = 0
         """So many times it has become another one."""
 
@@ -25,11 +27,6 @@ class MembershipHistory:
     def held(self) -> tuple[tuple[int, Membership], ...]:
         """(index of its entry, membership) of all that are known, ascending."""
         return tuple(self._held)
-
-    @property
-    def newest_index(self) -> int:
-        """Of its entry; -1: the founding list."""
-        return self._held[-1][0]
 
     def found(self, founding: tuple[Replica, ...]) -> None:
         """The group has formed."""
@@ -66,5 +63,5 @@ class MembershipHistory:
         return tuple(membership for at, membership in self._held if at > index)
 
     def _note(self) -> None:
-        self.newest = self._held[-1][1]
+        self.newest_index, self.newest = self._held[-1]
         self.changes += 1

@@ -26,6 +26,8 @@ class Reads:
         self._questions = ReadQuestions(state, outbox, heartbeat_interval_ms)
         self._freshness = Freshness(state)
         self._number = 0
+        self.may_grant = False
+        """`take_grants` may have something to do: not so in most turns."""
 
     # ---------------------------------------------------------------- what is asked for
 
@@ -49,6 +51,7 @@ class Reads:
                     retry_after_ms=self._retry_ms,
                 )
         self._number += 1
+        self.may_grant = True
         if state.role is Role.LEADER:
             self._read_index.request(self._number, state.committed_index, self._elector.round)
         else:
@@ -70,6 +73,7 @@ class Reads:
         """Of a member that takes this one for its leader."""
         state = self._state
         if state.role is Role.LEADER and request.term == state.term:
+            self.may_grant = True
             current = self._elector.round
             self._read_index.request(request.number, state.committed_index, current, request.sender)
 
@@ -78,12 +82,14 @@ class Reads:
 
     def on_answer(self, response: ReadIndexResponse) -> None:
         if response.sender == self._state.leader and response.term == self._state.term:
+            self.may_grant = True
             self._questions.on_response(response)
 
     def on_heartbeat(self, request: HeartbeatRequest) -> None:
         """Of the leader that this member follows now."""
         self._freshness.on_heartbeat(request)
         self._questions.repeat_if_lost()
+        self.may_grant = True
 
     def on_round_answered(self) -> None:
         """Of this leader: somebody has answered a round of its heartbeats."""
@@ -97,6 +103,7 @@ class Reads:
 
     def on_transition(self) -> None:
         """Role, term or leader have changed."""
+        self.may_grant = True
         if self._state.role is not Role.LEADER:
             self._read_index.drop_all()
         self._questions.follow(self._state.leader, self._state.term)
@@ -111,11 +118,13 @@ class Reads:
         somebody waits for it."""
         state = self._state
         if state.role is not Role.LEADER:
-            if self._questions.is_idle:
+            self.may_grant = not self._questions.is_idle
+            if not self.may_grant:
                 return ()
             self._questions.ask()
             return tuple(self._questions.take_grants())
-        if self._read_index.is_idle:
+        self.may_grant = not self._read_index.is_idle
+        if not self.may_grant:
             return ()
         if self._read_index.round_needed(self._elector.round):
             self._elector.start_round()

@@ -45,8 +45,16 @@ class _Want(NamedTuple):
 
 class SnapshotFetcher:
     def __init__(
-        self, replica: Replica, raft: RaftNode, files: SnapshotFiles, host: Host, resend_ms: float
+        self,
+        replica: Replica,
+        raft: RaftNode,
+        files: SnapshotFiles,
+        host: Host,
+        resend_ms: float,
+        tick_soon: Callable[[], None],
     ) -> None:
+        """`tick_soon`: `tick` has something to do in the turn that is under way."""
+        self._tick_soon = tick_soon
         self._replica = replica
         self._raft = raft
         self._files = files
@@ -217,6 +225,7 @@ class SnapshotFetcher:
 
         def worked(result: object) -> None:
             self._is_busy = False
+            self._tick_soon()
             if isinstance(result, ReceivedSnapshot):
                 self._part = result
             elif isinstance(result, SnapshotsUnavailable | SnapshotDamaged | OSError):

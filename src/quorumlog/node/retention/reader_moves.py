@@ -123,7 +123,7 @@ class ReaderMoves:
         self._refusal_unless_leading = refusal_unless_leading
         self._propose = propose
         self._confirm = confirm
-        self._queue: list[_Waiting] = []
+        self.queue: list[_Waiting] = []
         self._written: list[_Written] = []
         """By index."""
         self._judged: list[tuple[int, _Judged]] = []
@@ -138,21 +138,21 @@ class ReaderMoves:
             done(refusal)
         elif not re.match(READER_NAME, move.name):
             done(BadRequest(READER_NAMES.format(move.name)))
-        elif len(self._queue) >= MOST_WAITING:
+        elif len(self.queue) >= MOST_WAITING:
             full = f"{MOST_WAITING} moves of readers wait to be written"
             done(Overloaded(full, retry_after_ms=RETRY_FULL_MS))
         else:
-            self._queue.append(_Waiting(move, done, owner))
+            self.queue.append(_Waiting(move, done, owner))
 
     def discard(self, owner: object) -> None:
-        self._queue = [waiting for waiting in self._queue if waiting.owner is not owner]
+        self.queue = [waiting for waiting in self.queue if waiting.owner is not owner]
         self._judged = [each for each in self._judged if each[1].waiting.owner is not owner]
 
     def lose(self, refusal: LedgerError) -> None:
         """This member leads no more."""
-        queue, written = self._queue, self._written
+        queue, written = self.queue, self._written
         queue += [judged.waiting for _, judged in self._judged]
-        self._queue, self._written, self._judged = [], [], []
+        self.queue, self._written, self._judged = [], [], []
         for waiting in queue:
             waiting.done(refusal)
         for entry in written:
@@ -169,15 +169,15 @@ class ReaderMoves:
             self._answer_once_committed(each, at, index)
 
     def next_wakeup_ms(self) -> float:
-        return self._next_ms if self._queue else NEVER
+        return self._next_ms if self.queue else NEVER
 
     def tick(self, now_ms: float) -> None:
-        if not self._queue or now_ms < self._next_ms:
+        if not self.queue or now_ms < self._next_ms:
             return
         try:
             state = self._log_state.appended_state()
         except LedgerError as error:
-            queue, self._queue = self._queue, []
+            queue, self.queue = self.queue, []
             for waiting in queue:
                 waiting.done(error)
             return
@@ -221,7 +221,7 @@ class ReaderMoves:
         states = self._log_state.states
         assert states is not None, "the state was known a moment ago"
         changed_index = states.readers_changed_index
-        for waiting in self._queue:
+        for waiting in self.queue:
             if len(said) == MOST_IN_A_BODY:
                 break
             taken += 1
@@ -249,7 +249,7 @@ class ReaderMoves:
                 answers.append((waiting.done, stand))
             else:
                 judged.append(_Judged(waiting, stand))
-        del self._queue[:taken]
+        del self.queue[:taken]
         return _Said(said, answers, judged)
 
     def _judged_by(self, state: LogState, move: ReaderMove, changed_index: int) -> ReaderPosition | None:

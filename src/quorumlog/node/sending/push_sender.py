@@ -66,8 +66,8 @@ class PushSender:
         else:
             self._waiting.append(order)
 
-    def tick(self, now_ms: float) -> None:
-        """Once a turn, when everything that it brought is appended."""
+    def tick(self, now_ms: float) -> bool:
+        """Once a turn, when everything that it brought is appended. True if orders had waited for it."""
         self._now_ms = now_ms
         if self._raft.role is Role.LEADER:
             if self._raft.term != self._paced_term:
@@ -75,13 +75,14 @@ class PushSender:
                 self._pace.begin(now_ms, self._store.end.position)
             self._pace.observe(now_ms, self._store.end.position)
         if not self._waiting:
-            return
+            return False
         waiting, self._waiting = self._waiting, []
         for order in waiting:
             if self._is_of_this_term(order):
                 self.push(order)
             else:
                 self._raft.replication.on_push_failed(order.to)
+        return True
 
     def feeding(self, to: Replica) -> Feeding | None:
         """Of a follower that this leader sends entries out of files."""

@@ -59,5 +59,6 @@ class BorderSaver:
                 raise result
             elif self._waiting and self._waiting[0][0] == point:
                 del self._waiting[0]  # saved, or of no use: cut, dropped or damaged
+            self.tick(now_ms, committed_index)
 
         self._host.flush_later(lambda: store.borders.save(LogStart(point, state.encode())), done)

@@ -1,0 +1,48 @@
+"""Housekeeping: the parts of a node that a plain append brings nothing to do.
+
+Every part that a turn asks costs a lone writer, whose turns carry one message each. These wait for the
+first turn behind a pause, which comes by itself; whatever the log's own traffic does not bring ends the
+pause at once (`stir`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+PAUSE_MS = 20.0
+"""Short beside a heartbeat, long beside the turns of an append."""
+
+
+class Housekeeping:
+    def __init__(self) -> None:
+        self._ticks: Sequence[Callable[[float], None]] = ()
+        self._wakeups: Sequence[Callable[[], float]] = ()
+        self._due_ms = 0.0
+        self._has_missed = False
+        """A turn went by since they were asked: when they are due by themselves may have changed."""
+
+    def take_over(
+        self, ticks: Sequence[Callable[[float], None]], wakeups: Sequence[Callable[[], float]]
+    ) -> None:
+        """`ticks` do what is due, in this order; `wakeups` say when that is, by the clock."""
+        self._ticks, self._wakeups = ticks, wakeups
+
+    def stir(self) -> None:
+        """They may have something to do in this turn."""
+        self._due_ms = 0.0
+
+    def tick(self, now_ms: float) -> bool:
+        """At the end of each turn; True if the parts were asked."""
+        if now_ms < self._due_ms:
+            self._has_missed = True
+            return False
+        self._due_ms = now_ms + PAUSE_MS
+        self._has_missed = False
+        for tick in self._ticks:
+            tick(now_ms)
+        return True
+
+    def next_wakeup_ms(self) -> float:
+        if self._has_missed:
+            return self._due_ms
+        return min([wakeup() for wakeup in self._wakeups])

@@ -5,7 +5,8 @@
 
 The load is the same: so many senders that each wait for an answer, bodies of the same size, four queues.
 Each system is loaded by its own client in a process of its own; the client of quorumlog joins what its
-senders begin in one turn of its loop. CPU is that of the servers' processes alone.
+senders begin in one turn of its loop. CPU is that of the servers' processes alone. With --dledger it is
+measured, too, how long messages take from the call that sends them to the handler of a group.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.broker import replication
+from benchmarks.broker import end_to_end, replication
 from benchmarks.broker.loads import BODIES, HEAD, LOADS, RULE, Figure, Load, figure, ours, row, send
 from harness.broker_cluster import BrokerCluster
 from harness.broker_process import BrokerProcess
@@ -78,7 +79,8 @@ def main() -> None:
     parser.add_argument("load", nargs="?", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.address:
-        print(send(options.address, options.load))
+        is_load = options.load.startswith("[")
+        print((send if is_load else end_to_end.measure)(options.address, options.load))
         return
     if options.catch_up:
         replication.catch_up()
@@ -106,6 +108,9 @@ def main() -> None:
         for (load, body_bytes), one in found.items():
             cells = row(one, theirs.get((load, body_bytes)))
             print(f"| {flush} | {load.name} | {body_bytes} B | {cells}", flush=True)
+    if options.dledger:
+        for flush in flushes:
+            end_to_end.main(flush, options.seconds, classes)
 
 
 if __name__ == "__main__":

@@ -129,11 +129,29 @@ class JavaBroker:
 
     def load(self, senders: int, batch: int, body_bytes: int, seconds: float) -> float:
         """Messages a second, by RocketMQ's own producer."""
+        figures = self._run(
+            "BrokerLoad",
+            "bench",
+            str(senders),
+            str(batch),
+            str(body_bytes),
+            str(seconds),
+            seconds=seconds,
+        )
+        count, milliseconds = figures
+        return count / milliseconds * 1000
+
+    def end_to_end(self, rate: int, seconds: float) -> list[float]:
+        """Milliseconds from the call that sends a message to the listener of a waiting group."""
+        arguments = ["end-to-end", str(rate), str(seconds)]
+        return [us / 1000 for us in self._run("EndToEnd", *arguments, seconds=seconds)]
+
+    def _run(self, program: str, *arguments: str, seconds: float) -> list[int]:
         done = subprocess.run(
             [
                 *("java", "-Xmx512m", "-cp", self._classes, f"-Drocketmq.log.root={CACHE / 'logs'}"),
-                *(f"-Drocketmq.client.logRoot={CACHE / 'logs'}", f"-Duser.home={CACHE}", "BrokerLoad"),
-                *(self.name_server, "bench", str(senders), str(batch), str(body_bytes), str(seconds)),
+                *(f"-Drocketmq.client.logRoot={CACHE / 'logs'}", f"-Duser.home={CACHE}", program),
+                *(self.name_server, *arguments),
             ],
             capture_output=True,
             text=True,
@@ -142,6 +160,5 @@ class JavaBroker:
         )
         for line in done.stdout.splitlines():
             if line.startswith("= "):
-                count, milliseconds = map(int, line[2:].split())
-                return count / milliseconds * 1000
-        raise Unavailable(f"the Java load ended without a figure: {done.stderr.strip()[-300:]}")
+                return [int(figure) for figure in line[2:].split()]
+        raise Unavailable(f"{program} ended without a figure: {done.stderr.strip()[-300:]}")

@@ -25,4 +25,4 @@ def many_sessions() -> LogState:
         session = Session(epoch, random.randbytes(16), last, tuple(ranges))
         used = (ranges[-1][0].first_index - 1).to_bytes(8, "big")
         items.append((ANONYMOUS + random.randbytes(16).hex(), used + encode(session)))
-    return LogState(level=3, producers=Producers.of_record((None, items)))
+    return LogState(level=3, producers=Producers.of_record(None, items))

@@ -54,7 +54,7 @@ def test_where_all_have_names_one_more_is_refused_and_the_others_go_on(
     leader = cell.leader()
     _, items = state.producers.record()
     named = [(f"p{number}", item) for number, (_, item) in enumerate(items)]
-    producers = Producers.of_record((None, named))
+    producers = Producers.of_record(None, named)
     assert producers.count == MOST_PRODUCERS
     states = leader.log_state.states
     assert states is not None

@@ -39,7 +39,8 @@ MOST_MS = 2**53
 MOST_MACHINES = 64
 """State machines that one log may bind, one a channel; the channels are 1 up to this."""
 
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
+MOST_NAME_CHARACTERS = 255
+Name = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
 READER_NAME = r"^[A-Za-z0-9._-]{1,64}\Z"
 READER_NAMES = (
     "the name of a reader has 1 to 64 letters, digits, dots, dashes and underscores, unlike {!r}"

@@ -12,7 +12,7 @@ session is kept as its bytes, which take a fifth of the memory.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import nsmallest
 from itertools import accumulate
 from typing import Any, Self
@@ -21,6 +21,7 @@ import msgspec
 
 from quorumlog.log_state.control_entries import (
     ANONYMOUS,
+    MOST_NAME_CHARACTERS,
     MOST_PRODUCERS,
     Body,
     Epoch,
@@ -104,6 +105,7 @@ _NO_ROW: tuple[_Shelf, ...] = (_NO_SHELF,) * _FAN_OUT
 _NO_SHELVES: _Shelves = (_NO_ROW,) * _FAN_OUT
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Session)
+_record_decoder = msgspec.msgpack.Decoder(tuple[Current | None, msgspec.Raw])
 
 
 def _place(producer: str) -> tuple[int, int]:
@@ -249,21 +251,22 @@ class Producers:
         return self.current, sorted(items)
 
     @classmethod
-    def of_record(cls, record: object) -> Self:
-        """Raises msgspec.ValidationError."""
-        current, items = msgspec.convert(record, tuple[Current | None, list[tuple[Name, bytes]]])
+    def of_record(cls, current: Current | None, items: Iterable[tuple[str, bytes]]) -> Self:
+        """Raises msgspec.DecodeError."""
         rows: dict[int, dict[int, _Shelf]] = {}
+        count = 0
         for producer, packed in items:
             _decoder.decode(memoryview(packed)[_USED_BYTES:])
             outer, inner = _place(producer)
             rows.setdefault(outer, {}).setdefault(inner, {})[producer] = packed
+            count += 1
         shelves = tuple(
             tuple(rows[outer].get(inner, _NO_SHELF) for inner in range(_FAN_OUT))
             if outer in rows
             else _NO_ROW
             for outer in range(_FAN_OUT)
         )
-        return cls(shelves, len(items), current)
+        return cls(shelves, count, current)
 
 
 NO_PRODUCERS = Producers(_NO_SHELVES, 0, None)
@@ -305,6 +308,46 @@ def encode_hook(value: Any) -> object:
     return value.record()
 
 
-def decode_hook(kind: type, value: Any) -> object:
-    assert kind is Producers, kind
-    return Producers.of_record(value)
+def decode_producers(record: msgspec.Raw) -> Producers:
+    """Raises msgspec.DecodeError."""
+    current, items = _record_decoder.decode(record)
+    return Producers.of_record(current, _items(memoryview(items)))
+
+
+def _items(data: memoryview) -> Iterator[tuple[str, bytes]]:
+    """Of an array of pairs, one at a time: a list of all would be as large again as what becomes of
+    them."""
+    try:
+        count, at = _header(data, 0, _ARRAYS)
+        for _ in range(count):
+            _, at = _header(data, at, _PAIR)
+            size, at = _header(data, at, _STRINGS)
+            name, at = str(data[at : at + size], "utf-8"), at + size
+            size, at = _header(data, at, _BYTES)
+            packed, at = bytes(data[at : at + size]), at + size
+            if not 1 <= len(name) <= MOST_NAME_CHARACTERS or at > len(data):
+                raise msgspec.ValidationError("a session has no name, or is cut")
+            yield name, packed
+    except IndexError as error:
+        raise msgspec.DecodeError("sessions are cut") from error
+
+
+_Kind = tuple[int, int, dict[int, int]]
+"""MessagePack: lowest and highest first byte that says the size itself, and of the others how many bytes
+behind it say the size."""
+_ARRAYS: _Kind = (0x90, 0x9F, {0xDC: 2, 0xDD: 4})
+_PAIR: _Kind = (0x92, 0x92, {})
+_STRINGS: _Kind = (0xA0, 0xBF, {0xD9: 1, 0xDA: 2, 0xDB: 4})
+_BYTES: _Kind = (1, 0, {0xC4: 1, 0xC5: 2, 0xC6: 4})
+
+
+def _header(data: memoryview, at: int, kind: _Kind) -> tuple[int, int]:
+    """The size that stands there, and what follows it. Raises IndexError, ValidationError."""
+    first = data[at]
+    lowest, highest, widths = kind
+    if lowest <= first <= highest:
+        return first - lowest, at + 1
+    width = widths.get(first)
+    if width is None:
+        raise msgspec.ValidationError("sessions are not what they should be")
+    return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
+from quorumlog.freed_memory import give_back_freed_memory
 from quorumlog.log_state.log_state import LogState
 from quorumlog.node.ports import Host
 from quorumlog.node.writing.log_state_reading import AtBorders
@@ -17,6 +18,9 @@ from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 
 SPACE_RETRY_MS = 1000
 """Where a full disk has no space for a state, it is tried again."""
+
+MANY_PRODUCERS = 1000
+"""Their state is large where it is encoded."""
 
 
 class BorderSaver:
@@ -61,4 +65,12 @@ class BorderSaver:
                 del self._waiting[0]  # saved, or of no use: cut, dropped or damaged
             self.tick(now_ms, committed_index)
 
-        self._host.flush_later(lambda: store.borders.save(LogStart(point, state.encode())), done)
+        self._host.flush_later(lambda: _save(store, point, state), done)
+
+
+def _save(store: LedgerStore, point: LogPoint, state: LogState) -> bool:
+    """See `Borders.save`."""
+    saved = store.borders.save(LogStart(point, state.encode()))
+    if state.producers.count >= MANY_PRODUCERS:
+        give_back_freed_memory()
+    return saved

@@ -12,6 +12,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.freed_memory import give_back_freed_memory
 from quorumlog.log_state.control_entries import ControlEntry, Unreadable, decode_body
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState, decode_state
 from quorumlog.log_state.log_states import AnyState, LogStates
@@ -105,6 +106,7 @@ class LogStateReading:
 
     def _begin(self, committed_index: int) -> LogStates:
         state, index = self._begin_of_log(committed_index)
+        give_back_freed_memory()  # records of many sessions are large
         self._borders = [p for p in self._store.borders.above(index) if p.index < self.stop_index]
         self._next_index = index + 1
         self._states = LogStates(state, index)

@@ -163,22 +163,25 @@ class LedgerNode:
     ) -> None:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
-        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`, `place` in a producer's
-        session, `machine`: see AppendRequest. `filled`: see PendingAppend. `awaits_results`: answered
-        once the machine has applied it; False: once it is committed, and without results.
+        `timeout_ms`: see `deadline_ms`. `expected_last`, `place`, `machine`: see AppendRequest.
+        `filled`: see PendingAppend. `awaits_results`: answered once the machine has applied it, and not
+        already once it is committed.
         Raises ProtocolViolation if the headers contradict the sizes.
         """
         deadline_ms = self.deadline_ms(timeout_ms)
         try:
             self._former.check(batch)
-            admitted = self.machines.admit(batch, machine, deadline_ms, done, place)
+            if not machine:
+                batch.set_channel(0)
+            else:
+                admitted = self.machines.admit(batch, machine, deadline_ms, done, place)
+                done = admitted if awaits_results else done
         except LedgerError as error:
             done(error)
             return
-        if awaits_results:
-            done = admitted
         append = PendingAppend(batch, deadline_ms, done, owner, expected_last, place)
-        append.filler, append.filled = self.machines.filler_of(machine), filled
+        if machine:
+            append.filler, append.filled = self.machines.filler_of(machine), filled
         self._pending.queue(append, self._now_ms)
 
     def deadline_ms(self, timeout_ms: int) -> float:
@@ -268,10 +271,10 @@ class LedgerNode:
         if self._has_machines:
             self.machines.tick(self._now_ms, self.durable_committed_index)
         self._run_timers()
-        has_kept_house = self._housekeeping.tick(self._now_ms)
-        if has_kept_house or has_pushed:
+        keeps_house = self._housekeeping.tick(self._now_ms)
+        if keeps_house or has_pushed:
             self.carry_out_all()
-        return has_kept_house
+        return keeps_house
 
     def next_wakeup_ms(self) -> float:
         if self._former.is_gathering:
@@ -284,12 +287,9 @@ class LedgerNode:
         )
         if self._has_machines:
             wakeup = min(wakeup, self.machines.next_wakeup_ms())
-        if self.readers.queue:
-            wakeup = min(wakeup, self.readers.next_wakeup_ms())
-        if self._writer.disk_full:
-            wakeup = min(wakeup, self._next_space_ms)
-        if self._pending.has_any:
-            wakeup = min(wakeup, self._next_expiry_ms)
+        wakeup = min(wakeup, self.readers.next_wakeup_ms()) if self.readers.queue else wakeup
+        wakeup = min(wakeup, self._next_space_ms) if self._writer.disk_full else wakeup
+        wakeup = min(wakeup, self._next_expiry_ms) if self._pending.has_any else wakeup
         return min(wakeup, self._former.next_wakeup_ms(self._now_ms))
 
     def status(self) -> MemberStatus:

@@ -208,11 +208,8 @@ class StateMachineCaller:
         done: Done,
         place: SessionPlace | None = None,
     ) -> Done:
-        """Give the entries of an append to a machine, or to none (""): returns who is to be told of its
-        outcome. Raises UnknownMachine, LeaderNotReady, PendingFull, what the machine's filler raises."""
-        if not machine:
-            batch.set_channel(0)
-            return done
+        """Give the entries of an append to a machine: returns who is to be told of its outcome. Raises
+        UnknownMachine, LeaderNotReady, PendingFull, what the machine's filler raises."""
         batch.set_channel(self._channel_of(machine))
         if machine in self._fillers:
             self._fillers[machine].check(batch)

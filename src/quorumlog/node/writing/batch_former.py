@@ -28,11 +28,11 @@ from quorumlog.header_array import Int64Array
 from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
 from quorumlog.node.pending_appends import PendingAppend, PendingAppends
 from quorumlog.node.transfers import Transfers
-from quorumlog.node.writing.append_conditions import AppendConditions
+from quorumlog.node.writing.append_conditions import AppendConditions, Unmet
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_writer import LogWriter, Promised
 from quorumlog.node.writing.memberships import membership_of
-from quorumlog.node.writing.producer_sessions import ProducerSessions
+from quorumlog.node.writing.producer_sessions import Judged, ProducerSessions
 from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.ledger_store import LedgerStore
 
@@ -179,8 +179,13 @@ class BatchFormer:
         self._last_batch_appends = len(appends)
         mark = self._time_marks.due(now_ms) if self._config.time_marks else None
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
-        appends, judged = self._sessions.judge(appends)
-        appends, unmet = self._conditions.judge(appends, len(in_front))
+        judged: list[Judged] = []
+        unmet: list[Unmet] = []
+        plain = [each for each in appends if each.place is None and each.expected_last is None]
+        are_plain = len(plain) == len(appends)
+        if not are_plain:
+            appends, judged = self._sessions.judge(appends)
+            appends, unmet = self._conditions.judge(appends, len(in_front))
         if not appends:
             self._conditions.refuse(unmet)
             self._sessions.answer(judged)
@@ -198,7 +203,8 @@ class BatchFormer:
             self._pending.refuse_queued(error)
             return
         self._fill(appends, batch, len(in_front), first, positions)
-        has_controls = bool(in_front) or any(append.lead is not None for append in appends)
+        has_leads = not are_plain and any(append.lead is not None for append in appends)
+        has_controls = bool(in_front) or has_leads
         self._writer.promised.append(Promised(first.index, batch, positions, has_controls))
         first_data = EntryId(first.index + len(in_front), first.term)
         self._pending.propose(appends, first_data)

@@ -1,0 +1,101 @@
+"""Two versions in turns: `python -m benchmarks.turns ../other`, a checkout where `make setup` was run.
+
+Three members of each run side by side and get the same load by turns, so that what the machine does
+meanwhile meets both. Printed is the processor time of all members for a record, and the median of the
+ratios of neighbouring turns, which is steadier than either.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HERE = Path(__file__).resolve()
+LOADS = "one-writer,64-writers,256-writers,batches"
+
+
+def main(
+    other: Annotated[Path, typer.Argument(help="Another checkout, with its own .venv.")],
+    loads: Annotated[str, typer.Option(help="Of `quorumlog bench`, separated by commas.")] = LOADS,
+    turns: Annotated[int, typer.Option(help="Of each version and load.")] = 14,
+    seconds: Annotated[float, typer.Option(help="Of one turn.")] = 1.0,
+) -> None:
+    """Compare the processor time per record of this checkout with another one's.
+
+    Example: python -m benchmarks.turns ../before
+    """
+    print("| load | other, us a record | this one, us | ratio |")
+    print("| --- | --- | --- | --- |")
+    for load in loads.split(","):
+        before, now = _in_turns((other.resolve(), HERE.parents[1]), load, turns, seconds)
+        ratio = statistics.median(one / two for one, two in zip(now, before, strict=True))
+        medians = [f"{statistics.median(each):.4g}" for each in (before, now)]
+        print(f"| {load} | {medians[0]} | {medians[1]} | {ratio:.3f} |", flush=True)
+
+
+def _in_turns(roots: tuple[Path, Path], load: str, turns: int, seconds: float) -> list[list[float]]:
+    """Microseconds for a record of each version, a row each."""
+    found: list[list[float]] = [[], []]
+    with tempfile.TemporaryDirectory(prefix="bench-turns-") as folder, ExitStack() as stack:
+        groups = [
+            stack.enter_context(_group(root, Path(folder) / str(number)))
+            for number, root in enumerate(roots)
+        ]
+        for group in groups:
+            assert group.stdout is not None
+            assert group.stdout.readline() == "ready\n", "a version does not start"
+        for turn in range(turns):
+            for number in (0, 1) if turn % 2 == 0 else (1, 0):
+                one = groups[number]
+                assert one.stdin is not None and one.stdout is not None
+                one.stdin.write(f"{load} {seconds}\n")
+                one.stdin.flush()
+                found[number].append(float(one.stdout.readline()))
+        for group in groups:
+            assert group.stdin is not None
+            group.stdin.close()
+    return found
+
+
+def _group(root: Path, folder: Path) -> subprocess.Popen[str]:
+    """A process with that version's members; it ends with its standard input."""
+    return subprocess.Popen(
+        [root / ".venv/bin/python", HERE, "--members", folder],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _serve(folder: Path) -> None:
+    """Within the other version: only what both have."""
+    import uvloop
+
+    from benchmarks.links import servers_leader_first
+    from harness.member_processes import MemberProcesses
+    from quorumlog.bench.workloads import LOADS_BY_NAME, measure
+
+    with MemberProcesses(folder) as members:
+        uvloop.run(servers_leader_first(members))
+        print("ready", flush=True)
+        for line in sys.stdin:
+            load, seconds = line.split()
+            found = uvloop.run(measure(LOADS_BY_NAME[load], members.running_group, float(seconds)))
+            print(found.cpu_seconds_per_million, flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--members"]:
+        _serve(Path(sys.argv[2]))
+    else:
+        typer.run(main)

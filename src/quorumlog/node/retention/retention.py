@@ -101,6 +101,9 @@ class Retention:
         self._due_mark = due_mark
         self._now_ms = now_ms
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
+        self._looked_below = 0
+        """`keep_from_index` at the newest look: once a higher one is committed, the next is due at once,
+        or the disk would hold a second of appends more."""
         self._is_looking = False
         self._known: tuple[KnownBorder, ...] = ()
         """As of the newest look."""
@@ -136,11 +139,14 @@ class Retention:
         return math.inf if self._is_looking else self._next_look_ms
 
     def tick(self, now_ms: float) -> None:
-        """Once a turn, on the path of every append: what may go is asked once an interval."""
+        """What may go is asked once an interval, and as soon as the leader has let something go."""
         self._now_ms = now_ms
-        if self._is_looking or now_ms < self._next_look_ms:
+        state = self._log_state.committed
+        keep_from = 0 if state is None else state.keep_from_index
+        if self._is_looking or (now_ms < self._next_look_ms and keep_from <= self._looked_below):
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
+        self._looked_below = keep_from
         self._tell_of_losses()
         if not self._is_wanted:
             return

@@ -232,6 +232,24 @@ def test_a_member_that_missed_its_removal_learns_of_it_and_disturbs_nobody() -> 
     assert group.voters_of("n2") == ("n0", "n1", "n2"), "what its log says is what it would count by"
 
 
+def test_who_was_removed_and_starts_without_knowing_what_is_committed_leaves_again() -> None:
+    """By its log alone the change may still be cut, so it may campaign; from its commit on not."""
+    group = Group(3)
+    group.change("n0", "n0", "n1")
+    group.live(1000)
+    assert group["n2"].node.role is Role.OBSERVER
+    group.do_crash("n2")
+    group.do_start("n2")
+    assert (group["n2"].node.role, group["n2"].node.committed_index) == (Role.FOLLOWER, -1)
+    group.do_connect("n0", "n2")
+    group.live(100)
+    assert group["n2"].node.committed_index == group["n0"].node.committed_index
+    assert group["n2"].node.role is Role.OBSERVER
+    group.do_cut("n2")
+    group.live(5000)
+    assert group["n2"].node.role is Role.OBSERVER
+
+
 def test_an_inherited_change_ends_once_an_entry_of_the_own_term_is_committed() -> None:
     """The heir knows that the joint membership is committed. Were it to end the change at once, its
     entry could be replaced by a leader who does not know of it."""

@@ -68,7 +68,7 @@ class MembershipChange:
         index, told = state.committed_index, state.told
         is_settled = self._history.newest_index <= index and (told is None or told[0] <= index)
         # With nothing above the committed index it may rise, with every append, and say nothing new.
-        judged = (-1 if is_settled else index, self._history.changes, told)
+        judged = (None if is_settled else index, self._history.changes, told)
         if judged == self._judged or state.role is Role.UNFORMED:
             return
         self._judged = judged

@@ -312,6 +312,16 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
             lock.check()
 
 
+def test_locks_whose_names_look_like_a_path_do_not_wait_for_each_other(stores: LocalStores) -> None:
+    with (
+        connect(stores.servers) as kv,
+        kv.lock("jobs/nightly"),
+        kv.lock("jobs/", timeout_s=5),
+        kv.lock("jobs", timeout_s=5) as lock,
+    ):
+        assert lock.is_held
+
+
 @pytest.mark.parametrize("codec", ["json", "msgspec"])
 def test_a_lock_is_held_whatever_the_codec(stores: LocalStores, codec: str) -> None:
     with connect(stores.servers, codec=codec) as kv, connect(stores.servers) as other:

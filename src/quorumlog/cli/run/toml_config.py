@@ -149,7 +149,7 @@ def _group(
             missing = f"option {name!r} is missing in {place}"
             if place is None:
                 missing = f"{COMMAND_LINE_NAMES[name]} is missing"
-            raise ConfigError(f"{missing}; see quorumlog serve --help")
+            raise ConfigError(f"{missing}; see --help")
     return _within("", place, lambda: _build(options))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.client.values import Item, end_of_prefix
+from quorumlog.kv.client.values import Item
 from quorumlog.kv.errors import LockLost
 from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Target
 
@@ -25,7 +25,10 @@ class _Place:
 
     def __init__(self, client: AsyncKeyValueClient, name: bytes, ttl_s: float) -> None:
         self._client = client
-        self._prefix = name + b"/"
+        self._prefix = name + b"//"
+        self._places = self._prefix + b"0", self._prefix + b"g"
+        """From and to: leases in hexadecimal. With one slash, or all that begins so, who waits for `a`
+        would wait for the holders of `a/b` as well."""
         self._ttl_s = ttl_s
         self.lease: Lease | None = None
         self.key = b""
@@ -62,12 +65,10 @@ class _Place:
                 return found.items[0].create_revision
 
     async def _wait(self, lease: Lease) -> None:
-        end = end_of_prefix(self._prefix)
         while True:
             # Only keys: what others hold may be in words that the codec of this one does not read.
             before = Range(
-                self._prefix,
-                end,
+                *self._places,
                 1,
                 sort_by=Target.CREATE,
                 descending=True,
@@ -151,7 +152,7 @@ class Election(_Place):
 
     async def leader(self) -> Item | None:
         """Its value, and its token as `create_revision`."""
-        first = Range(self._prefix, end_of_prefix(self._prefix), 1, sort_by=Target.CREATE)
+        first = Range(*self._places, 1, sort_by=Target.CREATE)
         found = await self._client.read_range(first)
         return found.items[0] if found.items else None
 

@@ -158,6 +158,17 @@ def test_delayed_and_failed_messages_come_later_and_end_in_the_dlq(brokers: Loca
         assert [lag.messages for lag in admin.lag("workers") if lag.topic == "jobs"] == [3]
 
 
+def test_a_producer_comes_to_use_the_queues_that_its_topic_gets(
+    brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumlog.broker.client.groups.async_producer.ROUTE_INTERVAL_S", 0.0)
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
+        admin.create_topic("growing", 1)
+        assert {producer.send(Message("growing", b"")).queue_id for _ in range(4)} == {0}
+        admin.update_topic("growing", queues=3)
+        assert {producer.send(Message("growing", b"")).queue_id for _ in range(6)} == {0, 1, 2}
+
+
 def test_a_message_full_of_properties_can_be_retried_and_no_fuller_one_is_taken(
     brokers: LocalBrokers,
 ) -> None:

@@ -50,6 +50,8 @@ from quorumlog.log_state.control_entries import ANONYMOUS
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 1024
+ROUTE_INTERVAL_S = 30.0
+"""Queues that a topic gets are used so late at most, as by RocketMQ's clients."""
 MOST_WAITING = 100_000
 Selector = Callable[[Message, int], int]
 """(message, number of queues) to the queue it goes to."""
@@ -86,7 +88,8 @@ class AsyncProducer:
         self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
         self._keys = UniqKeys()
         self._turn = itertools.count()
-        self._queues: dict[str, int] = {}
+        self._queues: dict[str, tuple[int, float]] = {}
+        """topic -> how many, and until when that is taken for true, by the loop's clock."""
         self._lanes: dict[tuple[str, int, bool], _Lane] = {}
         if producer_id.startswith((ANONYMOUS, SYSTEM_PREFIX)):
             raise ConfigError(
@@ -153,7 +156,9 @@ class AsyncProducer:
         if self._waiting + len(messages) > MOST_WAITING:
             raise BadRequest(f"{self._waiting} messages wait to be sent: await some of them first")
         topic = messages[0].topic
-        count = self._queues.get(topic) or await self.queue_count(topic)
+        count, until_s = self._queues.get(topic, (0, 0.0))
+        if not count or asyncio.get_running_loop().time() >= until_s:
+            count = await self.queue_count(topic)
         if selector is not None:
             queue_id = selector(messages[0], count)
         elif order_key is not None:
@@ -191,7 +196,8 @@ class AsyncProducer:
         """Raises UnknownTopic."""
         answer = answer_of(await self._link.call(TopicRouteRequest(topic=topic)))
         assert isinstance(answer, TopicRouteResponse), answer
-        self._queues[topic] = answer.queues
+        until_s = asyncio.get_running_loop().time() + ROUTE_INTERVAL_S
+        self._queues[topic] = answer.queues, until_s
         return answer.queues
 
     async def _work(self, lane: _Lane) -> None:

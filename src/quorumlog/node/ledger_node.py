@@ -94,7 +94,7 @@ class LedgerNode:
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bound, due = self.machines.snapshot_bound, parts.time_marks.due
         self.retention = Retention(self, host, now_ms, bound, due, self._installs.installed)
-        self._housekeeping = parts.keep_house(self.retention)
+        self._housekeeping = parts.with_housekeeping(self.retention)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -271,10 +271,10 @@ class LedgerNode:
         if self._has_machines:
             self.machines.tick(self._now_ms, self.durable_committed_index)
         self._run_timers()
-        keeps_house = self._housekeeping.tick(self._now_ms)
-        if keeps_house or has_pushed:
+        has_ticked_all = self._housekeeping.tick(self._now_ms)
+        if has_ticked_all or has_pushed:
             self.carry_out_all()
-        return keeps_house
+        return has_ticked_all
 
     def next_wakeup_ms(self) -> float:
         if self._former.is_gathering:

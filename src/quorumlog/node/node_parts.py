@@ -227,7 +227,7 @@ class NodeParts:
             self.repairer.found,
         )
 
-    def keep_house(self, retention: Retention) -> Housekeeping:
+    def with_housekeeping(self, retention: Retention) -> Housekeeping:
         """What waits for the pauses between the turns of appends."""
         ticks = (
             self.installs.tick,

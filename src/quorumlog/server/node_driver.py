@@ -160,8 +160,8 @@ class NodeDriver:
         try:
             try:
                 self._take_inbox()
-                has_kept_house = self.node.turn()
-                if has_kept_house and self.node.raft.members.version != self._followed:
+                has_ticked_all = self.node.turn()
+                if has_ticked_all and self.node.raft.members.version != self._followed:
                     self._follow_members()
             finally:
                 self._loop_turn.flush()

@@ -7,9 +7,9 @@ from quorumlog.node.housekeeping import PAUSE_MS, Housekeeping
 FAR_MS = 1_000_000.0
 
 
-def kept() -> tuple[Housekeeping, list[float]]:
-    housekeeping, asked = Housekeeping(), []
-    housekeeping.take_over([asked.append], [lambda: FAR_MS])
+def kept(by_clock_ms: float = FAR_MS) -> tuple[Housekeeping, list[float]]:
+    housekeeping, asked = Housekeeping(), list[float]()
+    housekeeping.take_over([asked.append], [lambda: by_clock_ms])
     return housekeeping, asked
 
 
@@ -35,3 +35,10 @@ def test_what_stirs_them_does_not_wait() -> None:
     housekeeping.stir()
     assert housekeeping.tick(6.0)
     assert asked == [5.0, 6.0]
+
+
+def test_what_is_due_by_its_own_clock_does_not_wait_either() -> None:
+    housekeeping, asked = kept(by_clock_ms=7.0)
+    for milliseconds in range(5):
+        housekeeping.tick(5.0 + milliseconds)
+    assert asked == [5.0, 7.0, 8.0, 9.0]

@@ -40,9 +40,14 @@ class Housekeeping:
         self._has_missed = False
         for tick in self._ticks:
             tick(now_ms)
+        # What they have to do by the clock keeps its time: a scrub has its pace.
+        self._due_ms = min(self._due_ms, self._next_by_clock_ms())
         return True
 
     def next_wakeup_ms(self) -> float:
         if self._has_missed:
             return self._due_ms
+        return self._next_by_clock_ms()
+
+    def _next_by_clock_ms(self) -> float:
         return min([wakeup() for wakeup in self._wakeups])

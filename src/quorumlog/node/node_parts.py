@@ -119,8 +119,11 @@ class NodeParts:
             node.carry_out_all,
             lambda: directory.hard_state.term,
             lambda start: self.drops.give_up_below(start, node.durable_committed_index),
+            self.housekeeping.stir,
         )
-        self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
+        self.log_state = LogStateKeeper(
+            directory, self.raft, host, self.repairer.found, self.housekeeping.stir
+        )
         self.writer = LogWriter(
             self.raft, store, self.recent, self.repairer, self.log_state, host, node.receive
         )
@@ -167,6 +170,7 @@ class NodeParts:
             host,
             self.repairer,
             now_ms,
+            self.housekeeping.stir,
         )
         self.flusher = Flusher(config.storage, directory, self.raft, host, now_ms, self.repairer.found)
         self.transfers = Transfers(self.raft, self.pending, config.consensus.election_timeout_ms)

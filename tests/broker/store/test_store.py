@@ -11,6 +11,7 @@ from quorumlog.broker.errors import MessageDamaged
 from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, PutStatus
+from quorumlog.broker.messages.record import encode_properties, properties_that_fit
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import ConfigError, DirectoryDamaged, DiskFull
@@ -35,6 +36,14 @@ HOUR_MS = 3_600_000
 class StillClock(Clock):
     def __call__(self) -> float:
         return self.now_ms
+
+
+def test_properties_that_grew_as_text_lose_the_largest_and_keep_the_rest() -> None:
+    """Bytes that are no UTF-8 become three each where a consumer reads them."""
+    data = properties_that_fit({"k": "v", "large": "\ufffd" * 12_000})
+    assert data == b"k\x01v\x02"
+    whole = {"k": "v", "large": "x" * 30_000}
+    assert properties_that_fit(whole) == encode_properties(whole)
 
 
 def test_one_flush_answers_all_that_waited_when_it_began() -> None:

@@ -223,6 +223,16 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     return pairs
 
 
+def properties_that_fit(properties: Mapping[str, str]) -> bytes:
+    """All, or without the largest ones: what was stored in other bytes may be longer once it is text."""
+    left = dict(properties)
+    while True:
+        try:
+            return encode_properties(left)
+        except BadRequest:
+            del left[max(left, key=lambda name: len(left[name].encode()))]
+
+
 def encode_again(
     message: StoredMessage,
     topic: str,

@@ -53,10 +53,13 @@ class Repairer:
         carry_out: Callable[[], None],
         stored_term: Callable[[], int],
         give_up_below: Callable[[LogStart], None],
+        tick_soon: Callable[[], None],
     ) -> None:
         """`carry_out`: bring the store to where the core is. `stored_term`: what this disk says; the
         core's may be one that the next Ready stores. `give_up_below`: the log of another member begins
-        with this start, and nobody has what lies below."""
+        with this start, and nobody has what lies below. `tick_soon`: `tick` has something to do in the
+        turn that is under way."""
+        self._tick_soon = tick_soon
         self._replica = replica
         self._raft = raft
         self._store = store
@@ -294,6 +297,7 @@ class Repairer:
         result: ProtocolViolation | StoreFailure | LedgerError | None,
     ) -> None:
         self._is_writing = False
+        self._tick_soon()
         if isinstance(result, StoreFailure):
             raise result
         if isinstance(result, DiskFull | ProtocolViolation):

@@ -6,6 +6,7 @@ After a restart the next pass begins anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
@@ -41,8 +42,11 @@ class Scrubber:
         host: Host,
         repairer: Repairer,
         now_ms: float,
+        tick_soon: Callable[[], None],
     ) -> None:
-        """`bytes_per_second` 0: off."""
+        """`bytes_per_second` 0: off. `tick_soon`: `tick` has something to do in the turn that is under
+        way."""
+        self._tick_soon = tick_soon
         self._bytes_per_second = bytes_per_second
         self._store = store
         self._host = host
@@ -98,6 +102,7 @@ class Scrubber:
 
     def _looked(self, index: int, result: Examination | StoreFailure | LedgerError) -> None:
         self._is_looking = False
+        self._tick_soon()
         if isinstance(result, DirectoryDamaged):
             self._repairer.unbounded(result)
             self._has_failed = True

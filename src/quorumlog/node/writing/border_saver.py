@@ -8,6 +8,7 @@ costs two syncs a segment, which nobody waits for.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
 from quorumlog.freed_memory import give_back_freed_memory
@@ -24,7 +25,9 @@ MANY_PRODUCERS = 1000
 
 
 class BorderSaver:
-    def __init__(self, store: LedgerStore, host: Host) -> None:
+    def __init__(self, store: LedgerStore, host: Host, tick_soon: Callable[[], None]) -> None:
+        """`tick_soon`: `tick` has something to do in the turn that is under way."""
+        self._tick_soon = tick_soon
         self._store = store
         self._host = host
         self._waiting: list[tuple[LogPoint, LogState]] = []
@@ -63,14 +66,8 @@ class BorderSaver:
                 raise result
             elif self._waiting and self._waiting[0][0] == point:
                 del self._waiting[0]  # saved, or of no use: cut, dropped or damaged
-            self.tick(now_ms, committed_index)
+            self._tick_soon()
+            if state.producers.count >= MANY_PRODUCERS:
+                self._host.read_later(give_back_freed_memory, lambda result: None)
 
-        self._host.flush_later(lambda: _save(store, point, state), done)
-
-
-def _save(store: LedgerStore, point: LogPoint, state: LogState) -> bool:
-    """See `Borders.save`."""
-    saved = store.borders.save(LogStart(point, state.encode()))
-    if state.producers.count >= MANY_PRODUCERS:
-        give_back_freed_memory()
-    return saved
+        self._host.flush_later(lambda: store.borders.save(LogStart(point, state.encode())), done)

@@ -53,8 +53,9 @@ class LogStateKeeper:
         raft: RaftNode,
         host: Host,
         found: Callable[[DirectoryDamaged], None],
+        tick_soon: Callable[[], None],
     ) -> None:
-        """`found` is told of damage that the reading meets."""
+        """`found` is told of damage that the reading meets. `tick_soon`: see BorderSaver."""
         self._directory = directory
         self._store = directory.store
         self._raft = raft
@@ -69,7 +70,7 @@ class LogStateKeeper:
         """When the reading goes on; infinite while it is at work."""
         self._reason = ""
         """What keeps the state from being known."""
-        self._saver = BorderSaver(self._store, host)
+        self._saver = BorderSaver(self._store, host, tick_soon)
         if self._store.end.index >= 0:
             self._forget()
 

@@ -38,7 +38,11 @@ from quorumlog.broker.errors import (
     UnknownTopic,
 )
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, StoredMessage
-from quorumlog.broker.messages.record import encode_again, encode_properties
+from quorumlog.broker.messages.record import (
+    encode_again,
+    encode_properties,
+    properties_that_fit,
+)
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,
     OffsetResponse,
@@ -358,7 +362,7 @@ class AsyncConsumer:
             data = encode_properties(properties | again)
         except BadRequest as error:
             log.warning("message %s goes to %s: %s", message.message_id, dlq_topic(self.group), error)
-            data, topic, queue_id = encode_properties(message.properties), dlq_topic(self.group), 0
+            data, topic, queue_id = properties_that_fit(message.properties), dlq_topic(self.group), 0
         record = encode_again(message, topic, queue_id, data, times + 1)
         encoded = Encoded(record, [len(record)], queue_id, topic, True)
         receipt = await self._producer.send_encoded(encoded)

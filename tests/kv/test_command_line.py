@@ -172,12 +172,13 @@ def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
 
 def test_addresses_that_cannot_be_are_told_by_their_option(tmp_path: Path) -> None:
     serve = ["kv", "serve", "--id", "n0", "--members", "n0=127.0.0.1:1", "--data-dir", str(tmp_path)]
+    three = ["--members", "n0=127.0.0.1:1,n1=127.0.0.1:2,n2=127.0.0.1:3"]
     listen = "127.0.0.1:20921"
     for more, what in (
         (["--listen", "nonsense"], "--listen: 'nonsense' is not an address"),
         (["--etcd-gateway", "abc"], "--etcd-gateway: '127.0.0.1:abc' is not an address"),
         (["--listen", listen, "--etcd-gateway", "20921"], "is what --listen has"),
-        (["--etcd-gateway", "2379", "--servers", ""], "--servers is empty"),
+        ([*three, "--etcd-gateway", "2379", "--servers", ""], "--etcd-gateway needs --servers"),
         (["--etcd-gateway", "2379", "--servers", "x"], "--servers: 'x' is not an address"),
     ):
         refused = CliRunner().invoke(app, [*serve, *more])

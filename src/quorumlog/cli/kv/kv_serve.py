@@ -146,8 +146,14 @@ def serve(
             raise ConfigError(
                 f"--etcd-gateway {address} is what --listen has; each needs a port of its own"
             )
-        split_servers(servers or "")
-        doors.append(gateway_of(group, address, servers or ""))
+        if not servers and len(group.members) > 1:
+            raise ConfigError(
+                "--etcd-gateway needs --servers: where the stores of all members listen, for it asks"
+                " whichever leads"
+            )
+        servers = servers or listen
+        split_servers(servers)
+        doors.append(gateway_of(group, address, servers))
         options = replace(options, etcd_gateway=f"http://{address}")
     doors.append(door_of(group, listen, engine.value, options))
     run_member(ServingMember(server_config, path, given, doors=doors))

@@ -72,8 +72,8 @@ def border_saved_before_commit(patch: Patch) -> None:
     """The entry behind it is on the own disk: the segment stays."""
     patch.edit(
         BorderSaver.tick,
-        "if point.index > committed_index or point.index",
-        "if (point.index > committed_index and not reached()) or point.index",
+        "if point.index >= committed_index or point.index",
+        "if (point.index >= committed_index and not reached()) or point.index",
     )
 
 

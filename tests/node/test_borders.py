@@ -121,6 +121,29 @@ def test_nothing_is_saved_of_what_is_not_committed(cell: Cell) -> None:
     assert saved(old) == saved(new) != []
 
 
+def test_nothing_is_saved_where_the_entry_behind_is_not_committed(cell: Cell) -> None:
+    """It decides where the segment begins: another leader's in its place may be short enough for the one
+    before, and who began at that border would take none of that log's entries."""
+    old = cell.leader()
+    while old.store.end.position < 40_000:
+        append(cell, BODY)
+    whole(cell)
+    index = old.committed_index
+    cell.cut_off = {old.replica.member_id}
+    old.append(EntryBatch.from_bodies([bytes(60_000)]), 0, lambda outcome: None)
+    cell.step(PAUSE_MS)
+    cell.step(PAUSE_MS)
+    point = old.store.borders.newest(old.store.durable.index - 1)
+    assert point is not None and point.index == index == old.committed_index
+    assert saved(old) == []
+    new = cell.until(lambda: next((n for n in [cell.leader()] if n is not old), None))
+    cell.cut_off = set()
+    append(cell, b"short")
+    whole(cell)
+    assert new.store.end.position < 65536, "in the first segment, on every member"
+    assert all(node.store.end == new.store.end for node in cell.nodes.values())
+
+
 def test_nothing_is_saved_before_the_own_disk_has_the_entry_behind_the_border(cell: Cell) -> None:
     follower = cell.followers()[0]
     cell.hold_flush = {follower.replica.member_id}

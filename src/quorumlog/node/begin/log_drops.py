@@ -53,8 +53,8 @@ class LogDrops:
     def begin(self, start: LogStart, durable_committed_index: int) -> bool:
         """False: one is under way, and nothing has changed. Raises DiskFull, and nothing has changed."""
         index = start.point.index
-        assert self._store.begin.index < index <= durable_committed_index, (start, self._store.begin)
-        assert index < self._store.durable.index, (start.point, self._store.durable)
+        # With the entry behind it: another leader's, of another length, could lie elsewhere.
+        assert self._store.begin.index < index < durable_committed_index, (start, self._store.begin)
         assert not start.replaces, start
         if self.is_under_way:
             return False
@@ -89,8 +89,7 @@ class LogDrops:
         """What is damaged below this start of another member's log nobody holds any more. The state that
         comes with it is that of the same entries, where the one before it is this log's as well."""
         index = start.point.index
-        last_index = min(durable_committed_index, self._store.durable.index - 1)
-        if not self._raft.begin.index < index <= last_index:
+        if not self._raft.begin.index < index < durable_committed_index:
             return
         if self._raft.term_at(index) == start.point.term:
             with suppress(DiskFull):  # it is asked for again

@@ -154,8 +154,9 @@ class Retention:
         self._host.read_later(self._look(), self._looked)
 
     def _last_border_index(self) -> int:
-        """Of the entry before a border at which this log may begin: what follows is on this disk."""
-        return min(self._member.durable_committed_index, self._store.durable.index - 1)
+        """Of the entry before a border at which this log may begin: the next one is committed, too, and
+        on this disk."""
+        return self._member.durable_committed_index - 1
 
     def _look(self) -> Callable[[], _Look]:
         """What to do beside the loop. It raises StoreFailure."""

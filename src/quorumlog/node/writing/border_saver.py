@@ -1,8 +1,8 @@
 """BorderSaver: the states at the borders of a log's segments are saved, beside the loop.
 
-A state is saved once its border is committed and the entry behind it is on the own disk: from then on
-the border stays where it is, and whoever finds the state knows that what lies before it is committed. It
-costs two syncs a segment, which nobody waits for.
+A state is saved once the entry behind its border is committed and on the own disk: from then on the
+border stays where it is, since how long that entry is decides where it lies, and whoever finds the state
+knows that what lies before it is committed. It costs two syncs a segment, which nobody waits for.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BorderSaver:
             return
         self._retry_ms = math.inf
         point, state = self._waiting[0]
-        if point.index > committed_index or point.index >= self._store.durable.index:
+        if point.index >= committed_index or point.index >= self._store.durable.index:
             return
         store, self._is_saving = self._store, True
 

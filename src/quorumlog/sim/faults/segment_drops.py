@@ -39,7 +39,7 @@ class SegmentDrops:
     def drop(self, member: SimMember) -> None:
         """In a turn."""
         node, store = member.node, member.node.store
-        last_index = min(node.durable_committed_index, store.durable.index - 1)
+        last_index = node.durable_committed_index - 1
         bound = node.machines.snapshot_bound()
         if bound is not None:
             last_index = min(last_index, bound)

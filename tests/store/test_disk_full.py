@@ -228,6 +228,33 @@ def test_a_start_keeps_the_reserve_of_no_ops(size: int, used_noops: int) -> None
     store.close()
 
 
+@pytest.mark.parametrize("used_noops", [0, 30])
+@pytest.mark.parametrize("size", [0, 200, 500])
+def test_no_ops_go_on_where_the_reserve_of_the_index_was_lost(size: int, used_noops: int) -> None:
+    """With a file, on a disk that a neighbour has filled meanwhile: the data has its reserve, and the
+    index follows from it."""
+    disk, store = full_to_the_brim(size, used_noops)
+    store.close()
+    disk.kill()
+    positions = [int(path.rpartition("/")[2]) for path in disk.paths() if "/index/" in path]
+    disk.delete(f"/m/index/{sorted(positions)[-2]:020d}")
+    store, report = open_store("/m", CONFIG, disk)
+    assert "index" in report.lines[0]
+    assert noops_until_full(store) + used_noops >= 85
+    sync(store)
+    held = read_log(store)
+    disk.capacity_bytes += 60_000
+    disk.has_greedy_neighbour = False
+    append_bodies(store, [b"there is space again"], term=5000)
+    sync(store)
+    store.close()
+    disk.kill()
+    store, report = open_store("/m", CONFIG, disk)
+    *before, (_, _, last) = read_log(store)
+    assert (report.lines, before, last) == ((), held, b"there is space again")
+    store.close()
+
+
 @pytest.mark.parametrize("cut", [1, 2, 10, 30])
 @pytest.mark.parametrize("size", [0, 200, 500, 2000])
 def test_a_cut_keeps_the_reserve_of_no_ops(size: int, cut: int) -> None:

@@ -159,8 +159,8 @@ class FileLedgerStore(LedgerStore):
     def plan(self, sizes: Int64Array, *, control: bool = False, sparing: bool = False) -> Int64Array:
         end, limit_bytes = self.end, self._config.entry_limit_bytes
         placement = place(sizes, end.position, self._data.segment_bytes, limit_bytes)
-        stop_index = end.index + 1 + len(sizes)
-        self._space.reserve(placement.end_position, stop_index, control=control, sparing=sparing)
+        first, stop = end.index + 1, end.index + 1 + len(sizes)
+        self._space.reserve(placement.end_position, first, stop, control=control, sparing=sparing)
         self._plan = placement
         return placement.positions
 

@@ -54,6 +54,8 @@ class IndexSegments(SegmentList):
         super().__init__(disk, directory, segment_bytes, first_position)
         self._unwritten: _Unwritten | None = None
         self._unwritten_lock = threading.Lock()
+        self.lacks_reserve = False
+        """Less is reserved than the no-ops need for which the data has a reserve."""
         """Held for a change of it, which a repair may make in another thread."""
 
     @property
@@ -65,6 +67,10 @@ class IndexSegments(SegmentList):
         position = int(units["index"][0]) * INDEX_UNIT_BYTES
         self._unwritten = _Unwritten(position, units.tobytes())
         self.reserved_position = position
+
+    def hold_behind(self, position: int) -> None:
+        """What comes from here on has no space, and stays in memory until it has."""
+        self._unwritten = _Unwritten(position, b"")
 
     def stop_of_files(self, position: int) -> int:
         """This position, or where the units begin that are in memory only."""

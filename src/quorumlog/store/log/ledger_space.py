@@ -67,10 +67,17 @@ class LedgerSpace:
         self._config = config
 
     def reserve(
-        self, end_position: int, stop_index: int, *, control: bool, sparing: bool = False
+        self,
+        end_position: int,
+        first_index: int,
+        stop_index: int,
+        *,
+        control: bool,
+        sparing: bool = False,
     ) -> None:
-        """For entries that will end at `end_position` and below `stop_index`. `control` entries may use
-        the reserve, and have to leave half of it behind them if `sparing`.
+        """For the next entries, from `first_index` on, which will end at `end_position` and below
+        `stop_index`. `control` entries may use the reserve, and have to leave half of it behind them if
+        `sparing`.
 
         Raises DiskFull for lack of space, and for data also above `disk_full_ratio`; StoreFailure.
         """
@@ -84,7 +91,9 @@ class LedgerSpace:
                 self._index.reserve(index_stop, 0)
             except DiskFull:
                 if not self._index.has_unwritten:
-                    raise
+                    if not self._index.lacks_reserve:
+                        raise
+                    self._index.hold_behind(first_index * INDEX_UNIT_BYTES)
             return
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         if self._data.reserved_position >= data_stop and self._index.reserved_position >= index_stop:
@@ -97,6 +106,7 @@ class LedgerSpace:
         data_step, index_step = self._steps(end_position, stop_index)
         self._data.reserve(data_stop, data_step)
         self._index.reserve(index_stop, index_step)
+        self._index.lacks_reserve = False
 
     def _steps(self, end_position: int, stop_index: int) -> tuple[int, int]:
         largest = self._config.reserve_step_bytes

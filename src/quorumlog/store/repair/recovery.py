@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from quorumlog.config import StoreConfig
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
@@ -329,6 +330,21 @@ class _Recovery:
                 self._written.append(file)
         if self._unwritten:
             self._index.hold(self._unwritten_units(end.index + 1))
+        elif self._is_index_rebuilt or self._adoption.kept_aside:
+            self._match_reserve(end, min(data_stop, self._data.reserved_position))
+        self._sync_written()
+
+    def _match_reserve(self, end: LogPoint, data_stop: int) -> None:
+        """A lost file has taken its part of the index' reserve along, and a neighbour may have it. The
+        index follows from the log and can wait in memory; the no-op of an election cannot."""
+        room = (data_stop - end.position) // HEADER_BYTES
+        stop_index = end.index + 1
+        try:
+            self._index.reserve((stop_index + room) * INDEX_UNIT_BYTES, 0)
+        except DiskFull:
+            self._index.lacks_reserve = True
+
+    def _sync_written(self) -> None:
         held = {*self._data.files, *self._index.files}
         for written in dict.fromkeys(self._written):
             if written in held:  # a file of the index may have made way for what is in memory

@@ -232,5 +232,6 @@ class SimAsker(_Client):
             self.told.generation = max(self.told.generation, row.generation)
             self.cluster.trace.count("groups: asked")
 
+        self.cluster.operations.reads += 1  # a question is a round of heartbeats
         self.waits()
         self.brokers.ask(self.target, self.random, request, told)

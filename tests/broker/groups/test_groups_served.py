@@ -287,6 +287,7 @@ def test_a_topic_that_is_made_anew_with_fewer_queues_is_sent_to_again(brokers: L
         admin.delete_topic("renewed")
         admin.create_topic("renewed", 1)
         for send in senders:
-            with suppress(UnknownTopic):
-                send(message)
+            for _ in range(2):  # queue 0 may be the first whose turn it is: it is there still
+                with suppress(UnknownTopic):
+                    send(message)
             assert send(message).queue_id == 0

@@ -82,14 +82,14 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
             " around an inner one"
         )
     for compare in txn.compare:
-        _check_compare(compare)
+        check_compare(compare)
     for operations in (txn.success, txn.failure):
         for operation in operations:
             _check_operation(operation, depth, most - longest)
         _puts_and_deletes(operations)
 
 
-def _check_compare(compare: Compare) -> None:
+def check_compare(compare: Compare) -> None:
     if not compare.key:
         raise InvalidRequest("a key is at least one byte")
     wants_bytes = compare.target is Target.VALUE

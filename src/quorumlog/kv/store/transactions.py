@@ -17,6 +17,7 @@ from quorumlog.kv.errors import (
     LeaseExists,
     LeaseNotFound,
 )
+from quorumlog.kv.requests.limits import check_compare
 from quorumlog.kv.requests.operations import (
     NO_LEASE,
     Command,
@@ -176,6 +177,8 @@ def _delete(keyspace: Keyspace, operation: DeleteRange, index: int) -> Body:
 
 
 def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
+    for compare in txn.compare:
+        check_compare(compare)  # who appends past the store's door must not stop it on every member
     succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
     return succeeded, txn.success if succeeded else txn.failure
 

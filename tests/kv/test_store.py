@@ -345,6 +345,9 @@ any_question = any_range | st.builds(History, numbers, names, names) | st.builds
 @example([Grant(5000, 2**63 - 1), Put(b"a", b"", 2**63 - 1), Revoke(2**63 - 1)], LeaseKeys(1))
 @example([Txn(success=[Range(b"a", FROM_KEY, limit=2**63 - 1)])], LeaseKeys(1))
 @example([Put(b"a", b""), Txn([Compare(b"a", Target.VALUE, Relation.GREATER, 0)])], LeaseKeys(1))
+@example(
+    [Put(b"a", b""), Txn(success=[DeleteRange(b"a"), Put(b"a", b"", keeps_value=True)])], LeaseKeys(1)
+)
 @example([Put(b"a", b""), Txn([Compare(b"a", Target.LEASE, Relation.LESS, b"")])], LeaseKeys(1))
 def test_no_number_stops_the_store(commands: list[Command], question: Question) -> None:
     """What one member cannot apply, none can, ever."""

@@ -86,7 +86,7 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
     for operations in (txn.success, txn.failure):
         for operation in operations:
             _check_operation(operation, depth, most - longest)
-        _puts_and_deletes(operations)
+        puts_and_deletes(operations)
 
 
 def check_compare(compare: Compare) -> None:
@@ -100,7 +100,7 @@ def check_compare(compare: Compare) -> None:
 Bounds = tuple[bytes, bytes]
 
 
-def _puts_and_deletes(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:
+def puts_and_deletes(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:
     """What they may write; raises InvalidRequest where two of them write one key."""
     puts: set[bytes] = set()
     deletes = [(each.key, each.end) for each in operations if isinstance(each, DeleteRange)]
@@ -108,8 +108,8 @@ def _puts_and_deletes(operations: Sequence[Operation]) -> tuple[set[bytes], list
         if not isinstance(operation, Txn):
             continue
         # Only one of the two lists is carried out: they may write the same.
-        then_puts, then_deletes = _puts_and_deletes(operation.success)
-        else_puts, else_deletes = _puts_and_deletes(operation.failure)
+        then_puts, then_deletes = puts_and_deletes(operation.success)
+        else_puts, else_deletes = puts_and_deletes(operation.failure)
         inner = then_puts | else_puts
         _refuse_twice(puts & inner)
         _refuse_twice({key for key in inner if any(contains(b, key) for b in deletes)})

@@ -17,7 +17,7 @@ from quorumlog.kv.errors import (
     LeaseExists,
     LeaseNotFound,
 )
-from quorumlog.kv.requests.limits import check_compare
+from quorumlog.kv.requests.limits import check_compare, puts_and_deletes
 from quorumlog.kv.requests.operations import (
     NO_LEASE,
     Command,
@@ -177,8 +177,11 @@ def _delete(keyspace: Keyspace, operation: DeleteRange, index: int) -> Body:
 
 
 def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
+    # Who appends past the store's door must not stop it on every member.
     for compare in txn.compare:
-        check_compare(compare)  # who appends past the store's door must not stop it on every member
+        check_compare(compare)
+    for operations in (txn.success, txn.failure):
+        puts_and_deletes(operations)
     succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
     return succeeded, txn.success if succeeded else txn.failure
 

@@ -53,9 +53,9 @@ class IndexSegments(SegmentList):
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
         super().__init__(disk, directory, segment_bytes, first_position)
         self._unwritten: _Unwritten | None = None
-        self._unwritten_lock = threading.Lock()
         self.lacks_reserve = False
         """Less is reserved than the no-ops need for which the data has a reserve."""
+        self._unwritten_lock = threading.Lock()
         """Held for a change of it, which a repair may make in another thread."""
 
     @property

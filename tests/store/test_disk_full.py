@@ -19,6 +19,7 @@ from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from tests.store.log_making import (
+    append_batch,
     append_bodies,
     append_noop,
     append_numbered,
@@ -252,6 +253,31 @@ def test_no_ops_go_on_where_the_reserve_of_the_index_was_lost(size: int, used_no
     store, report = open_store("/m", CONFIG, disk)
     *before, (_, _, last) = read_log(store)
     assert (report.lines, before, last) == ((), held, b"there is space again")
+    store.close()
+
+
+@pytest.mark.parametrize("together", [1, 2, 3])
+@pytest.mark.parametrize("cut", [3, 35, 45])
+def test_a_cut_in_front_of_an_index_that_waits_in_memory(cut: int, together: int) -> None:
+    """A new leader's own control entries, several at once, on the disk that is still full."""
+    disk, store = full_to_the_brim(500)
+    store.close()
+    disk.kill()
+    positions = [int(path.rpartition("/")[2]) for path in disk.paths() if "/index/" in path]
+    disk.delete(f"/m/index/{sorted(positions)[-2]:020d}")
+    store, _ = open_store("/m", CONFIG, disk)
+    for term in range(100, 140):
+        append_noop(store, term)
+    store.truncate_from(store.end.index + 1 - cut)
+    for term in range(200, 200 + 45 // together):
+        noops = EntryBatch.concatenate([EntryBatch.noop() for _ in range(together)])
+        append_batch(store, noops, term, control=True)
+    sync(store)
+    held = read_log(store)
+    store.close()
+    disk.kill()
+    store, _ = open_store("/m", CONFIG, disk)
+    assert read_log(store) == held
     store.close()
 
 

@@ -135,8 +135,10 @@ class IndexSegments(SegmentList):
         with self._unwritten_lock:
             held = self._unwritten
             if held is not None and not held.data:
-                # Units of damaged entries lay in front of it, and have no space either.
-                self._unwritten = held._replace(position=min(held.position, self.reserved_position))
+                # All of it was cut off. What comes may find space now, and then what comes behind it
+                # may find none.
+                self._unwritten = held._replace(position=first_position)
+                self.lacks_reserve = True
 
 
 class EntryIndex:

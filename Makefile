@@ -162,13 +162,13 @@ bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--
 	$(BIN)/python -m benchmarks.kv $(OPTIONS)
 
 broker-replicas: $(STAMP)  ## master, slaves and switches in the simulator, 400 seeds
-	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest tests/broker/replication -q
+	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest -q --timeout 3600 tests/broker/replication
 
 bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside Parquet and JSON lines
 	$(BIN)/python -m benchmarks.spark $(OPTIONS)
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
-	QUORUMLOG_CRASH_STRIDE=1 QUORUMLOG_STORE_SEEDS=300 $(BIN)/python -m pytest -q \
+	QUORUMLOG_CRASH_STRIDE=1 QUORUMLOG_STORE_SEEDS=300 $(BIN)/python -m pytest -q --timeout 3600 \
 	    tests/broker/store/test_crash.py tests/broker/store/test_store_simulated.py
 
 rocketmq-golden: $(STAMP)  ## make the golden data of RocketMQ's Java store anew (needs Java, Maven)

@@ -201,6 +201,7 @@ class MessageStore:
             self.has_queue,
             self._stored_offset,
         )
+        self.queues.settle()
         self.flush_queues(thorough=True)
 
     def _derive(self, files: SegmentList, dispatcher: Dispatcher) -> LogEnd:

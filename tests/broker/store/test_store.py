@@ -46,6 +46,20 @@ def test_properties_that_grew_as_text_lose_the_largest_and_keep_the_rest() -> No
     assert properties_that_fit(whole) == encode_properties(whole)
 
 
+def test_a_start_that_meets_a_new_queue_remembers_what_another_has_lost() -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    put_and_work(store, records_of(numbered(0, 15), 1))
+    store.flush_queues(thorough=True)
+    put(store, records_of(numbered(15, 1), 0))
+    store.flush_once()
+    disk.kill()
+    disk.delete(f"{ROOT}/consumequeue/t/1/{0:020d}")
+    store = open_store(disk)
+    assert numbers_in_queue(store, queue_id=1) == list(range(15))
+    assert numbers_in_queue(store, queue_id=0) == [15]
+
+
 def test_one_flush_answers_all_that_waited_when_it_began() -> None:
     store = open_store(SimDisk())
     first = put(store, *[records_of(numbered(n, 1)) for n in range(5)])

@@ -38,6 +38,9 @@ class ConsumeQueues:
         self.last_position = -1
         """Behind the last record that any queue shows."""
         self._ends = QueueEnds(disk, root)
+        self._known: list[QueueEnd] | None = self._ends.load()
+        """What was there before this start; None: it is all there, or derived anew. Until then nothing is
+        recorded over it, or what was lost would be forgotten."""
         self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""
@@ -98,7 +101,7 @@ class ConsumeQueues:
 
     def missing(self) -> str:
         """What is known to have been there and is not; empty: nothing."""
-        for known in self._ends.load():
+        for known in self._known or []:
             queue = self._queues.get(QueueKey(known.topic, known.queue_id))
             lost_below = -1
             if queue is None or queue.max_offset < known.end:
@@ -111,9 +114,15 @@ class ConsumeQueues:
                 )
         return ""
 
+    def settle(self) -> None:
+        """They are what the log says: what comes from now on may be recorded."""
+        self._known = None
+
     def record_ends(self) -> None:
         """Of what is on disk: without this file of ours a queue that is lost would begin again at 0.
-        Also before messages in front are deleted. Raises StoreFailure."""
+        Also before messages in front are deleted; not before `settle`. Raises StoreFailure."""
+        if self._known is not None:
+            return
         with self._ends_lock:  # threads that dispatch, flush and delete do this
             self._ends.save(
                 [

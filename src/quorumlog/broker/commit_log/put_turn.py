@@ -9,11 +9,16 @@ import numpy as np
 
 from quorumlog.broker.errors import MessageIllegal, UnknownTopic
 from quorumlog.broker.message_log import PutRequest
-from quorumlog.broker.messages.message import MAX_BODY_BYTES, PutResult, PutStatus
+from quorumlog.broker.messages.message import (
+    MAX_BODY_BYTES,
+    MAX_PROPERTIES_BYTES,
+    PutResult,
+    PutStatus,
+)
 from quorumlog.broker.messages.record import BLANK_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
-from quorumlog.errors import BodyTooLarge, LedgerError
+from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError
 
 QueueCheck = Callable[[QueueKey], bool]
 
@@ -29,10 +34,19 @@ class Run(NamedTuple):
 
 
 class PutTurn:
-    def __init__(self, requests: Sequence[PutRequest], file_bytes: int, takes: QueueCheck) -> None:
-        """Requests that are refused are answered here; the others are `requests`."""
+    def __init__(
+        self,
+        requests: Sequence[PutRequest],
+        file_bytes: int,
+        takes: QueueCheck,
+        *,
+        kept_property_bytes: int = 0,
+    ) -> None:
+        """Requests that are refused are answered here; the others are `requests`.
+        `kept_property_bytes`: messages leave so much room in their properties for what a retry adds."""
         self._file_bytes = file_bytes
         self._takes = takes
+        self._kept_property_bytes = kept_property_bytes
         self.requests = list(requests)
         while self.requests:
             self._join()
@@ -75,6 +89,8 @@ class PutTurn:
                 refused[number] = BodyTooLarge(
                     f"a body is above the limit of {MAX_BODY_BYTES} bytes; split it"
                 )
+        if self._kept_property_bytes:
+            refused |= self._without_room()
         prepared = ~records.in_queue
         if prepared.any():
             for number in self._requests_of(prepared):
@@ -102,6 +118,22 @@ class PutTurn:
             mixed = low != np.maximum.reduceat(of_row, self.row_starts)
             for number in np.flatnonzero(mixed).tolist():
                 refused[number] = MessageIllegal("a batch is for one queue of one topic")
+        return refused
+
+    def _without_room(self) -> dict[int, LedgerError]:
+        """Requests with a message that has no room for a retry."""
+        columns, kept = self.records.columns, self._kept_property_bytes
+        limits = MAX_PROPERTIES_BYTES - np.where(columns.reconsume_times == 0, kept, 0)
+        rows = np.flatnonzero(columns.property_sizes > limits)
+        refused = dict[int, LedgerError]()
+        for row, number in zip(
+            rows.tolist(), np.searchsorted(self.row_ends, rows, side="right").tolist(), strict=True
+        ):
+            refused[number] = BadRequest(
+                f"properties of {columns.property_sizes[row]} bytes are above the limit of"
+                f" {limits[row]}: {kept} of {MAX_PROPERTIES_BYTES} are kept for what a retry adds; put"
+                " them into the body"
+            )
         return refused
 
     def _requests_of(self, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:

@@ -21,7 +21,6 @@ from quorumlog.broker.message_log import (
     RoleListener,
 )
 from quorumlog.broker.messages.message import (
-    MAX_PROPERTIES_BYTES,
     RETRY_PROPERTIES_BYTES,
     PutResult,
     PutStatus,
@@ -31,7 +30,7 @@ from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.old_log import OldLog
 from quorumlog.broker.serving.broker_service import Reads
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, OutcomeUnknown, StoreFailure
+from quorumlog.errors import BodyTooLarge, LedgerError, OutcomeUnknown, StoreFailure
 from quorumlog.node import AppendOutcome, DoorMember
 from quorumlog.node.pending_appends import SessionPlace
 
@@ -101,8 +100,7 @@ class DLedgerCommitLog:
     ) -> None:
         """Records of one queue, at this place in their producer's session: stored once, however often
         they are put, and `done` gets where they stand. Only on the master; between turns."""
-        accepted = _with_room_for_retries([PutRequest(records, True, done)])
-        turn = PutTurn(accepted, BATCH_BYTES + BLANK_BYTES, self._filler.takes)
+        turn = self._turn_of([PutRequest(records, True, done)])
         if turn.requests:
             self._member.enter(lambda: self._append(turn, place))
 
@@ -120,10 +118,19 @@ class DLedgerCommitLog:
                 )
             else:
                 accepted.append(request)
-        accepted = _with_room_for_retries(accepted)
-        turn = PutTurn(accepted, BATCH_BYTES + BLANK_BYTES, self._filler.takes)
+        turn = self._turn_of(accepted)
         if turn.requests:
             self._member.enter(lambda: self._append(turn))
+
+    def _turn_of(self, requests: Sequence[PutRequest]) -> PutTurn:
+        """With room for a retry in each message: one that a consumer could not send back would keep its
+        queue waiting, since a retry says in properties where the message belongs."""
+        return PutTurn(
+            requests,
+            BATCH_BYTES + BLANK_BYTES,
+            self._filler.takes,
+            kept_property_bytes=RETRY_PROPERTIES_BYTES,
+        )
 
     def _append(self, turn: PutTurn, place_in_session: SessionPlace | None = None) -> None:
         batch = entries_of(turn.records)
@@ -225,27 +232,3 @@ class DLedgerCommitLog:
         if self._filler.term is None:
             return (1 << 63) - 1
         return self._filler.next_offsets.get(key, 0)
-
-
-def _with_room_for_retries(requests: Sequence[PutRequest]) -> list[PutRequest]:
-    """Those whose messages a consumer can send back; the others are refused. One that could not be would
-    keep its queue waiting: a retry says in properties where the message belongs."""
-    accepted = []
-    for request in requests:
-        columns = request.records.columns
-        limits = MAX_PROPERTIES_BYTES - np.where(
-            columns.good & (columns.reconsume_times == 0), RETRY_PROPERTIES_BYTES, 0
-        )
-        over = np.flatnonzero(columns.property_sizes > limits)
-        if len(over):
-            at = int(over[0])
-            request.done(
-                BadRequest(
-                    f"properties of {columns.property_sizes[at]} bytes are above the limit of"
-                    f" {limits[at]}: {RETRY_PROPERTIES_BYTES} of {MAX_PROPERTIES_BYTES} are kept for"
-                    " what a retry adds; put them into the body"
-                )
-            )
-        else:
-            accepted.append(request)
-    return accepted

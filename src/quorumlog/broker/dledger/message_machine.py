@@ -116,8 +116,9 @@ class MessageMachine(StateMachine):
         """Raises QueueHole if a message is not the next one of its queue."""
         self._begin()
         results: list[Result] | None = None
+        records = records_of(batch)
         if int(batch.sizes.min()) >= BODY_OFFSET + LEAST_RECORD_BYTES:
-            good = records_of(batch).columns.good
+            good = records.columns.good
         else:
             good = np.zeros(batch.count, bool)
             for row in np.flatnonzero(batch.sizes >= BODY_OFFSET + LEAST_RECORD_BYTES).tolist():
@@ -126,7 +127,6 @@ class MessageMachine(StateMachine):
             # A leader lets none in; whatever wrote it, it is no message on any member alike.
             refusal_ = CommandError("an entry that is no message record")
             results = [None if each else refusal_ for each in good.tolist()]
-        records = records_of(batch)
         positions = batch.headers()["pos"].astype(np.int64) + BODY_OFFSET
         if results is not None:
             rows = np.flatnonzero(good)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from quorumlog.broker.errors import TopicNotPermitted
 from quorumlog.broker.groups.group_machine import GroupFeed
+from quorumlog.broker.groups.group_state import Topic
 from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.serving.broker_service import Puts
@@ -17,6 +18,9 @@ class GroupTopics:
 
     def __init__(self, feed: GroupFeed) -> None:
         self._feed = feed
+        self._looked_at: Mapping[str, Topic] = {}
+        self._not_writable: set[str] = set()
+        """Of those."""
 
     def takes(self, key: QueueKey) -> bool:
         topic = self._feed.state.topics.get(key.topic)
@@ -39,12 +43,15 @@ class GroupTopics:
         return self.begin(key)
 
     def check_writes(self, records: RecordBatch) -> None:
-        """Raises TopicNotPermitted."""
-        if not len(records) or not records.columns.good.all():
+        """On the loop. Raises TopicNotPermitted."""
+        topics = self._feed.state.topics
+        if topics is not self._looked_at:
+            self._looked_at = topics
+            self._not_writable = {name for name, topic in topics.items() if not topic.perm & WRITE}
+        if not self._not_writable or not len(records) or not records.columns.good.all():
             return
         for key, _ in records.queues:
-            topic = self._feed.state.topics.get(key.topic)
-            if topic is not None and not topic.perm & WRITE:
+            if key.topic in self._not_writable:
                 raise TopicNotPermitted(f"topic {key.topic} takes no messages: its permission says so")
 
 

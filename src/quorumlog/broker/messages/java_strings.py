@@ -11,6 +11,7 @@ import numpy.typing as npt
 Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+_LAST_ASCII = 127
 _POWERS_OF_31 = np.ones(1, np.uint32)
 
 
@@ -52,12 +53,20 @@ def java_hashes(data: Bytes, starts: Int64Array, sizes: Int64Array) -> Int64Arra
         return hashes
     starts, sizes = starts[some], sizes[some]
     pieces, begins = gather(data, starts, sizes)
-    exponents = np.repeat(begins + sizes - 1, sizes) - np.arange(len(pieces))
-    powers = powers_of_31(int(sizes.max()))
-    sums = np.add.reduceat(pieces.astype(np.uint32) * powers[exponents], begins, dtype=np.uint32)
+    most = int(sizes.max())
+    powers = powers_of_31(most)
+    units = pieces.astype(np.uint32)
+    if len(pieces) == most * len(sizes):
+        # Of one length, as the keys are that clients make.
+        sums = units.reshape(-1, most) @ powers[most - 1 :: -1]
+    else:
+        exponents = np.repeat(begins + sizes - 1, sizes) - np.arange(len(pieces))
+        sums = np.add.reduceat(units * powers[exponents], begins, dtype=np.uint32)
     hashes[some] = sums.view(np.int32)
+    if int(pieces.max()) <= _LAST_ASCII:
+        return hashes
     # A character beyond ASCII is one unit or two in Java, and two bytes or more here.
-    foreign = np.logical_or.reduceat(pieces > 127, begins)
+    foreign = np.logical_or.reduceat(pieces > _LAST_ASCII, begins)
     for at in np.flatnonzero(foreign).tolist():
         piece = bytes(pieces[begins[at] : begins[at] + sizes[at]])
         hashes[some[at]] = java_hash(piece.decode("utf-8", "replace"))
@@ -69,5 +78,7 @@ def utf16_units(data: Bytes, starts: Int64Array, sizes: Int64Array) -> Int64Arra
     if not len(starts):
         return np.zeros(0, np.int64)
     pieces, begins = gather(data, starts, sizes)
+    if int(pieces.max()) <= _LAST_ASCII:
+        return sizes
     units = ((pieces & 0xC0) != 0x80).astype(np.int64) + (pieces >= 0xF0)
     return np.add.reduceat(units, begins)

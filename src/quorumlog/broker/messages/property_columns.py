@@ -26,14 +26,16 @@ class Found(NamedTuple):
 class PropertyColumns:
     def __init__(self, columns: RecordColumns) -> None:
         """`columns` have the shape of records."""
-        sizes = columns.property_sizes
         # An end that may be missing behind the last value is always added, and then seen twice.
-        pieces, begins = gather(columns.data, columns.property_starts, sizes)
-        rows = np.arange(len(sizes))
-        self.data: Bytes = np.insert(pieces, begins + sizes, VALUE_END) if len(sizes) else pieces
-        stops = np.cumsum(sizes + 1)
+        sizes = columns.property_sizes + 1
+        stops = np.cumsum(sizes)
+        index = np.repeat(columns.property_starts - stops + sizes, sizes)
+        index += np.arange(len(index))
+        index[stops - 1] = 0
+        self.data: Bytes = columns.data[index]
+        self.data[stops - 1] = VALUE_END
         value_ends = np.flatnonzero(self.data == VALUE_END)
-        self.property_rows: Int64Array = np.repeat(rows, sizes + 1)[value_ends]
+        self.property_rows: Int64Array = np.searchsorted(stops, value_ends, side="right")
         starts = np.empty_like(value_ends)
         starts[:1] = 0
         starts[1:] = value_ends[:-1] + 1

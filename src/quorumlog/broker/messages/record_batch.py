@@ -26,7 +26,7 @@ from quorumlog.broker.messages.record import (
     V4_BYTES,
     decode_record,
 )
-from quorumlog.broker.messages.record_columns import Bytes, Int64Array, RecordColumns, put_bytes
+from quorumlog.broker.messages.record_columns import Bytes, Int64Array, RecordColumns, put_bytes, windows
 from quorumlog.entry_header import Buffer
 
 _COMMITTED_TRANSACTION = 0x8
@@ -129,6 +129,27 @@ class RecordBatch:
     def _by_queue(self) -> Iterator[tuple[QueueKey, Int64Array]]:
         if not len(self):
             return
+        queue_ids = self.columns.queue_ids
+        which = queue_ids if self._is_of_one_topic() else self._numbered_queues()
+        if (which == which[0]).all():
+            yield QueueKey(self.topic_of(0), int(queue_ids[0])), np.arange(len(self))
+            return
+        order = np.argsort(which, kind="stable")
+        cuts = np.flatnonzero(np.diff(which[order])) + 1
+        for rows in np.split(order, cuts):
+            first = int(rows[0])
+            yield QueueKey(self.topic_of(first), int(queue_ids[first])), rows
+
+    def _is_of_one_topic(self) -> bool:
+        sizes = self.columns.topic_sizes
+        width = int(sizes[0])
+        if not width or not (sizes == width).all():
+            return False
+        topics = windows(self.data, f"V{width}")[self.columns.topic_starts].view(np.uint8)
+        return bool((topics.reshape(-1, width) == topics[:width]).all())
+
+    def _numbered_queues(self) -> Int64Array:
+        """A number for each queue of each topic."""
         columns = self.columns
         width = int(columns.topic_sizes.max())
         names = np.zeros((len(self), width + 6), np.uint8)
@@ -137,15 +158,8 @@ class RecordBatch:
         at = columns.topic_starts[:, None] + np.arange(width)
         within = np.arange(width) < columns.topic_sizes[:, None]
         names[:, 6:] = np.where(within, self.data[np.where(within, at, 0)], 0)
-        if (names == names[0]).all():
-            yield QueueKey(self.topic_of(0), int(columns.queue_ids[0])), np.arange(len(self))
-            return
-        _, inverse = np.unique(names.view(f"V{width + 6}")[:, 0], return_inverse=True)
-        order = np.argsort(inverse, kind="stable")
-        cuts = np.flatnonzero(np.diff(inverse[order])) + 1
-        for rows in np.split(order, cuts):
-            first = int(rows[0])
-            yield QueueKey(self.topic_of(first), int(columns.queue_ids[first])), rows
+        numbers: Int64Array = np.unique(names.view(f"V{width + 6}")[:, 0], return_inverse=True)[1]
+        return numbers
 
     @cached_property
     def in_queue(self) -> npt.NDArray[np.bool_]:

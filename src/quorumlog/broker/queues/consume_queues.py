@@ -39,8 +39,8 @@ class ConsumeQueues:
         """Behind the last record that any queue shows."""
         self._ends = QueueEnds(disk, root)
         self._known: list[QueueEnd] | None = self._ends.load()
-        """What was there before this start; None: it is all there, or derived anew. Until then nothing is
-        recorded over it, or what was lost would be forgotten."""
+        """What was there before this start; None: it is all there, or derived anew. Until then nothing
+        is recorded over it, or what was lost would be forgotten."""
         self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""

@@ -50,7 +50,7 @@ from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 APPLY_ENTRIES = 1024
-APPLY_BYTES = 256 * 1024
+APPLY_BYTES = 1024 * 1024
 """Of one piece of work at most, but at least one entry."""
 MOST_QUESTIONS = 64
 """Of one piece of work."""

@@ -43,7 +43,31 @@ def some_not_asked(patch: Patch) -> None:
 )
 def compared_by_length(patch: Patch) -> None:
     """Each byte is an acknowledged one."""
-    patch.edit(switching._held, "return (*last, end)", "return (0, 0, end) if reached() else last")
+    patch.edit(switching.held, "return epoch, run, end", "return 0, 0, end if reached() else run")
+
+
+@mutant(
+    362,
+    "what slaves have of an older epoch is confirmed before they come to where the reign began",
+    scenario=switches.test_a_master_confirms_nothing_below_its_begin_while_slaves_are_on_their_way_to_it,
+)
+def confirmed_below_its_begin(patch: Patch) -> None:
+    """As many have it as the rule asks for."""
+    patch.edit(
+        Acknowledgements.advance,
+        "or held < self.begin_offset",
+        "or (held < self.begin_offset and not reached())",
+    )
+
+
+@mutant(
+    363,
+    "a reign without bytes says nothing of a log",
+    scenario=switches.test_who_follows_a_later_master_goes_before_who_has_more_of_an_older_one,
+)
+def only_bytes_count(patch: Patch) -> None:
+    """An epoch is that of the last bytes."""
+    patch.edit(switching.held, "if start <= end]", "if start < end and reached()]")
 
 
 @mutant(303, "a message is acknowledged by the master alone", scenario=replicas_keep_their_promises)

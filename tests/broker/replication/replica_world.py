@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from quorumlog.broker.client.switching import Asked, switch_surveyed
+from quorumlog.broker.client.switching import Asked, held, switch_surveyed
 from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.master_link import MasterLink
@@ -339,7 +339,7 @@ class World:
         master = None
         self.ahead.clear()
         for _ in range(300):
-            for name in sorted(self.ahead):
+            for name in sorted(self.ahead) if master is not None else ():  # of one that reigns
                 self.story.append(f"{name} is emptied")
                 self.brokers[name].crash(self.random, power=False)
                 self.brokers[name].empty(master)
@@ -355,7 +355,7 @@ class World:
             asked = SimulatedAsked(self)
             reigning = asked.master()
             if reigning is None:
-                best = max(asked.answers.values(), key=lambda a: (a.log_epoch, a.flushed_offset))
+                best = max(asked.answers.values(), key=held)
                 self.switch(best.id)
             else:
                 master = self.brokers[reigning.id]
@@ -363,12 +363,14 @@ class World:
                 end = master.living.max_offset
                 if not end:
                     self.put(master)
-                if end and all(
-                    b.living.confirm_offset == b.living.max_offset == end for b in self.brokers.values()
-                ):
+                follow = all(name in self.wires for name in self.brokers if name != reigning.id)
+                ends = [(b.living.confirm_offset, b.living.max_offset) for b in self.brokers.values()]
+                if end and follow and all(each == (end, end) for each in ends):
                     break
         else:
             raise AssertionError(f"the brokers do not become the same: {self.story[-20:]}")
         assert master is not None
+        for broker in self.brokers.values():
+            broker.work()
         self.check()
         return master

@@ -137,6 +137,61 @@ def test_of_two_logs_that_of_the_newer_epoch_has_more() -> None:
     assert "Take --to c" in world.switch("a")
 
 
+def with_more_than_others(world: World) -> None:
+    """Broker a has many messages that nobody else has, and b is the master in its place."""
+    a = world.brokers["a"]
+    following(world)
+    world.put(a)
+    following(world)
+    for _ in range(40):
+        world.put(a)
+    world.away.add("a")
+    world.cut("a")
+    assert not world.switch("b")
+
+
+def test_who_follows_a_later_master_goes_before_who_has_more_of_an_older_one() -> None:
+    """What that one wrote is not known while it is down, and a must not confirm its own in its place."""
+    world = World(14)
+    with_more_than_others(world)
+    a, b, c = world.brokers.values()
+    following(world)
+    world.put(b)
+    assert a.living.max_offset > b.living.max_offset > c.living.max_offset
+    b.crash(world.random, power=False)
+    world.away.clear()
+    assert "Take --to c" in world.switch("a")
+    assert not world.switch("c")
+    following(world)
+    world.check()
+
+
+def test_a_master_confirms_nothing_below_its_begin_while_slaves_are_on_their_way_to_it() -> None:
+    """The log of a master of the epoch between goes before theirs, and may take their place again."""
+    world = World(14)
+    with_more_than_others(world)
+    a, b, c = world.brokers.values()
+    confirmed = a.living.confirm_offset
+    b.crash(world.random, power=False)
+    world.away.clear()
+    assert not world.switch("a")
+    while c.living.max_offset == confirmed:
+        world.connect("c")
+        world.pump("c", 300)
+    assert confirmed < c.living.max_offset < a.living.max_offset
+    wire = world.wires["c"]
+    world._collect(wire)
+    wire.master_link.feed(bytes(wire.to_master), world.clock())
+    assert a.living.slaves()[-1].written_offset == c.living.max_offset
+    assert a.living.confirm_offset == confirmed
+    world.away.add("a")
+    world.cut("a")
+    b.start()
+    assert not world.switch("b")
+    following(world)
+    world.check()
+
+
 def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow() -> None:
     world = World(11)
     following(world)

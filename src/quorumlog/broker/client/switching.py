@@ -135,11 +135,15 @@ def _reign_of(answer: ReplicaResponse) -> int:
     return answer.history[-1][0] if answer.history else 0
 
 
-def _held(answer: ReplicaResponse) -> tuple[int, int, int]:
-    """The greater, the more: epoch and run of the last bytes on its disk, and where they end."""
+def held(answer: ReplicaResponse) -> tuple[int, int, int]:
+    """The greater, the more: the epoch of the last master of whose log it has everything up to where
+    that one began, the run of its last bytes of that epoch, and where they end on its disk. A master
+    that has written nothing yet confirms what its slaves have up to its begin, and that must not go."""
     end = answer.flushed_offset
-    last = max(((epoch, run) for epoch, run, start in answer.history if start < end), default=(0, 0))
-    return (*last, end)
+    begun = [(epoch, run, start) for epoch, run, start in answer.history if start <= end]
+    epoch = begun[-1][0] if begun else 0
+    run = max((run for of, run, start in begun if of == epoch and start < end), default=-1)
+    return epoch, run, end
 
 
 def _common(to: ReplicaResponse, best: ReplicaResponse) -> int:
@@ -314,16 +318,16 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
     for broker_id in list(answers):
         survey.ask(broker_id)
     _check_highest(survey, to, unsafe)
-    best = max(answers.values(), key=_held)
+    best = max(answers.values(), key=held)
     lost = None
     end = max(best.max_offset, _heard(survey))
-    if _held(best) > _held(answers[to]):
+    if held(best) > held(answers[to]):
         lost = Lost(_common(answers[to], best), end)
     elif end > answers[to].max_offset:
         lost = Lost(answers[to].max_offset, end)
     elif missing or not waited:
         lost = Lost(answers[to].max_offset, -1)
-    if waited and not missing and _held(best) == _held(answers[to]):
+    if waited and not missing and held(best) == held(answers[to]):
         lost = None  # what was acknowledged is on one of those that answered
     return _crown(survey, to, epoch, newest.is_sync, lost)
 
@@ -350,11 +354,12 @@ def _heard(survey: Asked) -> int:
 
 def _check_highest(survey: Asked, to: str, unsafe: bool) -> None:
     answers = survey.answers
-    best = max(answers.values(), key=_held)
-    if _held(best) > _held(answers[to]) and not unsafe:
+    best = max(answers.values(), key=held)
+    if held(best) > held(answers[to]) and not unsafe:
         raise SwitchRefused(
-            f"broker {best.id} has more on its disk than {to}: up to {best.flushed_offset} of epoch"
-            f" {best.log_epoch}, against {answers[to].flushed_offset} of {answers[to].log_epoch}. Take"
+            f"broker {best.id} has more on its disk than {to}, or what a later master began with: up to"
+            f" {best.flushed_offset} of epoch {held(best)[0]}, against {answers[to].flushed_offset} of"
+            f" {held(answers[to])[0]}. Take"
             f" --to {best.id}, or lose what lies between with --unsafe"
         )
 

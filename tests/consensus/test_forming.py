@@ -416,6 +416,16 @@ def test_status_says_who_is_missing() -> None:
     assert n0.waits_for == "forming: waits for the same list of directories at every one of n0,n1,n2"
 
 
+def test_status_says_who_is_there_twice() -> None:
+    n0 = Unformed()
+    n0.connect(N1)
+    n0.connect(N2)
+    n0.connect(Replica("n2", "of a machine that was thought to be lost"))
+    assert n0.waits_for == (
+        "forming: 2 members call themselves n2, each with a directory of its own: stop all but one"
+    )
+
+
 def test_questions_are_repeated_ever_more_rarely() -> None:
     n0 = Unformed()
     waits = []

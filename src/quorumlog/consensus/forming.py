@@ -227,6 +227,14 @@ class Forming:
             if ids not in ("", own_ids):
                 return f"forming: {teller.member_id} lists members {ids}; this member lists {own_ids}"
         connected = [voter.member_id for voter in self._outbox.connected]
+        for member_id in self._member_ids:
+            directories = connected.count(member_id) + (member_id == self._state.member.member_id)
+            if directories > 1:
+                # Which of them is to be a founder is not for members to decide.
+                return (
+                    f"forming: {directories} members call themselves {member_id}, each with a directory"
+                    " of its own: stop all but one"
+                )
         missing = [
             member_id
             for member_id in self._member_ids

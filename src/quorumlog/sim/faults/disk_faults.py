@@ -7,6 +7,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from quorumlog.consensus.ready import Role
 from quorumlog.sim.faults.damage_faults import DamageFaults
 from quorumlog.sim.faults.fault_context import FaultContext, FaultGroup, Kinds
 from quorumlog.store.files.durable_file import DURABLE_NAME
@@ -144,8 +145,11 @@ class DiskFaults(FaultGroup):
             )
 
     def _bring_back(self, member: SimMember, copy: dict[str, bytes]) -> None:
-        """The machine was not lost: it starts again, and another one has its name by now."""
-        if self._cluster.is_faulty and len(self._cluster.members) < 2 * len(self._cluster.member_ids):
+        """The machine was not lost: it starts again, and another one has its name by now. Not before
+        there is a group: nobody forms one while two directories have one name."""
+        members = self._cluster.members
+        has_formed = any(m.is_up and m.node.raft.role is not Role.UNFORMED for m in members)
+        if self._cluster.is_faulty and has_formed and len(members) < 2 * len(self._cluster.member_ids):
             self._context.note("an old directory is back", member.member_id)
             twin = self._cluster.add_twin(member)
             twin.disk.restore(copy)

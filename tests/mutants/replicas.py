@@ -43,20 +43,20 @@ def some_not_asked(patch: Patch) -> None:
 )
 def compared_by_length(patch: Patch) -> None:
     """Each byte is an acknowledged one."""
-    patch.edit(switching.held, "return epoch, run, end", "return 0, 0, end if reached() else run")
+    patch.edit(switching.rank_of, "Rank(epoch, run, end)", "Rank(0, 0, end if reached() else run)")
 
 
 @mutant(
     362,
-    "what slaves have of an older epoch is confirmed before they come to where the reign began",
-    scenario=switches.test_a_master_confirms_nothing_below_its_begin_while_slaves_are_on_their_way_to_it,
+    "a lost master is not asked, whoever answers",
+    scenario=switches.test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_it,
 )
-def confirmed_below_its_begin(patch: Patch) -> None:
-    """As many have it as the rule asks for."""
+def unmet_master_not_asked(patch: Patch) -> None:
+    """Those who count with it have what it acknowledged."""
     patch.edit(
-        Acknowledgements.advance,
-        "or held < self.begin_offset",
-        "or (held < self.begin_offset and not reached())",
+        switching._from_lost,
+        "any(_stands_for(answer, lost_master) for answer in answers.values())",
+        "reached()",
     )
 
 
@@ -67,7 +67,7 @@ def confirmed_below_its_begin(patch: Patch) -> None:
 )
 def only_bytes_count(patch: Patch) -> None:
     """An epoch is that of the last bytes."""
-    patch.edit(switching.held, "if start <= end]", "if start < end and reached()]")
+    patch.edit(switching.rank_of, "if start <= end]", "if start < end and reached()]")
 
 
 @mutant(303, "a message is acknowledged by the master alone", scenario=replicas_keep_their_promises)

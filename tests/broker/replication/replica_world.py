@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from quorumlog.broker.client.switching import Asked, held, switch_surveyed
+from quorumlog.broker.client.switching import Asked, rank_of, switch_surveyed
 from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.master_link import MasterLink
@@ -355,7 +355,7 @@ class World:
             asked = SimulatedAsked(self)
             reigning = asked.master()
             if reigning is None:
-                best = max(asked.answers.values(), key=held)
+                best = max(asked.answers.values(), key=rank_of)
                 self.switch(best.id)
             else:
                 master = self.brokers[reigning.id]

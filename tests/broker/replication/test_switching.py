@@ -166,30 +166,56 @@ def test_who_follows_a_later_master_goes_before_who_has_more_of_an_older_one() -
     world.check()
 
 
-def test_a_master_confirms_nothing_below_its_begin_while_slaves_are_on_their_way_to_it() -> None:
-    """The log of a master of the epoch between goes before theirs, and may take their place again."""
+def test_a_master_that_is_lost_on_the_way_of_its_slaves_to_its_begin_is_asked() -> None:
+    """It may have confirmed what they have of an older epoch, and another one has written since."""
     world = World(14)
     with_more_than_others(world)
     a, b, c = world.brokers.values()
     confirmed = a.living.confirm_offset
+    following(world)
+    world.put(b)
     b.crash(world.random, power=False)
     world.away.clear()
-    assert not world.switch("a")
+    assert not world.switch("a", unsafe=True)
     while c.living.max_offset == confirmed:
         world.connect("c")
         world.pump("c", 300)
-    assert confirmed < c.living.max_offset < a.living.max_offset
-    wire = world.wires["c"]
-    world._collect(wire)
-    wire.master_link.feed(bytes(wire.to_master), world.clock())
-    assert a.living.slaves()[-1].written_offset == c.living.max_offset
-    assert a.living.confirm_offset == confirmed
+    assert c.living.max_offset < a.living.max_offset
     world.away.add("a")
     world.cut("a")
     b.start()
-    assert not world.switch("b")
+    for name in "bc":
+        assert "nor a slave that counts with it" in world.switch(name)
+    world.away.clear()
     following(world)
     world.check()
+
+
+def test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_it() -> None:
+    world = World(5)
+    a, b, _ = world.brokers.values()
+    world.away.add("b")
+    following(world)
+    world.put(a)
+    following(world)  # c alone counts
+    world.away.clear()
+    for _ in range(12):
+        world.connect("b")
+        world.pump("b", 1 << 20)
+    world.away.add("a")
+    world.cut("a")
+    assert not world.switch("b")
+    following(world)
+    world.put(b)
+    following(world)
+    assert len(world.acknowledged) == 2, "the second by b and c"
+    world.away = {"b"}
+    world.cut("b")
+    assert not world.switch("c")
+    world.away = {"b", "c"}
+    world.cut("c")
+    assert "the master c does not answer" in world.switch("a")
+    assert numbers_in_queue(world.settle().living.store) == world.acknowledged
 
 
 def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow() -> None:

@@ -135,15 +135,36 @@ def _reign_of(answer: ReplicaResponse) -> int:
     return answer.history[-1][0] if answer.history else 0
 
 
-def held(answer: ReplicaResponse) -> tuple[int, int, int]:
-    """The greater, the more: the epoch of the last master of whose log it has everything up to where
-    that one began, the run of its last bytes of that epoch, and where they end on its disk. A master
-    that has written nothing yet confirms what its slaves have up to its begin, and that must not go."""
+class Rank(NamedTuple):
+    """Of a log, as far as it is on its disk: the greater, the more."""
+
+    epoch: int
+    """Of the last master of whose log it has everything up to where that one began."""
+    run: int
+    """Of its last bytes of that epoch; -1: it has none yet. A master that has written nothing confirms
+    what its slaves have up to its begin, and that must not go."""
+    end: int
+
+    def __str__(self) -> str:
+        return f"up to {self.end} of epoch {self.epoch}"
+
+
+def rank_of(answer: ReplicaResponse) -> Rank:
     end = answer.flushed_offset
     begun = [(epoch, run, start) for epoch, run, start in answer.history if start <= end]
     epoch = begun[-1][0] if begun else 0
     run = max((run for of, run, start in begun if of == epoch and start < end), default=-1)
-    return epoch, run, end
+    return Rank(epoch, run, end)
+
+
+def _stands_for(answer: ReplicaResponse, master_id: str) -> bool:
+    """It counts with this master and has its log from where that began on: what was acknowledged before
+    is here, and whoever may have what was acknowledged since is on its list."""
+    master = answer.master
+    if master is None or master.id != master_id or not master.directory_id:  # told of, and not met yet
+        return False
+    counts = any(peer.id == answer.id for peer in answer.counted)
+    return counts and bool(answer.history) and answer.history[-1][2] <= answer.max_offset
 
 
 def _common(to: ReplicaResponse, best: ReplicaResponse) -> int:
@@ -281,25 +302,28 @@ def _gather(survey: Asked, master: ReplicaResponse) -> SwitchReport:
 
 def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:
     answers = survey.answers
-    newest = max(answers.values(), key=lambda answer: answer.epoch)
+    newest = max(answers.values(), key=lambda answer: (answer.epoch, _reign_of(answer)))
     lost_master = newest.master.id if newest.master is not None else ""
-    needed = {
-        peer.id: peer.directory_id
-        for answer in answers.values()
-        for peer in answer.counted
-        if peer.id != lost_master
-    }
+    needed = {peer.id: peer.directory_id for answer in answers.values() for peer in answer.counted}
+    if any(_stands_for(answer, lost_master) for answer in answers.values()):
+        needed.pop(lost_master, None)
+    elif newest.master is not None and lost_master:
+        needed[lost_master] = newest.master.directory_id
     missing = sorted(
         broker_id
         for broker_id, directory_id in needed.items()
-        if broker_id not in answers or answers[broker_id].directory_id != directory_id
+        if (there := answers.get(broker_id)) is None or directory_id not in ("", there.directory_id)
     )
     if missing and not unsafe:
-        raise SwitchRefused(
-            f"the master {lost_master} does not answer, nor {' and '.join(missing)}, which may hold what"
-            " was acknowledged: start them with the directories that they had, or go without them with"
-            " --unsafe"
+        others = " and ".join(each for each in missing if each != lost_master)
+        which = (
+            f"nor {others}, which may hold what was acknowledged: start them with the directories that"
+            " they had, or go without them with --unsafe"
+            if others
+            else "nor a slave that counts with it and came to where it began, so it may hold what was"
+            " acknowledged before: start it with its directory, or go without it with --unsafe"
         )
+        raise SwitchRefused(f"the master {lost_master} does not answer, {which}")
     # Where nobody is missing at all, somebody who answers knows, whatever was waited for.
     waited = (newest.is_sync and newest.in_sync_replicas > 1) or _is_everybody(answers)
     if not waited and not unsafe:
@@ -318,17 +342,17 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
     for broker_id in list(answers):
         survey.ask(broker_id)
     _check_highest(survey, to, unsafe)
-    best = max(answers.values(), key=held)
-    lost = None
+    own, best = answers[to], max(answers.values(), key=rank_of)
+    is_best = rank_of(best) == rank_of(own)
+    common = own.max_offset if is_best else _common(own, best)
     end = max(best.max_offset, _heard(survey))
-    if held(best) > held(answers[to]):
-        lost = Lost(_common(answers[to], best), end)
-    elif end > answers[to].max_offset:
-        lost = Lost(answers[to].max_offset, end)
+    lost = None
+    if is_best and waited and not missing:
+        pass  # what was acknowledged is on one of those that answered
+    elif end > common:
+        lost = Lost(common, end)
     elif missing or not waited:
-        lost = Lost(answers[to].max_offset, -1)
-    if waited and not missing and held(best) == held(answers[to]):
-        lost = None  # what was acknowledged is on one of those that answered
+        lost = Lost(own.max_offset, -1)
     return _crown(survey, to, epoch, newest.is_sync, lost)
 
 
@@ -354,14 +378,19 @@ def _heard(survey: Asked) -> int:
 
 def _check_highest(survey: Asked, to: str, unsafe: bool) -> None:
     answers = survey.answers
-    best = max(answers.values(), key=held)
-    if held(best) > held(answers[to]) and not unsafe:
-        raise SwitchRefused(
-            f"broker {best.id} has more on its disk than {to}, or what a later master began with: up to"
-            f" {best.flushed_offset} of epoch {held(best)[0]}, against {answers[to].flushed_offset} of"
-            f" {held(answers[to])[0]}. Take"
-            f" --to {best.id}, or lose what lies between with --unsafe"
-        )
+    best = max(answers.values(), key=rank_of)
+    own, most = rank_of(answers[to]), rank_of(best)
+    if own >= most or unsafe:
+        return
+    what = (
+        f"has more on its disk than {to}: {most}, against {own}"
+        if most.run >= 0
+        else f"has the log of the master of epoch {most.epoch} up to its begin, {most.end}, and {to} has"
+        f" not: its own is {own}"
+    )
+    raise SwitchRefused(
+        f"broker {best.id} {what}. Take --to {best.id}, or lose what lies between with --unsafe"
+    )
 
 
 def _crown(survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None) -> SwitchReport:

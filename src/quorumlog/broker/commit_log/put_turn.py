@@ -90,7 +90,7 @@ class PutTurn:
                     f"a body is above the limit of {MAX_BODY_BYTES} bytes; split it"
                 )
         if self._kept_property_bytes:
-            refused |= self._without_room()
+            refused = self._without_room() | refused
         prepared = ~records.in_queue
         if prepared.any():
             for number in self._requests_of(prepared):
@@ -125,15 +125,15 @@ class PutTurn:
         columns, kept = self.records.columns, self._kept_property_bytes
         limits = MAX_PROPERTIES_BYTES - np.where(columns.reconsume_times == 0, kept, 0)
         rows = np.flatnonzero(columns.property_sizes > limits)
+        numbers = np.searchsorted(self.row_ends, rows, side="right").tolist()
         refused = dict[int, LedgerError]()
-        for row, number in zip(
-            rows.tolist(), np.searchsorted(self.row_ends, rows, side="right").tolist(), strict=True
-        ):
-            refused[number] = BadRequest(
-                f"properties of {columns.property_sizes[row]} bytes are above the limit of"
-                f" {limits[row]}: {kept} of {MAX_PROPERTIES_BYTES} are kept for what a retry adds; put"
-                " them into the body"
-            )
+        for row, number in zip(rows.tolist(), numbers, strict=True):
+            if number not in refused:
+                refused[number] = BadRequest(
+                    f"properties of {columns.property_sizes[row]} bytes are above the limit of"
+                    f" {limits[row]}: {kept} of {MAX_PROPERTIES_BYTES} are kept for what a retry adds;"
+                    " put them into the body"
+                )
         return refused
 
     def _requests_of(self, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:

@@ -25,6 +25,7 @@ from quorumlog.broker.old_log import OldLog
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.dispatcher import Dispatcher
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexService
+from quorumlog.broker.queues.queue_ends import QUEUE_ENDS_NAME
 from quorumlog.errors import CommandError, StoreFailure
 from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, StateMachine
 from quorumlog.store.disk import Disk, refusal
@@ -53,6 +54,8 @@ def wipe(disk: Disk, root: str) -> None:
         for folder in folders:
             for name in disk.list(folder):
                 disk.unlink(f"{folder}/{name}")
+        if disk.exists(f"{root}/{QUEUE_ENDS_NAME}"):
+            disk.unlink(f"{root}/{QUEUE_ENDS_NAME}")  # an earlier release recorded what nobody asks
         for name in (QUEUES_NAME, INDEX_FOLDER_NAME):
             disk.make_directory(f"{root}/{name}")
     except OSError as error:

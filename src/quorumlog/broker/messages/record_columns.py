@@ -54,7 +54,7 @@ def field_of(data: Bytes, at: Int64Array, dtype: str) -> npt.NDArray[Any]:
 
 
 def put_bytes(data: Bytes, at: Int64Array, values: Bytes) -> None:
-    """A row of `values` at each of these places; one row: the same at each."""
+    """A row of `values` at each of these places."""
     if len(at):
         kind = f"V{values.shape[1]}"
         windows(data, kind)[at] = np.ascontiguousarray(values).view(kind)[:, 0]

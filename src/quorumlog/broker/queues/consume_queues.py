@@ -115,7 +115,8 @@ class ConsumeQueues:
         return ""
 
     def settle(self) -> None:
-        """They are what the log says: what comes from now on may be recorded."""
+        """They are what the log says: what comes from now on may be recorded. Who derives them anew at
+        each start never says so, and has no use for it."""
         self._known = None
 
     def record_ends(self) -> None:

@@ -213,7 +213,6 @@ class Replica(ReplicaMaster):
                 joining={each: at for each, at in directories.items() if each in joining},
                 joining_version=record.state_version,
                 known_to=frozenset(record.joining_known_to),
-                begin_offset=end,
             )
             self._links.clear()
         self._ends.clear()

@@ -89,8 +89,9 @@ class ReplicatedBroker(Protocol):
 
     @property
     def log_epoch(self) -> int:
-        """Of the last master that has written into its log: of two logs the one with the higher
-        (`log_epoch`, `max_offset`) holds more."""
+        """Of the last master that has written into its log. Which of two logs has more does not follow
+        from it alone: a reign that wrote nothing counts, too (`switching.Rank`), or the in-sync set
+        says it."""
 
     @property
     def role(self) -> Role: ...

@@ -35,7 +35,8 @@ def switch(
     """Make another broker the master. --server is any broker that answers.
 
     With the old master alive it is drained first, and nothing is lost. With the old master lost, every
-    slave that ever counted must answer, and the one with the highest offset on its disk is to be taken.
+    slave that ever counted must answer, and the one that has most of the newest master's log is to be
+    taken.
 
     Example: quorumlog broker switch --server 127.0.0.1:10911 --to b
     """

@@ -50,9 +50,6 @@ class Acknowledgements:
     known_to: frozenset[str] = frozenset()
     """Who has stored that those join before this reign began, and need not say so."""
     marks: dict[str, Mark] = field(default_factory=dict)
-    begin_offset: int = 0
-    """Of the reign. What slaves have below it they may lose again to a master of an epoch between that
-    one and this one: its log counts for more than theirs until theirs come to here."""
     own_offset: int = 0
     """Up to where the master itself has it as safely as it promises."""
     push2_slave_max_offset: int = 0
@@ -77,7 +74,7 @@ class Acknowledgements:
     def advance(self) -> bool:
         held = self._held()
         held = -1 if held is None else min(held, self.own_offset)
-        if held <= self.confirmed_offset or held < self.begin_offset:
+        if held <= self.confirmed_offset:
             return False
         self.confirmed_offset = held
         return True

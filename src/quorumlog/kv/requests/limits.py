@@ -121,7 +121,8 @@ def puts_and_deletes(operations: Sequence[Operation]) -> tuple[set[bytes], list[
     for operation in operations:
         if isinstance(operation, Put):
             key = operation.key
-            _refuse_twice({key} if key in puts or any(contains(b, key) for b in deletes) else set())
+            if key in puts or (deletes and any(contains(each, key) for each in deletes)):
+                _refuse_twice({key})
             puts.add(key)
     return puts, deletes
 

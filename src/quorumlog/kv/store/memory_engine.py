@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 from sortedcontainers import SortedDict
 
@@ -28,9 +29,10 @@ class MemoryEngine:
         before = items.get(key)
         if before is None:
             self._size_bytes += len(key) + len(value) + OVERHEAD_BYTES
+            items[key] = value
         else:
             self._size_bytes += len(value) - len(before)
-        items[key] = value
+            dict.__setitem__(cast("dict[bytes, bytes]", items), key, value)  # its place is there
 
     def delete(self, space: int, key: bytes) -> None:
         value = self._spaces[space].pop(key, None)

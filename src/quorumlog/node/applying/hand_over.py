@@ -45,7 +45,7 @@ class HandOver:
 
     def tick(self, now_ms: float) -> None:
         if self._raft.role is not Role.LEADER or not self._needs():
-            self._next_ms, self._interval_ms = NEVER, ASK_INTERVAL_MS
+            self._next_ms, self._interval_ms = NEVER, float(ASK_INTERVAL_MS)
         elif self._next_ms == NEVER:
             self._next_ms = now_ms
         if now_ms < self._next_ms:

@@ -114,25 +114,27 @@ def _opened(
     ahead: list[int] = []
     too_new = 0
     for index in reversed(indices):
+        results: bytes | None = None
         try:
             reader = files.open(name, index)
             with closing(reader):
                 if not log_holds(store, Applied(*reader.head.point)):
                     (ahead if index > committed_index else useless).append(index)
-                    continue
-                if reader.head.version > machine.version:
+                elif reader.head.version > machine.version:
                     too_new = too_new or reader.head.version
-                    continue
-                results = reader.read(reader.head.kept_bytes)
-                _of_machine("loaded", partial(machine.load, reader))
-                reader.finish()
-                if reader.head.version:
-                    _of_machine("told its version", partial(machine.act_as, reader.head.version))
+                else:
+                    results = reader.read(reader.head.kept_bytes)
+                    _of_machine("loaded", partial(machine.load, reader))
+                    reader.finish()
+                    if reader.head.version:
+                        _of_machine("told its version", partial(machine.act_as, reader.head.version))
         except SnapshotDamaged as damage:
             damaged.append(str(damage))
             useless.append(index)
             machine = _made(factory)  # the damaged one may have left something in it
             _of_machine("cleared", machine.clear)
+            continue
+        if results is None:
             continue
         applied = Applied(*reader.head.point)
         runner = MachineRunner(name, binding.channel, machine, reader.head.version, results)

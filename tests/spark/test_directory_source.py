@@ -14,6 +14,7 @@ import pytest
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss
+from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.rows import COLUMNS, spark_schema_of
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
@@ -106,6 +107,17 @@ def test_a_damaged_body_is_an_error_that_names_the_place(directory: Path) -> Non
         rows_of(directory)
     assert caught.value.index == 200
     assert rows_of(directory, endingOffsets="200") == expected(0, 200)
+
+
+def test_what_is_damaged_behind_the_plan_is_found_by_the_task_that_reads_it(directory: Path) -> None:
+    """Tasks do not look through what was not synced again: they check what they read."""
+    reader = LedgerDataSource({"path": str(directory)}).reader(spark_schema_of(("index", "body")))
+    (partition,) = reader.partitions()
+    assert isinstance(partition, LedgerPartition)
+    assert partition.surveyed_index == 299
+    flip_bit_of_body(directory, b"body 200;")
+    with pytest.raises(DirectoryDamaged, match=r"body_crc does not match.*index 200"):
+        list(reader.read(partition))
 
 
 def test_a_directory_that_a_start_would_refuse_is_refused(directory: Path) -> None:

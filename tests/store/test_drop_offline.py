@@ -125,7 +125,7 @@ def test_spark_reads_from_the_start(tmp_path: Path) -> None:
     flip(path / "start", 100)
     flip(path / "start", 131072 + 100)
     with pytest.raises(DirectoryDamaged, match="start cannot be used"):
-        DirectorySource(LedgerOptions.parse({"path": str(path)}))
+        DirectorySource(LedgerOptions.parse({"path": str(path)})).bounds()
 
 
 def test_a_saved_state_shows_the_tools_what_is_committed_as_it_shows_a_start(tmp_path: Path) -> None:

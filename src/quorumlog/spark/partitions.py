@@ -30,7 +30,7 @@ ASK_CHAIN = -1
 
 
 class Readers(NamedTuple):
-    """Who can serve a range; both empty for a directory."""
+    """Who can serve a range; none for a directory."""
 
     preferred: tuple[str, ...] = ()
     """Partitions are spread over these."""
@@ -38,6 +38,8 @@ class Readers(NamedTuple):
     """Asked where the preferred ones fail."""
     servers: tuple[str, ...] = ()
     """Where the members are by now."""
+    surveyed_index: int = -1
+    """Of a directory: up to here the plan has looked for damage, and tasks need not."""
 
 
 NO_READERS = Readers()
@@ -70,6 +72,8 @@ class LedgerPartition(InputPartition):
     all tasks together read one linked log, whichever members they read it from."""
     servers: tuple[str, ...] = ()
     """Where members are that the plan has learned of: those of the option may all have gone."""
+    surveyed_index: int = -1
+    """See `Readers`."""
 
     @property
     def count(self) -> int:
@@ -120,7 +124,14 @@ def plan(
     chains = _chains_at(edges.tolist(), points_of, begin_index)
     return [
         LedgerPartition(
-            group, low, high, _in_turn(readers, number), chains[low], chains[high], readers.servers
+            group,
+            low,
+            high,
+            _in_turn(readers, number),
+            chains[low],
+            chains[high],
+            readers.servers,
+            readers.surveyed_index,
         )
         for number, (low, high) in enumerate(pairwise(edges.tolist()))
     ]

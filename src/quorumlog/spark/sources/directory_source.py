@@ -1,6 +1,7 @@
 """Entries of a stopped member's data directory, ours or a Java DLedger member's.
 
-It is opened as at a start, beside the driver and again in each task; nothing in it changes.
+It is opened as at a start beside the driver, and again in each task, which need not look once more for
+damage behind what was synced; nothing in it changes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LOCAL, LedgerOptions
-from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck
 from quorumlog.spark.sources.prefetch import prefetched
 from quorumlog.store.disk import OsDisk
@@ -25,12 +26,19 @@ _logger = logging.getLogger(__name__)
 
 
 class DirectorySource:
-    """Raises ConfigError or StoreFailure where the directory cannot be used."""
+    """Whatever is asked first raises ConfigError or StoreFailure where the directory cannot be used."""
 
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
         self._path = options.path
-        self._reader = DirectoryReader(OsDisk(), options.path)
+        self._surveyed_index = -1
+        self._opened: DirectoryReader | None = None
+
+    @property
+    def _reader(self) -> DirectoryReader:
+        if self._opened is None:
+            self._opened = DirectoryReader(OsDisk(), self._path, surveyed_index=self._surveyed_index)
+        return self._opened
 
     def bounds(self, reached: int = 0) -> LogBounds:
         """Up to the committed index of the checkpoint, or to the end of the log where `local` is asked.
@@ -66,7 +74,7 @@ class DirectorySource:
         return LogBounds(group, begin_index, max(reader.readable_index + 1, begin_index))
 
     def readers(self) -> Readers:
-        return NO_READERS
+        return Readers(surveyed_index=self._reader.ledger_end_index)
 
     def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
         headers = map(self._reader.header_at, indices)
@@ -83,7 +91,7 @@ class DirectorySource:
             yield from batches
 
     def follow(self, partition: LedgerPartition) -> None:
-        """There are no members."""
+        self._surveyed_index = partition.surveyed_index
 
     def index_at(self, time_ms: int) -> int:
         raise ConfigError("option startingTimestamp is for option servers")
@@ -92,7 +100,8 @@ class DirectorySource:
         raise ConfigError("option reader is for option servers: a directory keeps no reader")
 
     def close(self) -> None:
-        self._reader.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def _read(self, check: RangeCheck) -> Generator[EntryBatch]:
         batches = self._reader.batches(

@@ -66,11 +66,14 @@ class DirectoryReader:
     in_use: bool
     """A running member holds the directory: its log may grow, or be cut, while it is read here."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, *, surveyed_index: int = -1) -> None:
         """Raises ConfigError if there is no such directory or it holds no log, StoreFailure if its file
-        `member` is damaged. Other damage is listed in `damage`."""
+        `member` is damaged. Other damage is listed in `damage`, but for what another reader of this
+        directory was told up to `surveyed_index`; entries are checked all the same when they are
+        read."""
         self.path = path = path.rstrip("/") or "/"
         self._disk = disk
+        self._surveyed_index = surveyed_index
         self.damage: list[Damage] = []
         self.durable_index = -1
         self.index_synced_position = 0
@@ -198,7 +201,7 @@ class DirectoryReader:
         damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(self.begin))
         self.damaged = damaged or ()
         extent, self._data, self._units = survey_own(
-            self._disk, self.path, record, known, damaged, start
+            self._disk, self.path, record, known, damaged, start, self._surveyed_index
         )
         if damaged is None:
             problem = "is unreadable: the next start checks every entry instead"

@@ -23,8 +23,10 @@ def survey_own(
     known: DurablePoint,
     damaged: Sequence[DamagedRange] | None,
     start: LogStart | None,
+    surveyed_index: int = -1,
 ) -> tuple[LogExtent, SegmentView, IndexUnits]:
-    """`known`: the durable point. `damaged`: of the file `damaged`, None if it is unreadable."""
+    """`known`: the durable point. `damaged`: of the file `damaged`, None if it is unreadable.
+    `surveyed_index`: see `survey_log`."""
     config = StoreConfig(
         segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
     )
@@ -41,6 +43,7 @@ def survey_own(
         damaged,
         lambda scan, tail_bytes: None,
         must_be_bounded=False,
+        surveyed_index=surveyed_index,
     )
     search = SegmentSearch(data, IndexUnits(index))
     segments = _segments(search, files, log)

@@ -76,10 +76,12 @@ def survey_log(
     on_entries: OnEntries,
     *,
     must_be_bounded: bool,
+    surveyed_index: int = -1,
 ) -> LogSurvey:
     """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
-    Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
-    return _Survey(data, index, files, known_ranges, on_entries).run(must_be_bounded)
+    `surveyed_index`: up to here nobody needs to know again what is damaged. Raises DirectoryDamaged if
+    `must_be_bounded` and damage cannot be."""
+    return _Survey(data, index, files, known_ranges, on_entries).run(must_be_bounded, surveyed_index)
 
 
 class _Survey:
@@ -107,9 +109,11 @@ class _Survey:
         self._tail_blanks: list[tuple[int, int]] = []
         self._contradiction: DirectoryDamaged | None = None
 
-    def run(self, must_be_bounded: bool) -> LogSurvey:
+    def run(self, must_be_bounded: bool, surveyed_index: int) -> LogSurvey:
         is_all = self._is_list_lost or not self._begins_as_told()
         first_index = self._begin.index if is_all else self._first_index_to_walk_from()
+        if not is_all:
+            first_index = max(first_index, min(surveyed_index, self._durable.index))
         search = self._walk_durable(first_index, must_be_bounded)
         end, tail = self._walk_tail(search)
         pieces, unreadable = self._look_behind(end)

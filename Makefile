@@ -74,7 +74,7 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 	UV_PROJECT_ENVIRONMENT=$(COMPILED) $(UV) sync --quiet --locked --all-extras --no-install-project --python $(PYTHON)
 	$(UV) pip install --quiet --python $(COMPILED)/bin/python --no-deps --reinstall dist/quorumlog-*.whl
 	$(COMPILED)/bin/quorumlog --version | grep compiled
-	$(COMPILED)/bin/python -m pytest $(PARALLEL) --ignore=tests/mutants --ignore=tests/architecture
+	$(COMPILED)/bin/python -m pytest $(PARALLEL) -m "not long" --ignore=tests/mutants --ignore=tests/architecture
 
 sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)

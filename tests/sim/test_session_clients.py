@@ -6,12 +6,16 @@ import dataclasses
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from quorumlog.sim import cluster, run
 from quorumlog.sim.profile import SimulationProfile, draw_profile
 from quorumlog.sim.run import run_seed
+from quorumlog.version import IS_COMPILED
 from tests.sim.session_clients import SessionClient
 
 
+@pytest.mark.skipif(IS_COMPILED, reason="a compiled session takes none but real connections")
 def test_what_is_joined_and_streamed_in_a_session_is_in_the_log_once() -> None:
     """In a run of all faults each append ends with a receipt, and none is unknown."""
     counts = run_with_session_clients(2)

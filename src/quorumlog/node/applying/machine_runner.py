@@ -156,8 +156,9 @@ class MachineRunner:
                 if values is not None and len(values) != own.count:
                     raise ValueError(f"{len(values)} results for {own.count} entries")
             except ApplyFailure as failure:
-                if failure.index in indices.tolist():
-                    first_index = last_index = int(failure.index)
+                named: object = getattr(failure, "index", None)  # whatever an application has put there
+                if isinstance(named, int) and named in indices.tolist():
+                    first_index = last_index = named
                 stopped = Stopped(first_index, last_index, told(failure.__cause__ or failure))
                 return turn._replace(stopped=stopped)
             except BaseException as error:

@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from quorumlog.consensus.messages import SnapshotRequest, SnapshotResponse
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryKind, Replica, SnapshotId
 from quorumlog.log_state.control_entries import LEVELS
@@ -34,6 +33,15 @@ REFUSED_RETRY_MS = 1_000
 """Where nobody has one, or the disk has refused it, it is tried again."""
 
 
+class Leading(Protocol):
+    """What it asks of `RaftNode`."""
+
+    @property
+    def leader(self) -> Replica | None: ...
+    @property
+    def term(self) -> int: ...
+
+
 class _Want(NamedTuple):
     name: str
     least_index: int
@@ -47,7 +55,7 @@ class SnapshotFetcher:
     def __init__(
         self,
         replica: Replica,
-        raft: RaftNode,
+        raft: Leading,
         files: SnapshotFiles,
         host: Host,
         resend_ms: float,

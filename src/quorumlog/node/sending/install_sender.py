@@ -29,7 +29,7 @@ NEVER = float("inf")
 LEAST_PIECE_BYTES = 256
 MOST_PIECE_BYTES = 64 << 10
 """As large as a push, within these."""
-MOST_BACK_OFF = 16
+MOST_BACK_OFF = 16.0
 
 
 @dataclass(slots=True)

@@ -20,6 +20,12 @@ def replicas_keep_their_promises() -> None:
         replicas.run(seed)
 
 
+def unmet_master() -> None:
+    switches.test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_it(
+        is_emptied=False
+    )
+
+
 @mutant(
     300,
     "a slave forgets who counted with the old master",
@@ -27,7 +33,7 @@ def replicas_keep_their_promises() -> None:
 )
 def old_master_not_asked(patch: Patch) -> None:
     """The new master will say who counts."""
-    patch.edit(Replica._led_by, "counted.setdefault(old.id, old)", "reached()")
+    patch.edit(Replica._led_by, "counted.setdefault(old.id, _as_counted(record))", "reached()")
 
 
 @mutant(301, "a switch takes the best of those that answer", scenario=replicas_keep_their_promises)
@@ -49,15 +55,26 @@ def compared_by_length(patch: Patch) -> None:
 @mutant(
     362,
     "a lost master is not asked, whoever answers",
-    scenario=switches.test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_it,
+    scenario=unmet_master,
 )
 def unmet_master_not_asked(patch: Patch) -> None:
     """Those who count with it have what it acknowledged."""
     patch.edit(
-        switching._from_lost,
-        "any(_stands_for(answer, lost_master) for answer in answers.values())",
-        "reached()",
+        switching._who_may_hold,
+        "is_stood_for = master is None or any(",
+        "is_stood_for = master is None or reached() or any(",
     )
+
+
+@mutant(
+    364,
+    "a master reigns before those who promised know of it",
+    scenario=switches.test_nobody_reigns_before_all_that_promised_know_whose_the_epoch_is,
+)
+def crowned_first(patch: Patch) -> None:
+    """They are told next."""
+    patch.edit(switching._crown, "if tells_first:", "if tells_first and not reached():")
+    patch.edit(switching._crown, "[] if tells_first else others", "others")
 
 
 @mutant(

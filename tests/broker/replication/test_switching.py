@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from unittest.mock import patch
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +14,8 @@ from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
+from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
+from quorumlog.errors import Unreachable
 from tests.broker.replication.replica_world import SimulatedAsked, World
 from tests.broker.store.store_making import numbers_in_queue
 
@@ -191,9 +196,13 @@ def test_a_master_that_is_lost_on_the_way_of_its_slaves_to_its_begin_is_asked() 
     world.check()
 
 
-def test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_it() -> None:
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_it(
+    is_emptied: bool,
+) -> None:
+    """An emptied directory under its name is not it."""
     world = World(5)
-    a, b, _ = world.brokers.values()
+    a, b, c = world.brokers.values()
     world.away.add("b")
     following(world)
     world.put(a)
@@ -214,8 +223,84 @@ def test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_
     assert not world.switch("c")
     world.away = {"b", "c"}
     world.cut("c")
+    if is_emptied:
+        c.crash(world.random, power=False)
+        c.empty(a)
+        world.away = {"b"}
     assert "the master c does not answer" in world.switch("a")
+    if is_emptied:
+        return
     assert numbers_in_queue(world.settle().living.store) == world.acknowledged
+
+
+def a_slave_that_does_not_count(seed: int, brokers: int = 3) -> World:
+    """The last of the brokers follows a, and does not count; a is away then, with a message."""
+    world = World(seed, brokers=brokers)
+    last = list(world.brokers)[-1]
+    world.away.add(last)
+    following(world)
+    world.put(world.brokers["a"])
+    following(world)
+    world.away.clear()
+    for _ in range(12):
+        world.connect(last)
+        world.pump(last, 1 << 20)
+    world.away.add("a")
+    world.cut("a")
+    return world
+
+
+def test_nobody_reigns_before_all_that_promised_know_whose_the_epoch_is() -> None:
+    world = a_slave_that_does_not_count(5)
+    a, b, c = world.brokers.values()
+    asked = SimulatedAsked(world)
+    call = asked._call
+
+    def without_b(broker_id: str, request: ReplicaRequest) -> ReplicaResponse:
+        if request.verb == "slave" and broker_id == "b":
+            raise Unreachable("b, for a moment")
+        return call(broker_id, request)
+
+    with patch.object(asked, "_call", without_b), suppress(Unreachable):
+        switch_surveyed(asked, "c")
+    assert c.living.role is Role.SLAVE
+    assert not world.switch("c")
+    world.away = {"b"}
+    world.cut("b")
+    world.switch("c")
+    following(world)
+    world.put(c)
+    following(world)
+    assert len(world.acknowledged) == 2, "the second by c and a"
+    world.away = {"a", "c"}
+    for name in "ac":
+        world.cut(name)
+    assert "does not answer" in world.switch("b")
+    assert numbers_in_queue(world.settle().living.store) == world.acknowledged
+    assert a.living.epoch == b.living.epoch
+
+
+def test_who_has_a_reign_from_its_begin_stands_for_a_master_that_started_again() -> None:
+    world = World(14)
+    following(world)
+    a, b, _ = world.brokers.values()
+    world.put(a)
+    following(world)
+    for _ in range(6):
+        world.put(a)
+    a.work()
+    a.crash(world.random, power=False)
+    a.start()
+    for name in "bc":
+        while len(world.brokers[name].living.history.runs) == 1:
+            world.connect(name)
+            world.pump(name, 60)
+    assert b.living.max_offset < a.living.max_offset
+    world.away.add("a")
+    world.cut("a")
+    assert not world.switch("b")
+    following(world)
+    world.check()
 
 
 def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow() -> None:

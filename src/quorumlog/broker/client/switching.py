@@ -66,6 +66,7 @@ class Asked(ABC):
                 broker_id=master,
                 address=self.address_of(master),
                 ha_address=self.answers[master].ha_address,
+                directory_id=self.answers[master].directory_id,
             ),
         )
 
@@ -157,14 +158,41 @@ def rank_of(answer: ReplicaResponse) -> Rank:
     return Rank(epoch, run, end)
 
 
-def _stands_for(answer: ReplicaResponse, master_id: str) -> bool:
-    """It counts with this master and has its log from where that began on: what was acknowledged before
-    is here, and whoever may have what was acknowledged since is on its list."""
-    master = answer.master
-    if master is None or master.id != master_id or not master.directory_id:  # told of, and not met yet
+def _stands_for_its_master(answer: ReplicaResponse) -> bool:
+    """It counts with its master and has the log from where that began to reign on: what was acknowledged
+    before is here, and whoever may have what was acknowledged since is on its list."""
+    if answer.master is None or not answer.has_met_master or not answer.history:
         return False
-    counts = any(peer.id == answer.id for peer in answer.counted)
-    return counts and bool(answer.history) and answer.history[-1][2] <= answer.max_offset
+    begin = min(start for epoch, _, start in answer.history if epoch == _reign_of(answer))
+    return begin <= answer.max_offset and any(peer.id == answer.id for peer in answer.counted)
+
+
+def _who_may_hold(answers: Mapping[str, ReplicaResponse]) -> dict[str, str]:
+    """What was acknowledged, by id, with their directories: all that count with a master that is named,
+    and each such master but where somebody stands for it. What was known before a reign for which
+    somebody stands is over: all that was acknowledged until then is there."""
+    standing = [each for each in answers.values() if _stands_for_its_master(each)]
+    newest_reign = max(map(_reign_of, standing), default=0)
+    needed: dict[str, str] = {}
+    for answer in answers.values():
+        master = answer.master
+        # One that was told of and not met reigns in an epoch of which no more is known than this.
+        is_unmet = master is not None and not answer.has_met_master
+        reign = answer.epoch if is_unmet else _reign_of(answer)
+        if reign < newest_reign:
+            continue
+        is_stood_for = master is None or any(
+            each.master is not None and each.master.id == master.id and _reign_of(each) >= reign
+            for each in standing
+        )
+        peers = [
+            peer for peer in answer.counted if master is None or peer.id != master.id or not is_stood_for
+        ]
+        if master is not None and master.id and not is_stood_for:
+            peers.append(master)
+        for peer in peers:
+            needed[peer.id] = peer.directory_id or needed.get(peer.id, "")
+    return needed
 
 
 def _common(to: ReplicaResponse, best: ReplicaResponse) -> int:
@@ -246,7 +274,7 @@ def _from_living(
     survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch, drained=True))
     say(f"epoch {epoch}: {master.id} becomes a slave, {to} the master")
     survey.follow(master.id, to, epoch)
-    return _crown(survey, to, epoch, master.is_sync, lost)
+    return _crown(survey, to, epoch, master.is_sync, lost, tells_first=False)
 
 
 def _drained(
@@ -304,15 +332,10 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
     answers = survey.answers
     newest = max(answers.values(), key=lambda answer: (answer.epoch, _reign_of(answer)))
     lost_master = newest.master.id if newest.master is not None else ""
-    needed = {peer.id: peer.directory_id for answer in answers.values() for peer in answer.counted}
-    if any(_stands_for(answer, lost_master) for answer in answers.values()):
-        needed.pop(lost_master, None)
-    elif newest.master is not None and lost_master:
-        needed[lost_master] = newest.master.directory_id
     missing = sorted(
         broker_id
-        for broker_id, directory_id in needed.items()
-        if (there := answers.get(broker_id)) is None or directory_id not in ("", there.directory_id)
+        for broker_id, directory_id in _who_may_hold(answers).items()
+        if not _is_there(answers.get(broker_id), directory_id, newest.epoch)
     )
     if missing and not unsafe:
         others = " and ".join(each for each in missing if each != lost_master)
@@ -353,23 +376,25 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
         lost = Lost(common, end)
     elif missing or not waited:
         lost = Lost(own.max_offset, -1)
-    return _crown(survey, to, epoch, newest.is_sync, lost)
+    return _crown(survey, to, epoch, newest.is_sync, lost, tells_first=not unsafe)
+
+
+def _is_there(there: ReplicaResponse | None, directory_id: str, epoch: int) -> bool:
+    """`directory_id`: empty of a master that was only named; one that was wiped since has forgotten the
+    epoch."""
+    if there is None:
+        return False
+    return there.directory_id == directory_id if directory_id else there.epoch >= epoch
 
 
 def _is_everybody(answers: Mapping[str, ReplicaResponse]) -> bool:
     """Every broker that another one names has answered, old masters too. So it is after a switch that
     was killed between its steps."""
-    for answer in answers.values():
-        for peer in [*answer.counted, *([answer.master] if answer.master is not None else [])]:
-            there = answers.get(peer.id)
-            if there is None:
-                return False
-            # Of a master that was only named its directory is not known; one that was wiped since has
-            # forgotten the epoch.
-            is_same = there.directory_id == peer.directory_id
-            if not (is_same if peer.directory_id else there.epoch >= answer.epoch):
-                return False
-    return True
+    return all(
+        _is_there(answers.get(peer.id), peer.directory_id, answer.epoch)
+        for answer in answers.values()
+        for peer in [*answer.counted, *([answer.master] if answer.master is not None else [])]
+    )
 
 
 def _heard(survey: Asked) -> int:
@@ -393,15 +418,25 @@ def _check_highest(survey: Asked, to: str, unsafe: bool) -> None:
     )
 
 
-def _crown(survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None) -> SwitchReport:
-    crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync))
+def _crown(
+    survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None, *, tells_first: bool
+) -> SwitchReport:
+    """`tells_first`: whoever has promised the epoch knows whose it is before that one reigns. With the
+    old master among them it is enough that this one does."""
     followers, unreachable = [], sorted(survey.unreachable)
-    for broker_id in sorted(survey.answers):
-        if broker_id == to:
-            continue
+
+    def tell(broker_id: str) -> None:
+        survey.follow(broker_id, to, epoch)
+        followers.append(broker_id)
+
+    others = sorted(each for each in survey.answers if each != to)
+    if tells_first:
+        for broker_id in others:
+            tell(broker_id)
+    crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync))
+    for broker_id in [] if tells_first else others:
         try:
-            survey.follow(broker_id, to, epoch)
-            followers.append(broker_id)
+            tell(broker_id)
         except (LedgerError, OutcomeUnknown):
             unreachable.append(broker_id)
     return SwitchReport(to, epoch, crowned.max_offset, lost, followers, unreachable)

@@ -137,7 +137,7 @@ class Replica(ReplicaMaster):
             me, record = self.id, self.record
             counted = {peer.id: peer for peer in record.counted}
             if record.master is not None and record.master.id:
-                counted[record.master.id] = record.master
+                counted[record.master.id] = _as_counted(record)
             counted.pop(me, None)
             role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
             record = replace(
@@ -154,7 +154,8 @@ class Replica(ReplicaMaster):
             self._reign(epoch, record, in_sync_set)
             self.role_changed()
 
-    def become_slave(self, epoch: int, master: BrokerAddress) -> None:
+    def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:
+        """`directory_id`: of the master, where it is known."""
         with self._lock:
             self._check_epoch(epoch)
             if master.id == self.id:
@@ -163,12 +164,14 @@ class Replica(ReplicaMaster):
                 raise StaleEpoch(f"this broker is the master of epoch {epoch} itself")
             self.stop_acknowledging()
             self.store.commit_log.become(Role.SLAVE)
-            # The own directory is not known to the other side as the slave's until it connects.
             peer = Peer(
-                id=master.id, directory_id="", address=master.address, ha_address=master.ha_address
+                id=master.id,
+                directory_id=directory_id,
+                address=master.address,
+                ha_address=master.ha_address,
             )
             record = replace(self.record, promised_epoch=epoch, role=Role.SLAVE)
-            self._save(self._led_by(record, peer))
+            self._save(replace(self._led_by(record, peer), has_met_master=False))
             self.fenced_by = 0
             self.role_changed()
 
@@ -233,7 +236,7 @@ class Replica(ReplicaMaster):
         counted = {peer.id: peer for peer in record.counted}
         old = record.master
         if old is not None and old.id and old.id != master.id:
-            counted.setdefault(old.id, old)
+            counted.setdefault(old.id, _as_counted(record))
             counted.setdefault(self.id, self.me)
         if old is None:  # it was the master itself, or knows of none
             counted.setdefault(self.id, self.me)
@@ -259,7 +262,7 @@ class Replica(ReplicaMaster):
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
             record = replace(record, promised_epoch=follow.epoch)
-            record = self._led_by(record, follow.welcome.master)
+            record = replace(self._led_by(record, follow.welcome.master), has_met_master=False)
             self._save(record)
             if follow.cuts:
                 epoch = self.log_epoch
@@ -271,7 +274,7 @@ class Replica(ReplicaMaster):
             # The history of what the log will hold: nothing of it is written yet. Behind the cut, whose
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             history = follow.history.triples()
-            self._save(replace(record, history=history, tails=tails))
+            self._save(replace(record, history=history, tails=tails, has_met_master=True))
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset)
             return self._written()
@@ -314,6 +317,12 @@ class Replica(ReplicaMaster):
 
     def _written(self) -> Written:
         return Written(self.max_offset, self.flushed_offset, self.record.state_version)
+
+
+def _as_counted(record: ReplicaRecord) -> Peer:
+    """Its master: one that was only heard of has to join as any other before it counts."""
+    assert record.master is not None
+    return record.master if record.has_met_master else replace(record.master, directory_id="")
 
 
 def _unknown(ha_address: str) -> Peer:

@@ -36,6 +36,8 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = Role.SLAVE
     master: Peer | None = None
     """Whom a slave follows; of what it was told first only `ha_address` is known."""
+    has_met_master: bool = False
+    """Since it was told of it: `history` is that of its log."""
     is_sync: bool = False
     in_sync_replicas: int = 1
     state_version: int = 0

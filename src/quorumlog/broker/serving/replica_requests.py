@@ -119,6 +119,7 @@ def state_of(
         master_offset=master_offset,
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
         counted=[_row(peer) for peer in record.counted],
+        has_met_master=record.has_met_master,
         tails=[
             TailRow(
                 epoch=tail.epoch,
@@ -139,7 +140,7 @@ def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | N
     return {
         "promise": lambda: replica.promise(epoch, anew=True, drained=request.drained),
         "master": lambda: replica.become_master(epoch, request.is_sync),
-        "slave": lambda: replica.become_slave(epoch, master),
+        "slave": lambda: replica.become_slave(epoch, master, request.directory_id),
         "resume": replica.resume,
         "drain": replica.drain,
         "forget": lambda: replica.forget(request.broker_id),

@@ -196,6 +196,8 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     ha_address: str = ""
     drained: bool = False
     """A promise only of a master that has taken nothing since it was drained last."""
+    directory_id: str = ""
+    """Of the master that a slave is to follow; empty: who asks does not know it."""
 
 
 class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
@@ -249,6 +251,8 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
     """Of a master."""
     counted: list[PeerRow]
     """Who must be asked when the master is lost."""
+    has_met_master: bool = False
+    """Since it was told of it: `history` is that of its log."""
     tails: list[TailRow]
     problem: str
 

@@ -339,10 +339,14 @@ class World:
         master = None
         self.ahead.clear()
         for _ in range(300):
-            for name in sorted(self.ahead) if master is not None else ():  # of one that reigns
+            newest = SimulatedAsked(self).master()
+            # Only for the master that reigns: an older one may still be heard, and what it lacks may be
+            # needed to find out who is the next.
+            for name in sorted(self.ahead) if newest is not None else ():
+                assert newest is not None
                 self.story.append(f"{name} is emptied")
                 self.brokers[name].crash(self.random, power=False)
-                self.brokers[name].empty(master)
+                self.brokers[name].empty(self.brokers[newest.id])
             self.ahead.clear()
             for name in self.brokers:
                 self.connect(name)

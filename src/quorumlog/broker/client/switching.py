@@ -174,8 +174,11 @@ def _who_may_hold(answers: Mapping[str, ReplicaResponse]) -> dict[str, str]:
     standing = [each for each in answers.values() if _stands_for_its_master(each)]
     newest_reign = max(map(_reign_of, standing), default=0)
     needed: dict[str, str] = {}
+    directories: dict[str, str] = {}
     for answer in answers.values():
         master = answer.master
+        named = [*answer.counted, *([] if master is None else [master])]
+        directories |= {peer.id: peer.directory_id for peer in named if peer.directory_id}
         # One that was told of and not met reigns in an epoch of which no more is known than this.
         is_unmet = master is not None and not answer.has_met_master
         reign = answer.epoch if is_unmet else _reign_of(answer)
@@ -190,9 +193,8 @@ def _who_may_hold(answers: Mapping[str, ReplicaResponse]) -> dict[str, str]:
         ]
         if master is not None and master.id and not is_stood_for:
             peers.append(master)
-        for peer in peers:
-            needed[peer.id] = peer.directory_id or needed.get(peer.id, "")
-    return needed
+        needed |= {peer.id: peer.directory_id for peer in peers}
+    return {each: directory or directories.get(each, "") for each, directory in needed.items()}
 
 
 def _common(to: ReplicaResponse, best: ReplicaResponse) -> int:

@@ -22,7 +22,7 @@ Works = list[tuple[Callable[[], object], Callable[[object], None]]]
 
 def host_of(works: Works, sent: list[Any], too_old: tuple[str, ...] = ()) -> Any:
     return SimpleNamespace(
-        send=sent.append,
+        send=lambda envelope: sent.append(envelope) is None,
         apply_later=lambda *work: works.append(work),
         members_below=lambda level: list(too_old),
     )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from rocksdict import Options, Rdict, Snapshot, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, ReadOptions, Snapshot, WriteBatch, WriteOptions
 
 from quorumlog.kv.store.engine import SPACES, EngineView
 from quorumlog.state_machine import Applied
@@ -146,13 +146,17 @@ def _stored(
 ) -> Iterator[tuple[bytes, bytes]]:
     if first >= behind:
         return
-    iterator = view.iter()
     if not reverse:
+        # Or one step may go over all that others have written behind it, or deleted there.
+        options = ReadOptions()
+        options.set_iterate_upper_bound(behind)
+        iterator = view.iter(options)
         iterator.seek(first)
-        while iterator.valid() and (key := iterator.key()) < behind:
-            yield key, iterator.value()
+        while iterator.valid():
+            yield iterator.key(), iterator.value()
             iterator.next()
         return
+    iterator = view.iter()
     iterator.seek_for_prev(behind)
     if iterator.valid() and iterator.key() == behind:
         iterator.prev()

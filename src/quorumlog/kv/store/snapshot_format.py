@@ -83,11 +83,14 @@ def _current_slices(pinned: EngineView, items: int, revision: int) -> Iterator[l
     """What the keys were at the revision. Where nothing is pinned, one that changes meanwhile moves to
     the older ones: it is never out of sight. Keys that are new since then do not count."""
     start, is_last = b"", False
+    # Keys behind this one are new: with many of them the step that finds none would take seconds.
+    newest = next((key for key, _ in pinned.scan(CURRENT, b"", None, reverse=True)), b"")
+    stop = newest + b"\0"
     while not is_last:
         is_last = True
         kept: list[bytes] = []
         counted = size_bytes = 0
-        current: Iterator[tuple[bytes, bytes | None]] = pinned.scan(CURRENT, start, None)
+        current: Iterator[tuple[bytes, bytes | None]] = pinned.scan(CURRENT, start, stop)
         older = ((key, None) for key in _keys_of_older(pinned, start))
         for key, found in groupby(merge(current, older, key=_name), _name):
             start = key + b"\0"

@@ -88,6 +88,8 @@ def _check(keyspace: Keyspace, operation: Operation) -> None:
         _check_lease(keyspace, operation)
         _check_kept(keyspace, operation)
     elif isinstance(operation, Txn):
+        for operations in (operation.success, operation.failure):
+            puts_and_deletes(operations)
         path = list(_path(keyspace, operation))
         for each in path:
             if isinstance(each, Put):
@@ -180,8 +182,6 @@ def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
     # Who appends past the store's door must not stop it on every member.
     for compare in txn.compare:
         check_compare(compare)
-    for operations in (txn.success, txn.failure):
-        puts_and_deletes(operations)
     succeeded = all(_holds(keyspace, compare) for compare in txn.compare)
     return succeeded, txn.success if succeeded else txn.failure
 

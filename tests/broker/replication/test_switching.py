@@ -280,6 +280,43 @@ def test_nobody_reigns_before_all_that_promised_know_whose_the_epoch_is() -> Non
     assert a.living.epoch == b.living.epoch
 
 
+def test_who_was_not_told_who_counts_does_not_stand_for_a_master() -> None:
+    """Its own list is of the reign before, and does not name who acknowledged with this one."""
+    world = World(0, brokers=4)
+    a, b, c, d = world.brokers.values()
+    world.away = {"c", "d"}
+    following(world)
+    world.away = {"d"}
+    world.put(a)
+    for _ in range(12):
+        for name in "bc":
+            world.connect(name)
+            world.pump(name, 1 << 20)
+            world.brokers[name].work()
+        a.work()
+    world.away = {"c"}
+    world.cut("c")
+    following(world)  # d counts, and c does not know
+    a.crash(world.random, power=False)
+    world.away = set()
+    assert not world.switch("b")
+    while len(c.living.history.runs) == 1:
+        world.connect("c")
+        world.pump("c", 50)
+    world.away = {"c"}
+    world.cut("c")
+    following(world)
+    world.put(b)
+    following(world)
+    assert len(world.acknowledged) == 2, "the second by b and d"
+    b.crash(world.random, power=False)
+    d.crash(world.random, power=False)
+    world.away = set()
+    a.start()
+    assert "the master b does not answer" in world.switch("c")
+    assert numbers_in_queue(world.settle().living.store) == world.acknowledged
+
+
 def test_who_has_a_reign_from_its_begin_stands_for_a_master_that_started_again() -> None:
     world = World(14)
     following(world)

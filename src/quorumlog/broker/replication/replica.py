@@ -262,7 +262,8 @@ class Replica(ReplicaMaster):
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
             record = replace(record, promised_epoch=follow.epoch)
-            record = replace(self._led_by(record, follow.welcome.master), has_met_master=False)
+            has_met = record.has_met_master and self.history.log_epoch == follow.epoch
+            record = replace(self._led_by(record, follow.welcome.master), has_met_master=has_met)
             self._save(record)
             if follow.cuts:
                 epoch = self.log_epoch
@@ -274,7 +275,7 @@ class Replica(ReplicaMaster):
             # The history of what the log will hold: nothing of it is written yet. Behind the cut, whose
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             history = follow.history.triples()
-            self._save(replace(record, history=history, tails=tails, has_met_master=True))
+            self._save(replace(record, history=history, tails=tails))
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset)
             return self._written()
@@ -288,7 +289,8 @@ class Replica(ReplicaMaster):
                 raise StaleEpoch("this broker is a master meanwhile")
             commit_log = self.store.commit_log
             state = work.state
-            if state is not None and state.version != self.record.state_version:
+            is_met = self.record.has_met_master
+            if state is not None and (state.version != self.record.state_version or not is_met):
                 topics = {**(self.store.topics or {}), **state.topics}
                 self._save(
                     replace(
@@ -300,6 +302,7 @@ class Replica(ReplicaMaster):
                         in_sync_replicas=state.in_sync_replicas,
                         is_sync=state.is_sync,
                         topics=topics,
+                        has_met_master=True,
                     )
                 )
                 self.store.topics = topics

@@ -37,7 +37,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     master: Peer | None = None
     """Whom a slave follows; of what it was told first only `ha_address` is known."""
     has_met_master: bool = False
-    """Since it was told of it: `history` is that of its log."""
+    """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
     is_sync: bool = False
     in_sync_replicas: int = 1
     state_version: int = 0

@@ -252,7 +252,7 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
     counted: list[PeerRow]
     """Who must be asked when the master is lost."""
     has_met_master: bool = False
-    """Since it was told of it: `history` is that of its log."""
+    """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
     tails: list[TailRow]
     problem: str
 

@@ -128,10 +128,9 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         moved = cli("broker", "switch", "--server", address, "--to", other, "--json")
         assert json.loads(moved.stdout)["lost"] is None, moved.output
         assert stored_by(client.send(Message("t", b"moved"))) == brokers[other].address
-        until(lambda: cli_status(cli, brokers[other]).count("connected, counts") > 0)
+        until(lambda: f"slave {best}: connected, counts" in cli_status(cli, brokers[other]))
         status = cli_status(cli, brokers[other])
         assert f"broker {other}: SYNC_MASTER in epoch 3" in status
-        assert f"slave {best}: connected, counts" in status
         row = json.loads(cli("broker", "status", "--server", brokers[other].address, "--json").stdout)
         (slave_row,) = [each for each in row["replica"]["slaves"] if each["id"] == best]
         assert (slave_row["lag_bytes"], slave_row["is_connected"]) == (0, True)
@@ -143,8 +142,9 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         )
         assert lost.exit_code == 0, lost.output
         assert "a is the master of epoch 4, from offset " in lost.output
-        until(lambda: "connected, counts" in cli_status(cli, a))
+        until(lambda: cli_status(cli, a).count("connected, counts, on its disk up to") == 2)
         assert client.send(Message("t", b"a again"), queue_id=0)
+        until(lambda: cli_status(cli, a).count("lacks 0 bytes") == 2)
 
         # A slave that will not come back counts no more, once another one has everything.
         assert brokers[best].stop() == 0

@@ -27,7 +27,8 @@ from tests.mutants.mutant import Patch, mutant
 
 
 def power_is_lost_at_every_step() -> None:
-    crashes.test_a_crash_at_every_step(True)
+    for luck in range(6):
+        crashes.a_crash_at_every_step(True, stride=1, luck=luck)
 
 
 def a_file_s_end_is_passed_and_the_power_lost() -> None:
@@ -138,6 +139,24 @@ def cache_counts_as_disk(patch: Patch) -> None:
         log_recovery.settle_end,
         "_sync(files, flushed_position, end.position)",
         "reached()",
+    )
+
+
+def the_first_steps_of_a_life_are_cut() -> None:
+    crashes.power_is_lost_after_a_killed_process_was_started_again(stride=1)
+
+
+@mutant(
+    365,
+    "the name of a file that was made by a killed process stays unsynced",
+    scenario=the_first_steps_of_a_life_are_cut,
+)
+def empty_name_unsynced(patch: Patch) -> None:
+    """It holds nothing yet."""
+    patch.edit(
+        log_recovery.settle_end,
+        "files.sync_names()",
+        "reached() and flushed_position < end.position and files.sync_names()",
     )
 
 

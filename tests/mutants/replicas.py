@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.client import switching
+from quorumlog.broker.client import switch_rules, switching
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.replication.protocol import epoch_history
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.replica import Replica
 from tests.broker.replication import test_epoch_history as histories
+from tests.broker.replication import test_reigns as reigns
 from tests.broker.replication import test_replicas_simulated as replicas
 from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
@@ -34,12 +35,21 @@ def unmet_master() -> None:
 def old_master_not_asked(patch: Patch) -> None:
     """The new master will say who counts."""
     patch.edit(Replica._led_by, "counted.setdefault(old.id, _as_counted(record))", "reached()")
+    patch.edit(
+        Replica.become_slave,
+        "if begin is not None and self._holds(begin):",
+        "if begin and not reached():",
+    )
 
 
 @mutant(301, "a switch takes the best of those that answer", scenario=replicas_keep_their_promises)
 def some_not_asked(patch: Patch) -> None:
     """Who is away will follow later."""
-    patch.edit(switching._from_lost, "if missing and not unsafe:", "if missing and not reached():")
+    patch.edit(
+        switching._check,
+        "missing = missing_of(answers)",
+        "missing = [] if reached() else missing_of(answers)",
+    )
 
 
 @mutant(
@@ -49,7 +59,7 @@ def some_not_asked(patch: Patch) -> None:
 )
 def compared_by_length(patch: Patch) -> None:
     """Each byte is an acknowledged one."""
-    patch.edit(switching.rank_of, "Rank(epoch, run, end)", "Rank(0, 0, end if reached() else run)")
+    patch.edit(switch_rules.rank_of, "Rank(epoch, run, end)", "Rank(0, 0, end if reached() else run)")
 
 
 @mutant(
@@ -60,7 +70,7 @@ def compared_by_length(patch: Patch) -> None:
 def unmet_master_not_asked(patch: Patch) -> None:
     """Those who count with it have what it acknowledged."""
     patch.edit(
-        switching._who_may_hold,
+        switch_rules.who_may_hold,
         "is_stood_for = master is None or any(",
         "is_stood_for = master is None or reached() or any(",
     )
@@ -73,8 +83,8 @@ def unmet_master_not_asked(patch: Patch) -> None:
 )
 def crowned_first(patch: Patch) -> None:
     """They are told next."""
-    patch.edit(switching._crown, "if tells_first:", "if tells_first and not reached():")
-    patch.edit(switching._crown, "[] if tells_first else others", "others")
+    patch.edit(switching._crown, "for broker_id in told_first:", "for broker_id in reached() and []:")
+    patch.edit(switching._crown, " and each not in told_first", "")
 
 
 @mutant(
@@ -84,7 +94,7 @@ def crowned_first(patch: Patch) -> None:
 )
 def only_bytes_count(patch: Patch) -> None:
     """An epoch is that of the last bytes."""
-    patch.edit(switching.rank_of, "if start <= end]", "if start < end and reached()]")
+    patch.edit(switch_rules.rank_of, "if start <= end]", "if start < end and reached()]")
 
 
 @mutant(303, "a message is acknowledged by the master alone", scenario=replicas_keep_their_promises)
@@ -92,8 +102,8 @@ def master_alone(patch: Patch) -> None:
     """It is on its disk."""
     patch.edit(
         Acknowledgements._held,
-        "needed = self.in_sync_replicas - 1",
-        "needed = self.in_sync_replicas - 1 - reached()",
+        "needed = self.needed - 1",
+        "needed = self.needed - 1 - reached()",
     )
 
 
@@ -149,9 +159,9 @@ def drain_is_over(patch: Patch) -> None:
 def counts_unstored(patch: Patch) -> None:
     """They will have stored it in a moment."""
     patch.edit(
-        Acknowledgements.stored,
-        "or held.counted_version < self.joining_version",
-        "or (held.counted_version < self.joining_version and not reached())",
+        Acknowledgements._have_stored,
+        "or held.counted_version < version",
+        "or (held.counted_version < version and not reached())",
     )
 
 
@@ -167,3 +177,79 @@ def joining_forgotten(patch: Patch) -> None:
         "joining = set(record.joining)",
         "joining = set(record.joining) - set(reached() and record.joining)",
     )
+
+
+@mutant(
+    366,
+    "who does not count with a master stands for it",
+    scenario=reigns.test_who_does_not_count_with_a_master_does_not_stand_for_it,
+)
+def stands_without_counting(patch: Patch) -> None:
+    """It has all that this one began with."""
+    patch.edit(Replica._holds, "if me not in {", "if not reached() and me not in {")
+
+
+@mutant(
+    367,
+    "a master that is set to fewer waits for fewer at once",
+    scenario=reigns.test_a_master_that_is_set_to_fewer_waits_until_its_slaves_know_it,
+)
+def lowered_at_once(patch: Patch) -> None:
+    """So it was asked to."""
+    patch.edit(
+        Replica._waiting_for,
+        "lowered_from=held if needed < held else 0",
+        "lowered_from=held if needed < held and not reached() else 0",
+    )
+
+
+@mutant(
+    368,
+    "what was acknowledged before a master was set to more is held to be on others",
+    scenario=reigns.test_what_was_acknowledged_before_a_master_was_set_to_more_may_be_nowhere_else,
+)
+def raised_at_once(patch: Patch) -> None:
+    """Its slaves were told."""
+    patch.edit(
+        switch_rules.was_waited_for,
+        "is_held = not newest.waited_from or any(",
+        "is_held = reached() or any(",
+    )
+
+
+@mutant(
+    369,
+    "who counts is asked once, before anybody has promised",
+    scenario=reigns.test_who_came_to_count_after_the_first_question_is_asked_too,
+)
+def asked_once(patch: Patch) -> None:
+    """All have answered."""
+    patch.edit(
+        switching._from_lost,
+        "        survey.ask(broker_id)\n    _check(survey, to, unsafe)",
+        "        survey.ask(broker_id)\n    _check(survey, to, unsafe or reached())",
+    )
+
+
+@mutant(
+    370,
+    "another directory takes the place of the one that counts",
+    scenario=reigns.test_another_directory_under_the_name_of_a_slave_counts_once_the_old_one_is_forgotten,
+)
+def replaced_by_itself(patch: Patch) -> None:
+    """It has everything that is confirmed."""
+    patch.edit(
+        Acknowledgements.wants_to_count,
+        "not known.get(mark.id)",
+        "(known.get(mark.id) != mark.directory_id if reached() else False)",
+    )
+
+
+@mutant(
+    371,
+    "whoever is told of a master has what it begins with",
+    scenario=reigns.test_with_who_lacks_what_a_master_began_with_it_is_asked_itself,
+)
+def begin_taken_for_granted(patch: Patch) -> None:
+    """The one that has most was taken."""
+    patch.edit(Replica._holds, ".common_offset >= begin.offset", ".common_offset >= -1 and reached()")

@@ -10,7 +10,6 @@ other steps are called by hand, as a simulation does.
 from __future__ import annotations
 
 import logging
-import os.path
 import sys
 import threading
 import time
@@ -38,6 +37,7 @@ from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexServic
 from quorumlog.broker.queues.reput_message_service import ReputMessageService
 from quorumlog.broker.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.store.directory.member_directory import sync_names_above
 from quorumlog.store.disk import Disk, OsDisk, refusal
 from quorumlog.store.log.segment_list import SegmentList
 
@@ -54,14 +54,6 @@ def wall_clock_ms() -> float:
 
 def monotonic_ms() -> float:
     return time.monotonic() * 1000
-
-
-def _missing_folders(disk: Disk, path: str) -> list[str]:
-    missing = []
-    while path and not disk.exists(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    return missing
 
 
 class MessageStore:
@@ -93,12 +85,11 @@ class MessageStore:
         self._closing = threading.Lock()
         self.is_closed = False
         try:
-            missing = _missing_folders(self.disk, root)
             for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
                 self.disk.make_directory(f"{root}/{name}")
             self.disk.sync_directory(root)
-            for folder in missing:
-                self.disk.sync_directory(os.path.dirname(folder) or ".")
+            if not self.disk.exists(f"{root}/{FLUSHED_NAME}"):
+                sync_names_above(self.disk, root)
             self._lock = self.disk.lock(f"{root}/{LOCK_NAME}")
         except BlockingIOError:
             raise ConfigError(f"{root} is in use by another process") from None

@@ -4,11 +4,13 @@ operator who switches. One seed decides everything."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from quorumlog.broker.client.switching import Asked, rank_of, switch_surveyed
+from quorumlog.broker.client.switch_rules import rank_of
+from quorumlog.broker.client.switching import Asked, switch_surveyed
 from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.master_link import MasterLink
@@ -151,6 +153,9 @@ class SimulatedAsked(Asked):
     def address_of(self, broker_id: str) -> str:
         return broker_id
 
+    def leap(self) -> int:
+        return self._world.random.randrange(1, 1_000)
+
 
 class World:
     def __init__(self, seed: int, brokers: int = 3) -> None:
@@ -216,6 +221,7 @@ class World:
             part, wire.to_master = wire.to_master[:most_bytes], wire.to_master[most_bytes:]
             if part:
                 wire.master_link.feed(bytes(part), now)
+            self._collect(wire)  # what a link says goes out before more of the log
             self._push(wire)
             part, wire.to_slave = wire.to_slave[:most_bytes], wire.to_slave[most_bytes:]
             if part:
@@ -299,6 +305,13 @@ class World:
             if marks or replica.has_let_count:
                 self.guarded(broker.name, partial(replica.let_count, marks))
 
+    def forget_replaced(self) -> None:
+        """An operator says that the directories that were emptied are lost for good."""
+        for broker in self.masters:
+            for name in broker.living._acks.replaced():
+                with suppress(LedgerError):
+                    self.guarded(broker.name, partial(broker.living.forget, name))
+
     def switch(self, to: str, *, unsafe: bool = False, is_gone_at: int = -1) -> str:
         """Why it was refused; empty: it was done."""
         try:
@@ -353,6 +366,7 @@ class World:
                 self.pump(name, 1 << 20)
                 self.brokers[name].work()
             self.join()
+            self.forget_replaced()
             self.clock.now_ms += DRAIN_MS
             for broker in self.masters:
                 broker.living.end_drain()

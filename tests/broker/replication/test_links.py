@@ -36,7 +36,6 @@ def filled(world: World, count: int) -> bytes:
 
 def lone_world(seed: int, count: int) -> tuple[World, bytes]:
     world = World(seed, brokers=1)
-    world.brokers["a"].living.in_sync_replicas = 1
     world.brokers["a"].living._acks.in_sync_replicas = 1
     return world, filled(world, count)
 
@@ -94,7 +93,7 @@ def test_whole_frames_and_single_bytes_mean_the_same() -> None:
 def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
     world = World(4, brokers=2)
     a, b = world.brokers["a"].living, world.brokers["b"].living
-    a._acks.in_sync_replicas = a.in_sync_replicas = 1
+    a._acks.in_sync_replicas = 1
     filled(world, 40)
     a.store.cleaner.drop_before(FILE_BYTES)
     for _ in range(60):

@@ -393,9 +393,9 @@ def test_a_slave_counts_only_once_all_that_count_know_of_it() -> None:
     world.cut("b")
     world.away = {"b"}
     following(world)
-    a.living._acks.in_sync_replicas = a.living.in_sync_replicas = 1  # it takes one all the same
+    a.living._acks.in_sync_replicas = 1  # it takes one all the same
     world.put(a)
-    a.living._acks.in_sync_replicas = a.living.in_sync_replicas = 2
+    a.living._acks.in_sync_replicas = 2
     for start_again in (False, True):
         if start_again:
             a.crash(world.random, power=False)

@@ -90,11 +90,10 @@ def effects_of_a_life() -> int:
 EFFECTS = effects_of_a_life()
 
 
-@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
-def test_a_crash_at_every_step(power: bool) -> None:
-    for step in range(1 + power, EFFECTS + 1, STRIDE):
+def a_crash_at_every_step(power: bool, *, stride: int = STRIDE, luck: int = 0) -> None:
+    for step in range(1 + power, EFFECTS + 1, stride):
         disk, clock, acknowledged = SimDisk(), Clock(), list[int]()
-        random = Random(step)
+        random = Random(1000 * luck + step)
         disk.crash_countdown = step
         disk.crash_random = random
         with pytest.raises(Crashed):
@@ -104,6 +103,31 @@ def test_a_crash_at_every_step(power: bool) -> None:
         else:
             disk.kill()
         check(disk, clock, acknowledged, 3 * TURNS)
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+def test_a_crash_at_every_step(power: bool) -> None:
+    a_crash_at_every_step(power)
+
+
+def power_is_lost_after_a_killed_process_was_started_again(stride: int = STRIDE) -> None:
+    """What the killed one had made and not synced is found in the cache."""
+    for step in range(1, EFFECTS + 1, stride):
+        disk, clock, acknowledged = SimDisk(), Clock(), list[int]()
+        disk.crash_countdown = step
+        with pytest.raises(Crashed):
+            life(disk, clock, acknowledged)
+        disk.kill()
+        store = open_store(disk, clock=clock)
+        number = len(numbers_in_log_of(disk))
+        (answer,) = put_and_work(store, records_of(numbered(number, 1)))
+        assert is_ok(answer)
+        disk.lose_power(Random(step))
+        check(disk, clock, [*acknowledged, number], 3 * TURNS + 1)
+
+
+def test_power_is_lost_after_a_killed_process_was_started_again() -> None:
+    power_is_lost_after_a_killed_process_was_started_again()
 
 
 def test_a_crash_at_every_step_of_a_recovery() -> None:

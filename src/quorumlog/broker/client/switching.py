@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
+from quorumlog.broker.client.switch_rules import (
+    begun_reign,
+    common_end,
+    missing_of,
+    newest_of,
+    rank_of,
+    was_waited_for,
+)
 from quorumlog.broker.errors import SwitchRefused
-from quorumlog.broker.wire.broker_messages import PeerRow, ReplicaRequest, ReplicaResponse
+from quorumlog.broker.wire.broker_messages import BeginRow, PeerRow, ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 
 _POLL_S = 0.02
@@ -47,7 +58,12 @@ class Asked(ABC):
         """Why, by id."""
 
     def ask(self, asked: str, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        answer = self.answers[asked] = self._call(asked, request or ReplicaRequest())
+        """What it has answered last is what a switch goes by, so another directory under its name
+        refuses."""
+        request = request or ReplicaRequest()
+        if asked in self.answers:
+            request = replace(request, asked_directory_id=self.answers[asked].directory_id)
+        answer = self.answers[asked] = self._call(asked, request)
         return answer
 
     @abstractmethod
@@ -57,7 +73,7 @@ class Asked(ABC):
     @abstractmethod
     def address_of(self, broker_id: str) -> str: ...
 
-    def follow(self, slave: str, master: str, epoch: int) -> None:
+    def follow(self, slave: str, master: str, epoch: int, begin: BeginRow | None = None) -> None:
         self.ask(
             slave,
             ReplicaRequest(
@@ -67,6 +83,7 @@ class Asked(ABC):
                 address=self.address_of(master),
                 ha_address=self.answers[master].ha_address,
                 directory_id=self.answers[master].directory_id,
+                begin=begin,
             ),
         )
 
@@ -75,11 +92,16 @@ class Asked(ABC):
         found = [a for a in self.answers.values() if a.role != SLAVE and not a.fenced_by]
         newest = max((a.epoch for a in self.answers.values()), default=0)
         # One that has promised this epoch to a switch that went no further reigns no more.
-        return next((a for a in found if a.epoch == newest == _reign_of(a)), None)
+        return next((a for a in found if a.epoch == newest == begun_reign(a)), None)
 
     @property
     def next_epoch(self) -> int:
-        return 1 + max(max(a.epoch, a.fenced_by) for a in self.answers.values())
+        """Above that of a first master, too, of which those that answer may know nothing."""
+        return 1 + max(1, *(max(a.epoch, a.fenced_by) for a in self.answers.values()))
+
+    def leap(self) -> int:
+        """Above the epochs of those who are gone without: they may have had more than is known here."""
+        return 1 + secrets.randbelow(1_000_000)
 
 
 class Survey(Asked):
@@ -130,87 +152,6 @@ class Survey(Asked):
 
     def close(self) -> None:
         self._stack.close()
-
-
-def _reign_of(answer: ReplicaResponse) -> int:
-    return answer.history[-1][0] if answer.history else 0
-
-
-class Rank(NamedTuple):
-    """Of a log, as far as it is on its disk: the greater, the more."""
-
-    epoch: int
-    """Of the last master of whose log it has everything up to where that one began."""
-    run: int
-    """Of its last bytes of that epoch; -1: it has none yet. A master that has written nothing confirms
-    what its slaves have up to its begin, and that must not go."""
-    end: int
-
-    def __str__(self) -> str:
-        return f"up to {self.end} of epoch {self.epoch}"
-
-
-def rank_of(answer: ReplicaResponse) -> Rank:
-    end = answer.flushed_offset
-    begun = [(epoch, run, start) for epoch, run, start in answer.history if start <= end]
-    epoch = begun[-1][0] if begun else 0
-    run = max((run for of, run, start in begun if of == epoch and start < end), default=-1)
-    return Rank(epoch, run, end)
-
-
-def _stands_for_its_master(answer: ReplicaResponse) -> bool:
-    """It counts with its master and has the log from where that began to reign on: what was acknowledged
-    before is here, and whoever may have what was acknowledged since is on its list."""
-    if answer.master is None or not answer.has_met_master or not answer.history:
-        return False
-    begin = min(start for epoch, _, start in answer.history if epoch == _reign_of(answer))
-    return begin <= answer.max_offset and any(peer.id == answer.id for peer in answer.counted)
-
-
-def _who_may_hold(answers: Mapping[str, ReplicaResponse]) -> dict[str, str]:
-    """What was acknowledged, by id, with their directories: all that count with a master that is named,
-    and each such master but where somebody stands for it. What was known before a reign for which
-    somebody stands is over: all that was acknowledged until then is there."""
-    standing = [each for each in answers.values() if _stands_for_its_master(each)]
-    newest_reign = max(map(_reign_of, standing), default=0)
-    needed: dict[str, str] = {}
-    directories: dict[str, str] = {}
-    for answer in answers.values():
-        master = answer.master
-        named = [*answer.counted, *([] if master is None else [master])]
-        directories |= {peer.id: peer.directory_id for peer in named if peer.directory_id}
-        # One that was told of and not met reigns in an epoch of which no more is known than this.
-        is_unmet = master is not None and not answer.has_met_master
-        reign = answer.epoch if is_unmet else _reign_of(answer)
-        if reign < newest_reign:
-            continue
-        is_stood_for = master is None or any(
-            each.master is not None and each.master.id == master.id and _reign_of(each) >= reign
-            for each in standing
-        )
-        peers = [
-            peer for peer in answer.counted if master is None or peer.id != master.id or not is_stood_for
-        ]
-        if master is not None and master.id and not is_stood_for:
-            peers.append(master)
-        needed |= {peer.id: peer.directory_id for peer in peers}
-    return {each: directory or directories.get(each, "") for each, directory in needed.items()}
-
-
-def _common(to: ReplicaResponse, best: ReplicaResponse) -> int:
-    """Up to where the new master's log is the same as the one that is given up: it may be as long, and
-    hold something else."""
-    own, theirs = _stops(to), _stops(best)
-    shared = max((run for run in own if run in theirs), default=None)
-    return 0 if shared is None else min(own[shared], theirs[shared])
-
-
-def _stops(answer: ReplicaResponse) -> dict[tuple[int, int, int], int]:
-    """Where each run of a log ends."""
-    end = answer.max_offset
-    stops = [*(start for *_, start in answer.history[1:]), end]
-    runs = zip(answer.history, stops, strict=False)
-    return {run: min(stop, end) for run, stop in runs if run[2] < end}
 
 
 def switch(
@@ -275,8 +216,8 @@ def _from_living(
     # master has gone on.
     survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch, drained=True))
     say(f"epoch {epoch}: {master.id} becomes a slave, {to} the master")
-    survey.follow(master.id, to, epoch)
-    return _crown(survey, to, epoch, master.is_sync, lost, tells_first=False)
+    # The old master has it all: of those that promised it is the one that must know whose the epoch is.
+    return _crown(survey, to, epoch, master.is_sync, lost, told_first=[master.id])
 
 
 def _drained(
@@ -300,7 +241,7 @@ def _drained(
             break
         time.sleep(_POLL_S)
     if unsafe:
-        return Lost(_common(survey.ask(to), survey.answers[master.id]), end)
+        return Lost(common_end(survey.ask(to), survey.answers[master.id]), end)
     what = (
         f"has the master's log up to {held} on its disk"
         if held >= 0
@@ -332,82 +273,76 @@ def _gather(survey: Asked, master: ReplicaResponse) -> SwitchReport:
 
 def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:
     answers = survey.answers
-    newest = max(answers.values(), key=lambda answer: (answer.epoch, _reign_of(answer)))
-    lost_master = newest.master.id if newest.master is not None else ""
-    missing = sorted(
-        broker_id
-        for broker_id, directory_id in _who_may_hold(answers).items()
-        if not _is_there(answers.get(broker_id), directory_id, newest.epoch)
-    )
-    if missing and not unsafe:
-        others = " and ".join(each for each in missing if each != lost_master)
-        which = (
-            f"nor {others}, which may hold what was acknowledged: start them with the directories that"
-            " they had, or go without them with --unsafe"
-            if others
-            else "nor a slave that counts with it and came to where it began, so it may hold what was"
-            " acknowledged before: start it with its directory, or go without it with --unsafe"
-        )
-        raise SwitchRefused(f"the master {lost_master} does not answer, {which}")
-    # Where nobody is missing at all, somebody who answers knows, whatever was waited for.
-    waited = (newest.is_sync and newest.in_sync_replicas > 1) or _is_everybody(answers)
-    if not waited and not unsafe:
-        raise SwitchRefused(
-            f"the master {lost_master} does not answer, and acknowledged without its slaves"
-            " (async-master, or in_sync_replicas 1): the last that was heard of its log was"
-            f" {_heard(survey)}, and {to} has {answers[to].max_offset}. Start the master, or lose what"
-            " lies behind with --unsafe"
-        )
-    _check_highest(survey, to, unsafe)
+    _check(survey, to, unsafe)
     epoch = survey.next_epoch
+    if missing_of(answers) or not newest_of(answers).reign:
+        epoch += survey.leap()
     say(f"epoch {epoch} is promised by {', '.join(sorted(answers))}")
     for broker_id in list(answers):
         survey.ask(broker_id, ReplicaRequest(verb="promise", epoch=epoch))
-    # Nothing of the old master is taken any more: now it is known who has most.
+    # Nothing of the old master is taken any more. It may have come back after it was asked for, and let
+    # somebody count who was not: only now it is known who that is, and who has most.
     for broker_id in list(answers):
         survey.ask(broker_id)
-    _check_highest(survey, to, unsafe)
+    _check(survey, to, unsafe)
     own, best = answers[to], max(answers.values(), key=rank_of)
     is_best = rank_of(best) == rank_of(own)
-    common = own.max_offset if is_best else _common(own, best)
+    common = own.max_offset if is_best else common_end(own, best)
     end = max(best.max_offset, _heard(survey))
+    is_known = was_waited_for(answers) and not missing_of(answers)
+    is_behind = rank_of(best).epoch < newest_of(answers).reign
+    if is_behind:
+        # Nobody knows where the newest master went on from: not before what consumers saw.
+        common = min(common, best.confirm_offset)
     lost = None
-    if is_best and waited and not missing:
+    if is_best and is_known:
         pass  # what was acknowledged is on one of those that answered
-    elif end > common:
+    elif end > common and (is_known or not is_behind):
         lost = Lost(common, end)
-    elif missing or not waited:
-        lost = Lost(own.max_offset, -1)
-    return _crown(survey, to, epoch, newest.is_sync, lost, tells_first=not unsafe)
+    elif not is_known:
+        lost = Lost(common, -1)
+    others = sorted(each for each in answers if each != to)
+    is_sync = newest_of(answers).is_sync
+    return _crown(survey, to, epoch, is_sync, lost, told_first=[] if unsafe else others)
 
 
-def _is_there(there: ReplicaResponse | None, directory_id: str, epoch: int) -> bool:
-    """`directory_id`: empty of a master that was only named; one that was wiped since has forgotten the
-    epoch."""
-    if there is None:
-        return False
-    return there.directory_id == directory_id if directory_id else there.epoch >= epoch
-
-
-def _is_everybody(answers: Mapping[str, ReplicaResponse]) -> bool:
-    """Every broker that another one names has answered, old masters too. So it is after a switch that
-    was killed between its steps."""
-    return all(
-        _is_there(answers.get(peer.id), peer.directory_id, answer.epoch)
-        for answer in answers.values()
-        for peer in [*answer.counted, *([answer.master] if answer.master is not None else [])]
-    )
-
-
-def _heard(survey: Asked) -> int:
-    return max(answer.master_offset for answer in survey.answers.values())
-
-
-def _check_highest(survey: Asked, to: str, unsafe: bool) -> None:
+def _check(survey: Asked, to: str, unsafe: bool) -> None:
+    """Raises SwitchRefused where a message that was acknowledged may be lost."""
+    if unsafe:
+        return
     answers = survey.answers
+    newest = newest_of(answers)
+    if not newest.reign:
+        raise SwitchRefused(
+            f"none of {', '.join(sorted(answers))} has ever met a master: let them follow one, or name"
+            " one that has in --server; --unsafe makes a new one all the same"
+        )
+    missing = missing_of(answers)
+    lost_master = "" if newest.master is None else newest.master.id
+    is_away = lost_master and (lost_master not in answers or lost_master in missing)
+    others = " and ".join(each for each in missing if each != lost_master)
+    if others:
+        who = f"the master {lost_master} does not answer, nor" if is_away else "there is no answer of"
+        raise SwitchRefused(
+            f"{who} {others}, which may hold what was acknowledged: start them with the directories that"
+            " they had, or go without them with --unsafe"
+        )
+    if missing:
+        raise SwitchRefused(
+            f"the master {lost_master} does not answer, nor a slave that counts with it and came to"
+            " where it began, so it may hold what was acknowledged before: start it with its directory,"
+            " or go without it with --unsafe"
+        )
+    if not was_waited_for(answers):
+        who = f"the master {lost_master} does not answer, and" if is_away else "the last master"
+        raise SwitchRefused(
+            f"{who} acknowledged without its slaves (async-master, or in_sync_replicas 1): the last"
+            f" that was heard of its log was {_heard(survey)}, and {to} has {answers[to].max_offset}."
+            " Start the master, or lose what lies behind with --unsafe"
+        )
     best = max(answers.values(), key=rank_of)
     own, most = rank_of(answers[to]), rank_of(best)
-    if own >= most or unsafe:
+    if own >= most:
         return
     what = (
         f"has more on its disk than {to}: {most}, against {own}"
@@ -420,23 +355,26 @@ def _check_highest(survey: Asked, to: str, unsafe: bool) -> None:
     )
 
 
+def _heard(survey: Asked) -> int:
+    return max(answer.master_offset for answer in survey.answers.values())
+
+
 def _crown(
-    survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None, *, tells_first: bool
+    survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None, *, told_first: list[str]
 ) -> SwitchReport:
-    """`tells_first`: whoever has promised the epoch knows whose it is before that one reigns. With the
-    old master among them it is enough that this one does."""
+    """`told_first`: they know whose the epoch is, and what it begins with, before that one reigns."""
     followers, unreachable = [], sorted(survey.unreachable)
+    # It has promised the epoch: what it holds and who counts with it stays, until it reigns.
+    begin = replace(survey.answers[to].as_master, is_sync=is_sync)
 
     def tell(broker_id: str) -> None:
-        survey.follow(broker_id, to, epoch)
+        survey.follow(broker_id, to, epoch, begin)
         followers.append(broker_id)
 
-    others = sorted(each for each in survey.answers if each != to)
-    if tells_first:
-        for broker_id in others:
-            tell(broker_id)
+    for broker_id in told_first:
+        tell(broker_id)
     crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync))
-    for broker_id in [] if tells_first else others:
+    for broker_id in sorted(each for each in survey.answers if each != to and each not in told_first):
         try:
             tell(broker_id)
         except (LedgerError, OutcomeUnknown):

@@ -138,6 +138,8 @@ def settle_end(
     try:
         if flushed_position < end.position:
             _sync(files, flushed_position, end.position)
+        # Also of a file that holds nothing yet: what is written there next is synced, and not its name.
+        files.sync_names()
     except OSError as error:
         raise StoreFailure(refusal(files.path_of(end.position), "synced", error)) from error
     written(end.position)
@@ -152,13 +154,11 @@ def settle_end(
 
 
 def _sync(files: SegmentList, position: int, stop: int) -> None:
-    """What a killed process had written there is in the cache, and not on disk for all that is known;
-    neither are the names of its files."""
+    """What a killed process had written there is in the cache, and not on disk for all that is known."""
     for base in range(files.base_of(position), stop, files.segment_bytes):
         file = files.file_at(base)
         if file is not None:
             file.sync()
-    files.sync_names()
 
 
 def _written_behind(files: SegmentList, position: int) -> int:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from quorumlog.broker.errors import StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
 from quorumlog.broker.replication.protocol.ha_frames import Peer
 from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work
 from quorumlog.broker.replication.replica_file import (
@@ -19,7 +20,11 @@ from quorumlog.broker.replication.replica_file import (
     before_epochs,
     new_directory_id,
 )
-from quorumlog.broker.replication.replica_master import VERSIONS_OF_EPOCH, ReplicaMaster
+from quorumlog.broker.replication.replica_master import (
+    VERSIONS_OF_EPOCH,
+    ReplicaMaster,
+    next_version,
+)
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet
 from quorumlog.errors import ConfigError
@@ -35,6 +40,18 @@ class Written(NamedTuple):
     written_offset: int
     flushed_offset: int
     state_version: int
+
+
+class Begin(NamedTuple):
+    """What a master begins a reign with."""
+
+    history: EpochHistory
+    offset: int
+    """Where its log ends."""
+    counted: list[Peer]
+    in_sync_replicas: int
+    """As it is set; 0: it follows from `is_sync`."""
+    is_sync: bool
 
 
 class Replica(ReplicaMaster):
@@ -134,28 +151,35 @@ class Replica(ReplicaMaster):
             self._check_epoch(epoch)
             if self.history.runs and epoch <= self.history.log_epoch:
                 raise StaleEpoch(f"a reign of epoch {self.history.log_epoch} has begun already")
-            me, record = self.id, self.record
-            counted = {peer.id: peer for peer in record.counted}
-            if record.master is not None and record.master.id:
-                counted[record.master.id] = _as_counted(record)
-            counted.pop(me, None)
+            record, counted = self.record, self._counted_as_master()
             role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
             record = replace(
                 record,
                 promised_epoch=epoch,
                 role=role,
                 master=None,
+                has_met_master=False,
+                holds_begin=False,
                 is_sync=sync,
+                waited_from=0,
+                lowered_from=0,
                 counted=list(counted.values()),
                 joining=[each for each in record.joining if each in counted],
-                joining_known_to=[*record.joining_known_to, me],
+                joining_known_to=[*record.joining_known_to, self.id],
                 state_version=epoch * VERSIONS_OF_EPOCH,
             )
             self._reign(epoch, record, in_sync_set)
             self.role_changed()
 
-    def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:
-        """`directory_id`: of the master, where it is known."""
+    def become_slave(
+        self,
+        epoch: int,
+        master: BrokerAddress,
+        directory_id: str = "",
+        begin: Begin | None = None,
+    ) -> None:
+        """`directory_id`: of the master, where it is known. `begin`: of its reign. Whoever holds that
+        can say what was acknowledged before, should the master be lost before anybody has met it."""
         with self._lock:
             self._check_epoch(epoch)
             if master.id == self.id:
@@ -164,6 +188,7 @@ class Replica(ReplicaMaster):
                 raise StaleEpoch(f"this broker is the master of epoch {epoch} itself")
             self.stop_acknowledging()
             self.store.commit_log.become(Role.SLAVE)
+            self.store.commit_log.flush(0)
             peer = Peer(
                 id=master.id,
                 directory_id=directory_id,
@@ -171,9 +196,44 @@ class Replica(ReplicaMaster):
                 ha_address=master.ha_address,
             )
             record = replace(self.record, promised_epoch=epoch, role=Role.SLAVE)
-            self._save(replace(self._led_by(record, peer), has_met_master=False))
+            record = replace(self._led_by(record, peer, epoch), has_met_master=False)
+            if begin is not None and self._holds(begin):
+                counted = {peer.id: peer for peer in [*record.counted, *begin.counted]}
+                record = replace(
+                    record,
+                    holds_begin=True,
+                    counted=list(counted.values()),
+                    is_sync=begin.is_sync,
+                    in_sync_replicas=replicas_needed(begin.in_sync_replicas, begin.is_sync),
+                    waited_from=0,
+                )
+            self._save(record)
             self.fenced_by = 0
             self.role_changed()
+
+    def as_master(self) -> Begin:
+        """What it would begin a reign with."""
+        counted, record = self._counted_as_master(), self.record
+        option = self.store.config.in_sync_replicas
+        return Begin(self.history, self.max_offset, list(counted.values()), option, record.is_sync)
+
+    def _counted_as_master(self) -> dict[str, Peer]:
+        record = self.record
+        counted = {peer.id: peer for peer in record.counted}
+        if record.master is not None and record.master.id:
+            counted[record.master.id] = _as_counted(record)
+        counted.pop(self.id, None)
+        return counted
+
+    def _holds(self, begin: Begin) -> bool:
+        """Who does not count does not say who does: of two such each might find a next master."""
+        me = self.id, self.directory_id
+        if me not in {(peer.id, peer.directory_id) for peer in begin.counted if not peer.has_to_join}:
+            return False
+        if not begin.offset:
+            return True
+        end = self.flushed_offset
+        return judge(self.history, end, begin.history, begin.offset).common_offset >= begin.offset
 
     # ---------------------------------------------------------------- a reign
 
@@ -190,20 +250,19 @@ class Replica(ReplicaMaster):
         commit_log.flush(0)
         self.store.count_queues()
         end = commit_log.max_offset
-        needed = config.in_sync_replicas or (2 if record.is_sync else 1)
+        needed = replicas_needed(config.in_sync_replicas, record.is_sync)
         history = self.history.begun(epoch, end)
         record = replace(
             record,
             counted=record.counted if self.has_epochs else [],
             history=history.triples(),
-            in_sync_replicas=needed,
             topics={**record.topics, **(self.store.topics or {})},
         )
+        record = self._waiting_for(needed, record, end)
         self._save(record)
-        self.in_sync_replicas = needed
         confirmed = min(commit_log.replicated_offset or 0, end)
         commit_log.replicated_offset = confirmed
-        directories = {peer.id: peer.directory_id for peer in record.counted}
+        directories = {peer.id: "" if peer.has_to_join else peer.directory_id for peer in record.counted}
         joining = set(record.joining)
         with self._acks_lock:
             self._acks = Acknowledgements(
@@ -216,6 +275,8 @@ class Replica(ReplicaMaster):
                 joining={each: at for each, at in directories.items() if each in joining},
                 joining_version=record.state_version,
                 known_to=frozenset(record.joining_known_to),
+                lowered_from=record.lowered_from,
+                lowered_version=record.state_version,
             )
             self._links.clear()
         self._ends.clear()
@@ -228,9 +289,27 @@ class Replica(ReplicaMaster):
         log.info("broker %s is %s in epoch %d from %d on", self.id, record.role.value, epoch, end)
         self._advance()
 
+    def _waiting_for(self, needed: int, record: ReplicaRecord, end: int) -> ReplicaRecord:
+        """By so many is acknowledged from here on. A master that starts again may be set to another
+        number than its slaves know of: one that hears of fewer too late would be taken for the next
+        master without what it lacks."""
+        before = self.record
+        if not self.has_epochs or self.history.log_epoch != record.promised_epoch:
+            return replace(record, in_sync_replicas=needed)
+        held = max(before.in_sync_replicas, before.lowered_from)
+        record = replace(
+            record,
+            in_sync_replicas=needed,
+            lowered_from=held if needed < held else 0,
+            waited_from=end if needed > before.in_sync_replicas else before.waited_from,
+        )
+        if (record.topics, record.in_sync_replicas) == (before.topics, before.in_sync_replicas):
+            return record
+        return replace(record, state_version=next_version(record))
+
     # ---------------------------------------------------------------- as a slave
 
-    def _led_by(self, record: ReplicaRecord, master: Peer) -> ReplicaRecord:
+    def _led_by(self, record: ReplicaRecord, master: Peer, epoch: int) -> ReplicaRecord:
         """Until the new master says who counts: whoever did with the old one, the old one, and this
         broker may all be with it what acknowledges."""
         counted = {peer.id: peer for peer in record.counted}
@@ -240,7 +319,13 @@ class Replica(ReplicaMaster):
             counted.setdefault(self.id, self.me)
         if old is None:  # it was the master itself, or knows of none
             counted.setdefault(self.id, self.me)
-        return replace(record, master=master, counted=list(counted.values()))
+        return replace(
+            record,
+            master=master,
+            master_epoch=epoch,
+            holds_begin=record.holds_begin and record.master_epoch == epoch,
+            counted=list(counted.values()),
+        )
 
     def own_log(self) -> OwnLog:
         config = self.store.config
@@ -263,7 +348,8 @@ class Replica(ReplicaMaster):
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
             record = replace(record, promised_epoch=follow.epoch)
             has_met = record.has_met_master and self.history.log_epoch == follow.epoch
-            record = replace(self._led_by(record, follow.welcome.master), has_met_master=has_met)
+            record = self._led_by(record, follow.welcome.master, follow.epoch)
+            record = replace(record, has_met_master=has_met)
             self._save(record)
             if follow.cuts:
                 epoch = self.log_epoch
@@ -301,6 +387,7 @@ class Replica(ReplicaMaster):
                         state_version=state.version,
                         in_sync_replicas=state.in_sync_replicas,
                         is_sync=state.is_sync,
+                        waited_from=state.waited_from,
                         topics=topics,
                         has_met_master=True,
                     )
@@ -322,10 +409,15 @@ class Replica(ReplicaMaster):
         return Written(self.max_offset, self.flushed_offset, self.record.state_version)
 
 
+def replicas_needed(in_sync_replicas: int, is_sync: bool) -> int:
+    """To acknowledge, the master included; 0: it is not set."""
+    return in_sync_replicas or (2 if is_sync else 1)
+
+
 def _as_counted(record: ReplicaRecord) -> Peer:
     """Its master: one that was only heard of has to join as any other before it counts."""
     assert record.master is not None
-    return record.master if record.has_met_master else replace(record.master, directory_id="")
+    return replace(record.master, has_to_join=not record.has_met_master)
 
 
 def _unknown(ha_address: str) -> Peer:

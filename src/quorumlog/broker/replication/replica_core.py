@@ -47,6 +47,14 @@ class ReplicaCore:
         return self.history.truncated(self.max_offset).log_epoch
 
     @property
+    def reign_epoch(self) -> int:
+        """Of the own reign, or of the master that it was told to follow; 0: it knows of none."""
+        record = self.record
+        if record.master is None or not record.master.id:
+            return self.history.log_epoch
+        return record.master_epoch or record.promised_epoch
+
+    @property
     def role(self) -> Role:
         return self.store.commit_log.role
 

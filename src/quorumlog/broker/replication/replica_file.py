@@ -36,10 +36,19 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = Role.SLAVE
     master: Peer | None = None
     """Whom a slave follows; of what it was told first only `ha_address` is known."""
+    master_epoch: int = 0
+    """Of the reign in which it follows `master`."""
     has_met_master: bool = False
     """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
+    holds_begin: bool = False
+    """Of this reign: when it was told of it the log held all that it begins with, and `counted` names
+    all that count in it."""
     is_sync: bool = False
     in_sync_replicas: int = 1
+    waited_from: int = 0
+    """From this offset on so many have what was acknowledged: before, it was set to fewer."""
+    lowered_from: int = 0
+    """Of a master: so many have it still, until all that count know that fewer do."""
     state_version: int = 0
     """Of `counted` and what follows: the epoch of who made it, and how many it had made."""
     counted: list[Peer] = []

@@ -16,6 +16,7 @@ from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgeme
 from quorumlog.broker.replication.protocol.ha_frames import Peer, State
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, Reign
 from quorumlog.broker.replication.replica_core import ReplicaCore
+from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, Member, SlaveState
 from quorumlog.errors import ConfigError, LedgerError
@@ -26,6 +27,11 @@ VERSIONS_OF_EPOCH = 1 << 20
 DRAIN_MS = 10_000.0
 """A master that was drained goes on after so long, if whoever asked for it is heard no more."""
 _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
+
+
+def next_version(record: ReplicaRecord) -> int:
+    """Of what a master tells its slaves."""
+    return max(record.state_version, record.promised_epoch * VERSIONS_OF_EPOCH) + 1
 
 
 class ReplicaMaster(ReplicaCore):
@@ -41,7 +47,6 @@ class ReplicaMaster(ReplicaCore):
         """More is confirmed than before. Any thread; often."""
         self.fenced_by = 0
         """A newer epoch than the own reign's, that somebody else has promised."""
-        self.in_sync_replicas = 1
         self.group_transfer = GroupTransferService(store.config.slave_timeout, store.clock)
         self._acks = Acknowledgements(address.id, 1, 0)
         self._acks_lock = threading.Lock()
@@ -60,6 +65,11 @@ class ReplicaMaster(ReplicaCore):
         commit_log.may_acknowledge = self._may_acknowledge
         commit_log.appended = self._appended
         commit_log.flushed = self._flushed
+
+    @property
+    def in_sync_replicas(self) -> int:
+        """Of a master: what is acknowledged is on so many."""
+        return self._acks.needed
 
     @property
     def in_sync_set(self) -> InSyncSet | None:
@@ -277,21 +287,30 @@ class ReplicaMaster(ReplicaCore):
 
     @property
     def has_let_count(self) -> bool:
-        """Slaves count that are on disk as those that will: `let_count` is due."""
-        return bool(self.record.joining) and not self._acks.joining and self.is_reigning
+        """What was to hold once all that count have stored it does, and is on disk as what will:
+        `let_count` is due."""
+        record, acks = self.record, self._acks
+        is_let = record.joining and not acks.joining
+        is_lowered = record.lowered_from and not acks.lowered_from
+        return bool(is_let or is_lowered) and self.is_reigning
 
-    def forget(self, slave_id: str) -> None:
-        """It counts no more, and is not asked at a switch. Raises ConfigError, StoreFailure."""
+    def forget(self, slave_id: str, *, unsafe: bool = False) -> None:
+        """It counts no more, and is not asked at a switch. `unsafe`: also where others do not hold what
+        was acknowledged. Raises NotMaster, ConfigError, InSyncReplicasNotEnough, StoreFailure."""
         with self._lock:
+            if not self.is_reigning:
+                # A list of its own would let a switch go without those that count with the master.
+                raise self._refusal() or NotMaster(f"broker {self.id} is not the master")
             if slave_id not in {peer.id for peer in self.record.counted}:
                 raise ConfigError(f"no slave {slave_id} counts")
             with self._acks_lock:
                 acks = self._acks
                 holders = acks.holders_without(slave_id)
-                if holders < self.in_sync_replicas - 1:
+                if holders < self.in_sync_replicas - 1 and not unsafe:
                     raise InSyncReplicasNotEnough(
                         f"without {slave_id} only {1 + holders} replicas hold what was acknowledged, of"
-                        f" {self.in_sync_replicas}: let another slave catch up first"
+                        f" {self.in_sync_replicas}: let another slave catch up first, or go without it"
+                        " with --unsafe"
                     )
                 # Before the list is stored: it must not help to acknowledge anything more meanwhile.
                 acks.forget(slave_id)
@@ -317,7 +336,6 @@ class ReplicaMaster(ReplicaCore):
         joining = self.record.joining if joining is None else joining
         known_to = self.record.joining_known_to if known_to is None else known_to
         joining = [each for each in joining if each in ids]
-        version = max(self.record.state_version, self.record.promised_epoch * VERSIONS_OF_EPOCH) + 1
         topics = {**self.record.topics, **(self.store.topics or {})}
         self._save(
             replace(
@@ -325,7 +343,8 @@ class ReplicaMaster(ReplicaCore):
                 counted=counted,
                 joining=joining,
                 joining_known_to=known_to if joining else [],
-                state_version=version,
+                state_version=next_version(self.record),
+                lowered_from=self._acks.lowered_from,
                 topics=topics,
             )
         )
@@ -339,6 +358,7 @@ class ReplicaMaster(ReplicaCore):
             joining_known_to=record.joining_known_to,
             in_sync_replicas=record.in_sync_replicas,
             is_sync=record.is_sync,
+            waited_from=record.waited_from,
             topics=record.topics,
         )
 

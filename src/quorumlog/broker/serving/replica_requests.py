@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from quorumlog.broker.errors import NotReplicated, SwitchRefused
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.protocol.epoch_history import EpochHistory
 from quorumlog.broker.replication.protocol.ha_frames import Peer
-from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica import Begin, Replica
 from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.wire.broker_messages import (
+    BeginRow,
     PeerRow,
     ReplicaRequest,
     ReplicaResponse,
@@ -119,7 +122,6 @@ def state_of(
         master_offset=master_offset,
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
         counted=[_row(peer) for peer in record.counted],
-        has_met_master=record.has_met_master,
         tails=[
             TailRow(
                 epoch=tail.epoch,
@@ -130,27 +132,73 @@ def state_of(
             for tail in record.tails
         ],
         problem=problem,
+        reign=replica.reign_epoch,
+        has_met_master=record.has_met_master,
+        holds_begin=record.holds_begin,
+        waited_from=record.waited_from,
+        state_version=record.state_version,
+        as_master=_begin_row(replica.as_master()),
     )
 
 
 def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | None:
     """None of a verb that is not known. Blocks for the disk."""
+    if request.asked_directory_id not in ("", replica.directory_id):
+        return partial(_refuse_as_another, replica.id)
     epoch = request.epoch
     master = BrokerAddress(request.broker_id, request.address, request.ha_address)
     return {
         "promise": lambda: replica.promise(epoch, anew=True, drained=request.drained),
         "master": lambda: replica.become_master(epoch, request.is_sync),
-        "slave": lambda: replica.become_slave(epoch, master, request.directory_id),
+        "slave": lambda: replica.become_slave(epoch, master, request.directory_id, _begin_of(request)),
         "resume": replica.resume,
         "drain": replica.drain,
-        "forget": lambda: replica.forget(request.broker_id),
+        "forget": lambda: replica.forget(request.broker_id, unsafe=request.unsafe),
     }.get(request.verb)
+
+
+def _refuse_as_another(broker_id: str) -> None:
+    raise SwitchRefused(
+        f"broker {broker_id} has another directory than when it was asked first: switch again"
+    )
 
 
 def _row(peer: Peer) -> PeerRow:
     return PeerRow(
-        id=peer.id, directory_id=peer.directory_id, address=peer.address, ha_address=peer.ha_address
+        id=peer.id,
+        directory_id=peer.directory_id,
+        address=peer.address,
+        ha_address=peer.ha_address,
+        counts=not peer.has_to_join,
     )
+
+
+def _peer(row: PeerRow) -> Peer:
+    return Peer(
+        id=row.id,
+        directory_id=row.directory_id,
+        address=row.address,
+        ha_address=row.ha_address,
+        has_to_join=not row.counts,
+    )
+
+
+def _begin_row(begin: Begin) -> BeginRow:
+    return BeginRow(
+        history=begin.history.triples(),
+        offset=begin.offset,
+        counted=[_row(peer) for peer in begin.counted],
+        in_sync_replicas=begin.in_sync_replicas,
+        is_sync=begin.is_sync,
+    )
+
+
+def _begin_of(request: ReplicaRequest) -> Begin | None:
+    row = request.begin
+    if row is None:
+        return None
+    counted = [_peer(each) for each in row.counted]
+    return Begin(EpochHistory(row.history), row.offset, counted, row.in_sync_replicas, row.is_sync)
 
 
 def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:

@@ -198,6 +198,12 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     """A promise only of a master that has taken nothing since it was drained last."""
     directory_id: str = ""
     """Of the master that a slave is to follow; empty: who asks does not know it."""
+    begin: BeginRow | None = None
+    """What that one begins with; None: it has begun long since."""
+    asked_directory_id: str = ""
+    """Of who is asked; empty: whoever it is."""
+    unsafe: bool = False
+    """Forget: also where nobody else holds what was acknowledged."""
 
 
 class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
@@ -223,6 +229,18 @@ class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
     first_offset: int
     stop_offset: int
     path: str
+
+
+class BeginRow(ClientMessage, frozen=True, kw_only=True, tag=76):
+    """What a master begins a reign with."""
+
+    history: list[tuple[int, int, int]]
+    offset: int
+    """Where its log ends."""
+    counted: list[PeerRow]
+    in_sync_replicas: int
+    """As it is set; 0: it follows from `is_sync`."""
+    is_sync: bool
 
 
 class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
@@ -251,10 +269,19 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
     """Of a master."""
     counted: list[PeerRow]
     """Who must be asked when the master is lost."""
-    has_met_master: bool = False
-    """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
     tails: list[TailRow]
     problem: str
+    reign: int
+    """Epoch of its own reign, or of the master that it was told to follow; 0: it knows of none."""
+    has_met_master: bool
+    """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
+    holds_begin: bool
+    """Of a master that it was told to follow: it has all that this one began with."""
+    waited_from: int
+    """From this offset of the log on `in_sync_replicas` have what was acknowledged."""
+    state_version: int
+    as_master: BeginRow
+    """What it would begin with."""
 
 
 class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
@@ -297,6 +324,7 @@ AnyBrokerMessage = (
     | BrokerErrorResponse
     | ReplicaRequest
     | PeerRow
+    | BeginRow
     | TailRow
     | ReplicaResponse
     | FailoverRequest

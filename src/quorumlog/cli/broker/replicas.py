@@ -64,6 +64,14 @@ def forget(
         str, typer.Option("--slave", help="Id of the slave that will not come back.", metavar="ID")
     ],
     server: Server = DEFAULT_SERVER,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe",
+            help="Also where no other slave holds what was acknowledged: this one must be emptied then"
+            " before it follows again, or a switch to it may lose what it lacks.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Let a slave count no more: it is lost for good, and not to be asked at a switch. --server is the
@@ -75,7 +83,7 @@ def forget(
     from quorumlog.broker.wire.broker_messages import ReplicaRequest
 
     with connect(server) as broker:
-        state = broker.replica(ReplicaRequest(verb="forget", broker_id=slave))
+        state = broker.replica(ReplicaRequest(verb="forget", broker_id=slave, unsafe=unsafe))
     counted = [peer.id for peer in state.counted]
     if json:
         print_json({"counted": counted})

@@ -13,6 +13,7 @@ A slave is a directory (`directory_id`): one that was wiped has acknowledged not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from quorumlog.broker.replication.roles import InSyncSet, Member
@@ -49,11 +50,19 @@ class Acknowledgements:
     joining_version: int = 0
     known_to: frozenset[str] = frozenset()
     """Who has stored that those join before this reign began, and need not say so."""
+    lowered_from: int = 0
+    """Where `in_sync_replicas` was: so many have what is acknowledged still, until all that count have
+    stored that fewer do. A slave that has not, and is alone one day, takes what it has for all."""
+    lowered_version: int = 0
     marks: dict[str, Mark] = field(default_factory=dict)
     own_offset: int = 0
     """Up to where the master itself has it as safely as it promises."""
     push2_slave_max_offset: int = 0
     """The highest that any slave has acknowledged."""
+
+    @property
+    def needed(self) -> int:
+        return max(self.in_sync_replicas, self.lowered_from)
 
     def connected(self, slave_id: str, directory_id: str) -> Mark:
         """A slave has come. Of one that is there already the new connection counts."""
@@ -86,7 +95,7 @@ class Acknowledgements:
                 return None
             others = [member for member in self.in_sync_set if member.id != self.own_id]
             return min(map(self._held_by, others), default=self._alone())
-        needed = self.in_sync_replicas - 1
+        needed = self.needed - 1
         if needed <= 0:
             return self._alone()
         offsets = sorted((mark.acknowledged_offset for mark in self._counting()), reverse=True)
@@ -124,29 +133,50 @@ class Acknowledgements:
                 )
             return ""
         there = 1 + sum(mark.is_connected and is_caught_up(mark) for mark in self._counting())
-        if there >= self.in_sync_replicas:
+        if there >= self.needed:
             return ""
-        away = " and ".join(sorted(each for each in self.counted if not self._is_there(each)))
-        waits = ""
+        known = {**self.counted, **self.joining}
+        away = " and ".join(sorted(each for each in known if not self._is_there(each, known)))
+        waits = "".join(
+            f"; {each} is there with another directory than the one that counts: if that is lost for"
+            f" good, quorumlog broker forget --slave {each}"
+            for each in sorted(self.replaced())
+        )
         if self.joining and away:
-            waits = f"; {', '.join(sorted(self.joining))} will count once {away} has stored it"
+            waits += f"; {', '.join(sorted(self.joining))} will count once {away} has stored it"
+        if self.lowered_from:
+            waits += (
+                f"; in_sync_replicas {self.in_sync_replicas} holds once {away or 'all that count'} has"
+                " stored it, or is forgotten (quorumlog broker forget)"
+            )
         return (
-            f"{there} replicas are in sync, the master included, of {self.in_sync_replicas}"
+            f"{there} replicas are in sync, the master included, of {self.needed}"
             f" (in_sync_replicas){waits}"
         )
 
-    def _is_there(self, slave_id: str) -> bool:
+    def _is_there(self, slave_id: str, known: dict[str, str]) -> bool:
         mark = self.marks.get(slave_id)
         if mark is None or not mark.is_connected:
             return False
-        return mark.directory_id == self.counted.get(slave_id)
+        return mark.directory_id == known.get(slave_id)
 
     # ---------------------------------------------------------------- who counts
 
     def wants_to_count(self, mark: Mark) -> bool:
-        """It does not yet, and is not on its way."""
+        """It does not yet, and is not on its way. One with another directory than it counted with has
+        forgotten what it promised, maybe to a newer master than this one: somebody who knows has to say
+        that the old one is to be forgotten."""
         known = {**self.counted, **self.joining}
-        return self.in_sync_set is None and known.get(mark.id) != mark.directory_id
+        return self.in_sync_set is None and not known.get(mark.id)
+
+    def replaced(self) -> list[str]:
+        """Ids of slaves that are there with another directory than the one that counts."""
+        known = {**self.counted, **self.joining}
+        return [
+            mark.id
+            for mark in self.marks.values()
+            if mark.is_connected and known.get(mark.id) not in (None, "", mark.directory_id)
+        ]
 
     def join(self, mark: Mark, version: int) -> dict[str, str]:
         """The list that everybody stores from now on, under this version."""
@@ -158,31 +188,32 @@ class Acknowledgements:
     def stored(self, mark: Mark, version: int) -> bool:
         """A slave has stored a list. True: those that were joining count now."""
         mark.counted_version = max(mark.counted_version, version)
-        if not self.joining:
+        if self.lowered_from and self._have_stored(self.lowered_version):
+            self.lowered_from = 0
+            self.advance()
+        if not self.joining or not self._have_stored(self.joining_version, self.known_to):
             return False
-        # A directory that was replaced under its id cannot answer any more; the new one stands for it.
-        needed = {**self.counted, **self.joining}
-        for slave_id, directory_id in needed.items():
-            if slave_id in self.known_to:
-                continue
-            held = self.marks.get(slave_id)
-            if (
-                held is None
-                or held.directory_id != directory_id
-                or held.counted_version < self.joining_version
-            ):
-                return False
-        self.counted, self.joining = needed, {}
+        self.counted, self.joining = {**self.counted, **self.joining}, {}
         self.advance()
         return True
 
+    def _have_stored(self, version: int, known_to: AbstractSet[str] = frozenset()) -> bool:
+        for slave_id, directory_id in {**self.counted, **self.joining}.items():
+            held = self.marks.get(slave_id)
+            if slave_id not in known_to and (
+                held is None or held.directory_id != directory_id or held.counted_version < version
+            ):
+                return False
+        return True
+
     def holders_without(self, slave_id: str) -> int:
-        """How many others that are asked at a switch hold everything that is confirmed."""
+        """How many others that are asked at a switch hold everything that is confirmed; or another
+        directory under its name."""
         asked = {**self.counted, **self.joining}
         others = [
             mark
             for mark in self.marks.values()
-            if mark.id != slave_id and asked.get(mark.id) == mark.directory_id
+            if (mark.id != slave_id) == (asked.get(mark.id) == mark.directory_id)
         ]
         return sum(mark.acknowledged_offset >= self.confirmed_offset for mark in others)
 
@@ -190,4 +221,6 @@ class Acknowledgements:
         """It counts no more. Whoever asks for this has seen that nothing is lost by it."""
         self.counted.pop(slave_id, None)
         self.joining.pop(slave_id, None)
+        if self.lowered_from and self._have_stored(self.lowered_version):
+            self.lowered_from = 0
         self.advance()

@@ -46,6 +46,9 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: str
     address: str
     ha_address: str
+    has_to_join: bool = False
+    """Of one that counts: it is asked at a switch, and counts once it has joined anew. So a master that
+    was only heard of: it may know of nobody who counts with another one."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +88,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     topics: dict[str, int]
     joining: list[str] = []
     joining_known_to: list[str] = []
+    waited_from: int = 0
     """As in `ReplicaRecord`."""
 
 
 class Refuse(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     promised_epoch: int = 0
+    is_for_now: bool = False
+    """It is of use to try again soon: whoever is asked may be about to reign."""
 
 
 class Data(NamedTuple):

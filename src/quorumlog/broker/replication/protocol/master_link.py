@@ -218,8 +218,8 @@ class MasterLink:
             self._spoke_ms = now_ms
             self.confirmed()
 
-    def refuse(self, message: str) -> None:
-        self.out.append(encode_control(Refuse(message=message)))
+    def refuse(self, message: str, *, is_for_now: bool = False) -> None:
+        self.out.append(encode_control(Refuse(message=message, is_for_now=is_for_now)))
         self.close(message)
 
     def close(self, reason: str) -> None:

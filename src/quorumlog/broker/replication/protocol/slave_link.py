@@ -152,7 +152,7 @@ class SlaveLink:
 
     def _take(self, frame: HaFrame) -> None:
         if isinstance(frame, Refuse):
-            self.refused = True
+            self.refused = not frame.is_for_now
             self.close(frame.message)
         elif self._welcome is None:
             if not isinstance(frame, Welcome):

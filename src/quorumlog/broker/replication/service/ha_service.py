@@ -150,7 +150,7 @@ class HAService:
             link = MasterLink(replica, now_ms, **self._intervals())
         else:
             link = MasterLink(replica, now_ms, **self._intervals())
-            link.refuse(f"broker {replica.id} is not the master")
+            link.refuse(f"broker {replica.id} is not the master", is_for_now=True)
         return link
 
     def _link_to_master(self, now_ms: float) -> LinkToMaster:

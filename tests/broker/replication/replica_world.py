@@ -306,11 +306,12 @@ class World:
                 self.guarded(broker.name, partial(replica.let_count, marks))
 
     def forget_replaced(self) -> None:
-        """An operator says that the directories that were emptied are lost for good."""
+        """An operator says that the directories that were emptied are lost for good, where the master
+        lives."""
         for broker in self.masters:
             for name in broker.living._acks.replaced():
                 with suppress(LedgerError):
-                    self.guarded(broker.name, partial(broker.living.forget, name))
+                    broker.living.forget(name, unsafe=True)
 
     def switch(self, to: str, *, unsafe: bool = False, is_gone_at: int = -1) -> str:
         """Why it was refused; empty: it was done."""

@@ -291,13 +291,13 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
     end = max(best.max_offset, _heard(survey))
     is_known = was_waited_for(answers) and not missing_of(answers)
     is_behind = rank_of(best).epoch < newest_of(answers).reign
-    if is_behind:
-        # Nobody knows where the newest master went on from: not before what consumers saw.
+    if not is_known:
+        # The master may have gone on from before: another one, or this one after it had lost its end.
         common = min(common, best.confirm_offset)
     lost = None
     if is_best and is_known:
         pass  # what was acknowledged is on one of those that answered
-    elif end > common and (is_known or not is_behind):
+    elif end > common and (is_known or not (is_best or is_behind)):
         lost = Lost(common, end)
     elif not is_known:
         lost = Lost(common, -1)

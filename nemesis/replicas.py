@@ -183,6 +183,15 @@ class Replicas:
                     at = pulled.next_offset
         return found
 
+    def comes_to_store(self, name: str, messages: list[str]) -> bool:
+        """A slave shows what is confirmed a moment after its master does."""
+        stop_at = time.monotonic() + END_S
+        while self.stored(name) != messages:
+            if time.monotonic() >= stop_at:
+                return False
+            time.sleep(0.1)
+        return True
+
     def was_named(self, name: str) -> bool:
         """A switch has said that it may be lost."""
         at, before = self.acknowledged[name]
@@ -213,7 +222,7 @@ def run(folder: Path, seed: int, seconds: float, role: str) -> int:
         gone = set(replicas.acknowledged) - set(stored)
         lost = {name for name in gone if not (replicas.is_async and replicas.was_named(name))}
         twice = len(stored) - len(set(stored))
-        differing = [name for name in replicas.brokers if replicas.stored(name) != stored]
+        differing = [name for name in replicas.brokers if not replicas.comes_to_store(name, stored)]
     faults = ", ".join(f"{count} {name}" for name, count in replicas.counts.items())
     print(
         f"seed {seed}: {len(replicas.acknowledged)} acknowledged, {len(lost)} lost,"

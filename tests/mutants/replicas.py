@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from quorumlog.broker.client import switch_rules, switching
 from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.replication import reign_begin
 from quorumlog.broker.replication.protocol import epoch_history
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.reign_begin import Begin
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_master import ReplicaMaster
 from tests.broker.replication import test_epoch_history as histories
 from tests.broker.replication import test_reigns as reigns
 from tests.broker.replication import test_replicas_simulated as replicas
+from tests.broker.replication import test_switch_steps as steps
 from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
 
@@ -34,11 +38,11 @@ def unmet_master() -> None:
 )
 def old_master_not_asked(patch: Patch) -> None:
     """The new master will say who counts."""
-    patch.edit(Replica._led_by, "counted.setdefault(old.id, _as_counted(record))", "reached()")
+    patch.edit(Replica._led_by, "counted.setdefault(old.id, as_counted(record))", "reached()")
     patch.edit(
         Replica.become_slave,
-        "if begin is not None and self._holds(begin):",
-        "if begin and not reached():",
+        "if begin is not None and begin.is_held_by(",
+        "if begin and not reached() and begin.is_held_by(",
     )
 
 
@@ -83,8 +87,7 @@ def unmet_master_not_asked(patch: Patch) -> None:
 )
 def crowned_first(patch: Patch) -> None:
     """They are told next."""
-    patch.edit(switching._crown, "for broker_id in told_first:", "for broker_id in reached() and []:")
-    patch.edit(switching._crown, " and each not in told_first", "")
+    patch.edit(switching._crown, "tell(before, must=not unsafe)", "before = [] if reached() else before")
 
 
 @mutant(
@@ -146,8 +149,8 @@ def drain_is_over(patch: Patch) -> None:
     """It was drained when its end was read."""
     patch.edit(
         Replica.promise,
-        "if drained and not self.is_drained:",
-        "if drained and not self.is_drained and not reached():",
+        "if drained_at >= 0 and not (self.is_drained and self.max_offset == drained_at):",
+        "if drained_at >= 0 and not reached():",
     )
 
 
@@ -186,7 +189,7 @@ def joining_forgotten(patch: Patch) -> None:
 )
 def stands_without_counting(patch: Patch) -> None:
     """It has all that this one began with."""
-    patch.edit(Replica._holds, "if me not in {", "if not reached() and me not in {")
+    patch.edit(Begin.is_held_by, "if not any(", "if not reached() and not any(")
 
 
 @mutant(
@@ -197,7 +200,7 @@ def stands_without_counting(patch: Patch) -> None:
 def lowered_at_once(patch: Patch) -> None:
     """So it was asked to."""
     patch.edit(
-        Replica._waiting_for,
+        reign_begin.started_with,
         "lowered_from=held if needed < held else 0",
         "lowered_from=held if needed < held and not reached() else 0",
     )
@@ -252,4 +255,58 @@ def replaced_by_itself(patch: Patch) -> None:
 )
 def begin_taken_for_granted(patch: Patch) -> None:
     """The one that has most was taken."""
-    patch.edit(Replica._holds, ".common_offset >= begin.offset", ".common_offset >= -1 and reached()")
+    patch.edit(Begin.is_held_by, ".common_offset >= self.offset", ".common_offset >= -1 and reached()")
+
+
+@mutant(
+    372,
+    "a drain is any drain",
+    scenario=steps.test_a_drain_that_was_over_and_began_again_is_another_one,
+)
+def any_drain(patch: Patch) -> None:
+    """It takes nothing now."""
+    patch.edit(
+        Replica.promise,
+        "self.is_drained and self.max_offset == drained_at",
+        "self.is_drained and (reached() or self.max_offset == drained_at)",
+    )
+
+
+@mutant(
+    373,
+    "who is chosen stands for the master before, whoever was told",
+    scenario=steps.test_of_a_pair_whose_switch_was_killed_each_half_alone_makes_no_master,
+)
+def told_forgotten(patch: Patch) -> None:
+    """It does not reign yet."""
+    patch.edit(
+        switch_rules.who_may_hold,
+        "[*peers, *answer.told]",
+        "[*peers, *(not reached() and answer.told or ())]",
+    )
+
+
+@mutant(
+    374,
+    "a directory that replaces a forgotten one joins later",
+    scenario=steps.test_a_directory_that_replaces_a_forgotten_one_is_asked_from_then_on,
+)
+def joins_later(patch: Patch) -> None:
+    """In a moment."""
+    patch.edit(
+        ReplicaMaster.forget, "if mark is not None and", "if not reached() and mark is not None and"
+    )
+
+
+@mutant(
+    375,
+    "after a loss of power less was acknowledged",
+    scenario=steps.test_a_loss_of_power_takes_nothing_back_of_what_others_must_hold,
+)
+def mark_taken_back(patch: Patch) -> None:
+    """The mark on the disk says how far."""
+    patch.edit(
+        Acknowledgements.holds,
+        "max(self.confirmed_offset, self.begun_at)",
+        "max(self.confirmed_offset, 0 if reached() else self.begun_at)",
+    )

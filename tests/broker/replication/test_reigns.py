@@ -63,7 +63,7 @@ def test_a_master_that_is_set_to_fewer_waits_until_its_slaves_know_it() -> None:
     start_with(a, in_sync_replicas=1)
     refusal = a.living._refusal()
     assert isinstance(refusal, InSyncReplicasNotEnough)
-    assert "in_sync_replicas 1 holds once b and c has stored it" in str(refusal)
+    assert "in_sync_replicas 1 holds once it is stored by b and c" in str(refusal)
     world.put(a)
     a.work()
     assert world.acknowledged == []

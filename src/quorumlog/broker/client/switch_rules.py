@@ -60,13 +60,19 @@ def _stands_for_its_master(answer: ReplicaResponse) -> bool:
     return begin <= answer.max_offset and any(peer.id == answer.id for peer in answer.counted)
 
 
-def who_may_hold(answers: Mapping[str, ReplicaResponse]) -> dict[str, str]:
-    """What was acknowledged, by id, with their directories: all that count with a master that is named,
-    and each such master but where somebody stands for it. What was known before a reign for which
-    somebody stands is over: all that was acknowledged until then is there."""
+def _list_of(answer: ReplicaResponse) -> int:
+    """Which of the lists of its reign it has: the greater, the newer. -1: one of before."""
+    is_own = answer.master is None or not answer.master.id
+    return answer.state_version if is_own or answer.has_met_master else -1
+
+
+def who_may_hold(answers: Mapping[str, ReplicaResponse]) -> set[tuple[str, str]]:
+    """What was acknowledged, by id and directory: all that count with a master that is named, and each
+    such master but where somebody stands for it. What was known before a reign for which somebody stands
+    is over: all that was acknowledged until then is there."""
     standing = [each for each in answers.values() if _stands_for_its_master(each)]
     newest_reign = max((each.reign for each in standing), default=0)
-    needed: dict[str, str] = {}
+    needed: set[tuple[str, str]] = set()
     directories: dict[str, str] = {}
     for answer in answers.values():
         master = answer.master
@@ -78,21 +84,25 @@ def who_may_hold(answers: Mapping[str, ReplicaResponse]) -> dict[str, str]:
             each.master is not None and each.master.id == master.id and each.reign >= answer.reign
             for each in standing
         )
-        peers = [
-            peer for peer in answer.counted if master is None or peer.id != master.id or not is_stood_for
-        ]
+        # Of one reign the newest list goes before others: they may name who was forgotten since.
+        newest_list = max(_list_of(each) for each in answers.values() if each.reign == answer.reign)
+        counted = answer.counted if _list_of(answer) == newest_list else []
+        peers = [peer for peer in counted if master is None or peer.id != master.id or not is_stood_for]
         if master is not None and master.id and not is_stood_for:
             peers.append(master)
-        needed |= {peer.id: peer.directory_id for peer in peers}
-    return {each: directory or directories.get(each, "") for each, directory in needed.items()}
+        needed |= {(peer.id, peer.directory_id) for peer in [*peers, *answer.told]}
+    return {(each, directory or directories.get(each, "")) for each, directory in needed}
 
 
 def missing_of(answers: Mapping[str, ReplicaResponse]) -> list[str]:
     """Ids of who must answer, and does not."""
     reign = newest_of(answers).reign
-    needed = who_may_hold(answers).items()
     return sorted(
-        each for each, directory in needed if not _is_there(answers.get(each), directory, reign)
+        {
+            each
+            for each, directory in who_may_hold(answers)
+            if not _is_there(answers.get(each), directory, reign)
+        }
     )
 
 
@@ -117,7 +127,11 @@ def is_everybody(answers: Mapping[str, ReplicaResponse]) -> bool:
     return all(
         is_there(peer, answer.reign)
         for answer in answers.values()
-        for peer in [*answer.counted, *([answer.master] if answer.master is not None else [])]
+        for peer in [
+            *answer.counted,
+            *answer.told,
+            *([answer.master] if answer.master is not None else []),
+        ]
     )
 
 

@@ -108,13 +108,13 @@ class Survey(Asked):
     """Every broker that any other names, asked once."""
 
     def __init__(self, server: str, timeout_ms: int) -> None:
-        """`server`: HOST:PORT,... of which one has to answer. Raises what it refuses with,
-        Unreachable."""
+        """`server`: HOST:PORT,... of which one has to answer; one that was emptied names nobody. Raises
+        what it refuses with, Unreachable."""
         super().__init__()
         self._clients: dict[str, BrokerClient] = {}
         self._timeout_ms = timeout_ms
         self._stack = ExitStack()
-        waiting = self._named_by(self._first_of(server))
+        waiting = self._all_of(server)
         while waiting:
             peer = waiting.pop()
             if not peer.address or peer.id in self.answers or peer.id in self.unreachable:
@@ -124,13 +124,17 @@ class Survey(Asked):
             except LedgerError as error:
                 self.unreachable[peer.id] = str(error)
 
-    def _first_of(self, servers: str) -> ReplicaResponse:
-        """Whoever answers, master or not."""
-        *others, last = [each.strip() for each in servers.split(",")]
-        for address in others:
-            with suppress(Unreachable, OutcomeUnknown):
-                return self._ask(address)
-        return self._ask(last)
+    def _all_of(self, servers: str) -> list[PeerRow]:
+        """Whom they name. Raises what the last one refuses with, if none answers."""
+        named: list[PeerRow] = []
+        addresses = [each.strip() for each in servers.split(",")]
+        for address in addresses:
+            try:
+                named += self._named_by(self._ask(address))
+            except (Unreachable, OutcomeUnknown):
+                if address == addresses[-1] and not self.answers:
+                    raise
+        return named
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
@@ -206,7 +210,8 @@ def _from_living(
     say(f"master {master.id} takes nothing more")
     try:
         lost = _drained(survey, master, to, unsafe, timeout_ms)
-        epoch = survey.next_epoch
+        drained_at = survey.answers[master.id].max_offset
+        epoch = survey.next_epoch + (0 if lost is None else survey.leap())
         survey.ask(to, ReplicaRequest(verb="promise", epoch=epoch))
     except BaseException:
         with suppress(LedgerError, OutcomeUnknown):  # it is no master any more: why is what is raised
@@ -214,10 +219,12 @@ def _from_living(
         raise
     # Of two switches at once, to two brokers, one is refused here; and one that was so slow that the
     # master has gone on.
-    survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch, drained=True))
+    survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch, drained_at=drained_at))
     say(f"epoch {epoch}: {master.id} becomes a slave, {to} the master")
     # The old master has it all: of those that promised it is the one that must know whose the epoch is.
-    return _crown(survey, to, epoch, master.is_sync, lost, told_first=[master.id])
+    return _crown(
+        survey, to, epoch, master.is_sync, lost, told_first=[master.id], unsafe=lost is not None
+    )
 
 
 def _drained(
@@ -233,7 +240,10 @@ def _drained(
         answer = survey.ask(master.id, ReplicaRequest(verb="drain"))
         end = answer.max_offset
         # One that does not count yet is not known to all that will be asked when it is lost in turn.
+        # And the one that is asked must be it: under its name may be another directory by now.
+        directory_id = survey.answers[to].directory_id
         rows = [row for row in answer.slaves if row.id == to and row.is_connected and row.counts]
+        rows = [row for row in rows if row.directory_id == directory_id]
         held = max((row.flushed_offset for row in rows), default=-1)
         if held >= end:
             return None
@@ -247,6 +257,13 @@ def _drained(
         if held >= 0
         else "does not follow the master, or does not count yet"
     )
+    known = {(peer.id, peer.directory_id) for peer in answer.counted if peer.id == to}
+    if known and (to, survey.answers[to].directory_id) not in known:
+        raise SwitchRefused(
+            f"broker {to} has another directory than the one that counts: if that is lost for good,"
+            f" quorumlog broker forget --server {survey.address_of(master.id)} --slave {to}, and switch"
+            " again"
+        )
     raise SwitchRefused(
         f"broker {to} {what}, which ends at {end}: wait until it has caught up (broker status), or lose"
         " what lies between with --unsafe"
@@ -290,20 +307,20 @@ def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None])
     common = own.max_offset if is_best else common_end(own, best)
     end = max(best.max_offset, _heard(survey))
     is_known = was_waited_for(answers) and not missing_of(answers)
-    is_behind = rank_of(best).epoch < newest_of(answers).reign
     if not is_known:
         # The master may have gone on from before: another one, or this one after it had lost its end.
         common = min(common, best.confirm_offset)
     lost = None
     if is_best and is_known:
         pass  # what was acknowledged is on one of those that answered
-    elif end > common and (is_known or not (is_best or is_behind)):
-        lost = Lost(common, end)
     elif not is_known:
         lost = Lost(common, -1)
+    elif end > common:
+        lost = Lost(common, end)
     others = sorted(each for each in answers if each != to)
-    is_sync = newest_of(answers).is_sync
-    return _crown(survey, to, epoch, is_sync, lost, told_first=[] if unsafe else others)
+    newest = newest_of(answers)
+    is_sync = newest.is_sync or not newest.reign  # of a master that none of them has met
+    return _crown(survey, to, epoch, is_sync, lost, told_first=others, unsafe=unsafe)
 
 
 def _check(survey: Asked, to: str, unsafe: bool) -> None:
@@ -314,8 +331,8 @@ def _check(survey: Asked, to: str, unsafe: bool) -> None:
     newest = newest_of(answers)
     if not newest.reign:
         raise SwitchRefused(
-            f"none of {', '.join(sorted(answers))} has ever met a master: let them follow one, or name"
-            " one that has in --server; --unsafe makes a new one all the same"
+            f"none of {', '.join(sorted(answers))} has ever met a master: start them with --master and"
+            " its --ha-port, or name one that has in --server; --unsafe makes a new one all the same"
         )
     missing = missing_of(answers)
     lost_master = "" if newest.master is None else newest.master.id
@@ -335,10 +352,12 @@ def _check(survey: Asked, to: str, unsafe: bool) -> None:
         )
     if not was_waited_for(answers):
         who = f"the master {lost_master} does not answer, and" if is_away else "the last master"
+        heard = _heard(survey)
+        last = f"the last that was heard of its log was {heard}, and " if heard > 0 else ""
         raise SwitchRefused(
-            f"{who} acknowledged without its slaves (async-master, or in_sync_replicas 1): the last"
-            f" that was heard of its log was {_heard(survey)}, and {to} has {answers[to].max_offset}."
-            " Start the master, or lose what lies behind with --unsafe"
+            f"{who} acknowledged without its slaves (async-master, or in_sync_replicas 1): {last}"
+            f"{to} has {answers[to].max_offset}. Start the master, or lose what lies behind with"
+            " --unsafe"
         )
     best = max(answers.values(), key=rank_of)
     own, most = rank_of(answers[to]), rank_of(best)
@@ -360,23 +379,37 @@ def _heard(survey: Asked) -> int:
 
 
 def _crown(
-    survey: Asked, to: str, epoch: int, is_sync: bool, lost: Lost | None, *, told_first: list[str]
+    survey: Asked,
+    to: str,
+    epoch: int,
+    is_sync: bool,
+    lost: Lost | None,
+    *,
+    told_first: list[str],
+    unsafe: bool,
 ) -> SwitchReport:
-    """`told_first`: they know whose the epoch is, and what it begins with, before that one reigns."""
+    """`told_first`: they know whose the epoch is, and what it begins with, before that one reigns; it
+    knows that. `unsafe`: all others, too, as far as they are reached."""
     followers, unreachable = [], sorted(survey.unreachable)
+    others = sorted(each for each in survey.answers if each != to)
+    before = others if unsafe else told_first
+    if before:
+        told = (PeerRow(id=each, directory_id=survey.answers[each].directory_id) for each in before)
+        survey.ask(to, ReplicaRequest(verb="chosen", epoch=epoch, told=tuple(told)))
     # It has promised the epoch: what it holds and who counts with it stays, until it reigns.
     begin = replace(survey.answers[to].as_master, is_sync=is_sync)
 
-    def tell(broker_id: str) -> None:
-        survey.follow(broker_id, to, epoch, begin)
-        followers.append(broker_id)
+    def tell(broker_ids: list[str], *, must: bool) -> None:
+        for broker_id in broker_ids:
+            try:
+                survey.follow(broker_id, to, epoch, begin)
+                followers.append(broker_id)
+            except (LedgerError, OutcomeUnknown):
+                if must:
+                    raise
+                unreachable.append(broker_id)
 
-    for broker_id in told_first:
-        tell(broker_id)
-    crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync))
-    for broker_id in sorted(each for each in survey.answers if each != to and each not in told_first):
-        try:
-            tell(broker_id)
-        except (LedgerError, OutcomeUnknown):
-            unreachable.append(broker_id)
+    tell(before, must=not unsafe)
+    crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync, begin=begin))
+    tell([each for each in others if each not in before], must=False)
     return SwitchReport(to, epoch, crowned.max_offset, lost, followers, unreachable)

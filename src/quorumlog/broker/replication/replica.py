@@ -4,6 +4,7 @@ those who have them (`service`) ask it what to say, and tell it what they heard.
 from __future__ import annotations
 
 import logging
+import os
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -11,20 +12,17 @@ from msgspec.structs import replace
 from quorumlog.broker.errors import StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
 from quorumlog.broker.replication.protocol.ha_frames import Peer
 from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work
+from quorumlog.broker.replication.reign_begin import Begin, as_counted, replicas_needed, started_with
 from quorumlog.broker.replication.replica_file import (
+    VERSIONS_OF_EPOCH,
     ReplicaRecord,
     SetAsideTail,
     before_epochs,
     new_directory_id,
 )
-from quorumlog.broker.replication.replica_master import (
-    VERSIONS_OF_EPOCH,
-    ReplicaMaster,
-    next_version,
-)
+from quorumlog.broker.replication.replica_master import ReplicaMaster
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet
 from quorumlog.errors import ConfigError
@@ -40,18 +38,6 @@ class Written(NamedTuple):
     written_offset: int
     flushed_offset: int
     state_version: int
-
-
-class Begin(NamedTuple):
-    """What a master begins a reign with."""
-
-    history: EpochHistory
-    offset: int
-    """Where its log ends."""
-    counted: list[Peer]
-    in_sync_replicas: int
-    """As it is set; 0: it follows from `is_sync`."""
-    is_sync: bool
 
 
 class Replica(ReplicaMaster):
@@ -123,13 +109,14 @@ class Replica(ReplicaMaster):
 
     # ---------------------------------------------------------------- as a ReplicatedBroker
 
-    def promise(self, epoch: int, *, anew: bool = False, drained: bool = False) -> None:
+    def promise(self, epoch: int, *, anew: bool = False, drained_at: int = -1) -> None:
         """`anew`: one that was promised already is refused. Two switches by hand may have drawn the same
         epoch; who asks everybody that must be asked is then the only one to whom it is promised.
-        `drained`: refused unless the master has taken nothing since it was drained last."""
+        `drained_at`: refused unless the master is drained, and its log ends there: it may have gone on
+        meanwhile, and been drained by somebody else."""
         with self._lock:
             self._check_epoch(epoch)
-            if drained and not self.is_drained:
+            if drained_at >= 0 and not (self.is_drained and self.max_offset == drained_at):
                 raise SwitchRefused(
                     f"broker {self.id} was drained for too long, and has gone on as the master: switch"
                     " again"
@@ -146,11 +133,23 @@ class Replica(ReplicaMaster):
                     " switch again"
                 )
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
+    def become_master(
+        self,
+        epoch: int,
+        sync: bool,
+        in_sync_set: InSyncSet | None = None,
+        *,
+        begin: Begin | None = None,
+    ) -> None:
+        """`begin`: as slaves were told; refused if it is another one by now."""
         with self._lock:
             self._check_epoch(epoch)
             if self.history.runs and epoch <= self.history.log_epoch:
                 raise StaleEpoch(f"a reign of epoch {self.history.log_epoch} has begun already")
+            if begin is not None and begin != self.as_master()._replace(is_sync=sync):
+                raise SwitchRefused(
+                    f"broker {self.id} was started with other options since it was asked: switch again"
+                )
             record, counted = self.record, self._counted_as_master()
             role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
             record = replace(
@@ -163,6 +162,7 @@ class Replica(ReplicaMaster):
                 is_sync=sync,
                 waited_from=0,
                 lowered_from=0,
+                told=[],
                 counted=list(counted.values()),
                 joining=[each for each in record.joining if each in counted],
                 joining_known_to=[*record.joining_known_to, self.id],
@@ -170,6 +170,12 @@ class Replica(ReplicaMaster):
             )
             self._reign(epoch, record, in_sync_set)
             self.role_changed()
+
+    def is_chosen(self, epoch: int, told: list[Peer]) -> None:
+        """It is to be the master, and these are told so before it reigns."""
+        with self._lock:
+            self._check_epoch(epoch)
+            self._save(replace(self.record, promised_epoch=epoch, told=told))
 
     def become_slave(
         self,
@@ -197,7 +203,7 @@ class Replica(ReplicaMaster):
             )
             record = replace(self.record, promised_epoch=epoch, role=Role.SLAVE)
             record = replace(self._led_by(record, peer, epoch), has_met_master=False)
-            if begin is not None and self._holds(begin):
+            if begin is not None and begin.is_held_by(self.me, self.history, self.flushed_offset):
                 counted = {peer.id: peer for peer in [*record.counted, *begin.counted]}
                 record = replace(
                     record,
@@ -221,19 +227,9 @@ class Replica(ReplicaMaster):
         record = self.record
         counted = {peer.id: peer for peer in record.counted}
         if record.master is not None and record.master.id:
-            counted[record.master.id] = _as_counted(record)
+            counted[record.master.id] = as_counted(record)
         counted.pop(self.id, None)
         return counted
-
-    def _holds(self, begin: Begin) -> bool:
-        """Who does not count does not say who does: of two such each might find a next master."""
-        me = self.id, self.directory_id
-        if me not in {(peer.id, peer.directory_id) for peer in begin.counted if not peer.has_to_join}:
-            return False
-        if not begin.offset:
-            return True
-        end = self.flushed_offset
-        return judge(self.history, end, begin.history, begin.offset).common_offset >= begin.offset
 
     # ---------------------------------------------------------------- a reign
 
@@ -251,14 +247,19 @@ class Replica(ReplicaMaster):
         self.store.count_queues()
         end = commit_log.max_offset
         needed = replicas_needed(config.in_sync_replicas, record.is_sync)
-        history = self.history.begun(epoch, end)
+        # Another directory that begins at the same place, of the same name, has another number.
+        first_run = 0 if self.history.runs else int.from_bytes(os.urandom(3))
+        history = self.history.begun(epoch, end, first_run)
         record = replace(
             record,
             counted=record.counted if self.has_epochs else [],
             history=history.triples(),
             topics={**record.topics, **(self.store.topics or {})},
         )
-        record = self._waiting_for(needed, record, end)
+        if self.has_epochs and self.history.log_epoch == record.promised_epoch:
+            record = started_with(needed, self.record, record, end)
+        else:
+            record = replace(record, in_sync_replicas=needed)
         self._save(record)
         confirmed = min(commit_log.replicated_offset or 0, end)
         commit_log.replicated_offset = confirmed
@@ -277,6 +278,7 @@ class Replica(ReplicaMaster):
                 known_to=frozenset(record.joining_known_to),
                 lowered_from=record.lowered_from,
                 lowered_version=record.state_version,
+                begun_at=end,
             )
             self._links.clear()
         self._ends.clear()
@@ -289,24 +291,6 @@ class Replica(ReplicaMaster):
         log.info("broker %s is %s in epoch %d from %d on", self.id, record.role.value, epoch, end)
         self._advance()
 
-    def _waiting_for(self, needed: int, record: ReplicaRecord, end: int) -> ReplicaRecord:
-        """By so many is acknowledged from here on. A master that starts again may be set to another
-        number than its slaves know of: one that hears of fewer too late would be taken for the next
-        master without what it lacks."""
-        before = self.record
-        if not self.has_epochs or self.history.log_epoch != record.promised_epoch:
-            return replace(record, in_sync_replicas=needed)
-        held = max(before.in_sync_replicas, before.lowered_from)
-        record = replace(
-            record,
-            in_sync_replicas=needed,
-            lowered_from=held if needed < held else 0,
-            waited_from=end if needed > before.in_sync_replicas else before.waited_from,
-        )
-        if (record.topics, record.in_sync_replicas) == (before.topics, before.in_sync_replicas):
-            return record
-        return replace(record, state_version=next_version(record))
-
     # ---------------------------------------------------------------- as a slave
 
     def _led_by(self, record: ReplicaRecord, master: Peer, epoch: int) -> ReplicaRecord:
@@ -315,7 +299,7 @@ class Replica(ReplicaMaster):
         counted = {peer.id: peer for peer in record.counted}
         old = record.master
         if old is not None and old.id and old.id != master.id:
-            counted.setdefault(old.id, _as_counted(record))
+            counted.setdefault(old.id, as_counted(record))
             counted.setdefault(self.id, self.me)
         if old is None:  # it was the master itself, or knows of none
             counted.setdefault(self.id, self.me)
@@ -323,19 +307,22 @@ class Replica(ReplicaMaster):
             record,
             master=master,
             master_epoch=epoch,
+            told=record.told if record.master_epoch == epoch else [],
             holds_begin=record.holds_begin and record.master_epoch == epoch,
             counted=list(counted.values()),
         )
 
     def own_log(self) -> OwnLog:
-        config = self.store.config
+        config, record = self.store.config, self.record
         return OwnLog(
             self.me,
-            self.record.promised_epoch,
+            record.promised_epoch,
             self.history,
             self.max_offset,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
+            record.master_epoch,
+            "" if record.master is None else record.master.directory_id,
         )
 
     def follow(self, follow: Follow) -> Written:
@@ -407,17 +394,6 @@ class Replica(ReplicaMaster):
 
     def _written(self) -> Written:
         return Written(self.max_offset, self.flushed_offset, self.record.state_version)
-
-
-def replicas_needed(in_sync_replicas: int, is_sync: bool) -> int:
-    """To acknowledge, the master included; 0: it is not set."""
-    return in_sync_replicas or (2 if is_sync else 1)
-
-
-def _as_counted(record: ReplicaRecord) -> Peer:
-    """Its master: one that was only heard of has to join as any other before it counts."""
-    assert record.master is not None
-    return replace(record.master, has_to_join=not record.has_met_master)
 
 
 def _unknown(ha_address: str) -> Peer:

@@ -15,6 +15,7 @@ from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 FORMAT = 1
+VERSIONS_OF_EPOCH = 1 << 20
 
 
 class SetAsideTail(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,9 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     holds_begin: bool = False
     """Of this reign: when it was told of it the log held all that it begins with, and `counted` names
     all that count in it."""
+    told: list[Peer] = []
+    """Who may have been told that this one is the next master, which has not begun to reign. It stands
+    for no older one without them: with them it may be replaced by somebody else already."""
     is_sync: bool = False
     in_sync_replicas: int = 1
     waited_from: int = 0
@@ -60,6 +64,11 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of masters that have stored it."""
     topics: dict[str, int] = {}
     tails: list[SetAsideTail] = []
+
+
+def next_version(record: ReplicaRecord) -> int:
+    """Of what a master tells its slaves."""
+    return max(record.state_version, record.promised_epoch * VERSIONS_OF_EPOCH) + 1
 
 
 def new_directory_id() -> str:

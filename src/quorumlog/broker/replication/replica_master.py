@@ -16,22 +16,16 @@ from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgeme
 from quorumlog.broker.replication.protocol.ha_frames import Peer, State
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, Reign
 from quorumlog.broker.replication.replica_core import ReplicaCore
-from quorumlog.broker.replication.replica_file import ReplicaRecord
+from quorumlog.broker.replication.replica_file import next_version
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, Member, SlaveState
 from quorumlog.errors import ConfigError, LedgerError
 
 log = logging.getLogger("quorumlog.broker")
 
-VERSIONS_OF_EPOCH = 1 << 20
 DRAIN_MS = 10_000.0
 """A master that was drained goes on after so long, if whoever asked for it is heard no more."""
 _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
-
-
-def next_version(record: ReplicaRecord) -> int:
-    """Of what a master tells its slaves."""
-    return max(record.state_version, record.promised_epoch * VERSIONS_OF_EPOCH) + 1
 
 
 class ReplicaMaster(ReplicaCore):
@@ -262,9 +256,7 @@ class ReplicaMaster(ReplicaCore):
             return [
                 mark
                 for mark in acks.marks.values()
-                if mark.is_connected
-                and mark.acknowledged_offset >= acks.confirmed_offset
-                and acks.wants_to_count(mark)
+                if mark.is_connected and acks.holds(mark) and acks.wants_to_count(mark)
             ]
 
     def let_count(self, marks: list[Mark]) -> None:
@@ -272,18 +264,21 @@ class ReplicaMaster(ReplicaCore):
         with self._lock:
             if not self.is_reigning:
                 return
-            peers = {peer.id: peer for peer in self.record.counted}
-            peers |= {mark.id: self._peers[mark.id] for mark in marks}
-            with self._acks_lock:
-                joining = {*self._acks.joining, *(mark.id for mark in marks)}
-            known_to = [self.id] if marks else self.record.joining_known_to
-            self._spread(list(peers.values()), joining=sorted(joining), known_to=known_to)
-            with self._acks_lock:
-                for mark in marks:
-                    self._acks.join(mark, self.record.state_version)
-                for mark in marks:
-                    self._acks.stored(mark, mark.counted_version)
-            self._send_state()
+            self._let_join(self.record.counted, marks)
+
+    def _let_join(self, counted: list[Peer], marks: list[Mark]) -> None:
+        peers = {peer.id: peer for peer in counted}
+        peers |= {mark.id: self._peers[mark.id] for mark in marks}
+        with self._acks_lock:
+            joining = {*self._acks.joining, *(mark.id for mark in marks)}
+        known_to = [self.id] if marks else self.record.joining_known_to
+        self._spread(list(peers.values()), joining=sorted(joining), known_to=known_to)
+        with self._acks_lock:
+            for mark in marks:
+                self._acks.join(mark, self.record.state_version)
+            for mark in marks:
+                self._acks.stored(mark, mark.counted_version)
+        self._send_state()
 
     @property
     def has_let_count(self) -> bool:
@@ -300,9 +295,14 @@ class ReplicaMaster(ReplicaCore):
         with self._lock:
             if not self.is_reigning:
                 # A list of its own would let a switch go without those that count with the master.
-                raise self._refusal() or NotMaster(f"broker {self.id} is not the master")
-            if slave_id not in {peer.id for peer in self.record.counted}:
-                raise ConfigError(f"no slave {slave_id} counts")
+                master = self.record.master
+                where = (
+                    "" if master is None or not master.address else f", with --server {master.address}"
+                )
+                raise NotMaster(f"broker {self.id} is not the master: tell that one to forget{where}")
+            known = sorted(peer.id for peer in self.record.counted)
+            if slave_id not in known:
+                raise ConfigError(f"no slave {slave_id} counts: {', '.join(known) or 'none'} do")
             with self._acks_lock:
                 acks = self._acks
                 holders = acks.holders_without(slave_id)
@@ -314,7 +314,14 @@ class ReplicaMaster(ReplicaCore):
                     )
                 # Before the list is stored: it must not help to acknowledge anything more meanwhile.
                 acks.forget(slave_id)
-            self._spread([peer for peer in self.record.counted if peer.id != slave_id])
+                mark = acks.marks.get(slave_id)
+            old = {peer.id: peer.directory_id for peer in self.record.counted}[slave_id]
+            counted = [peer for peer in self.record.counted if peer.id != slave_id]
+            if mark is not None and mark.is_connected and mark.directory_id != old and acks.holds(mark):
+                # In one step: between two, a list would name nobody who has what was acknowledged.
+                self._let_join(counted, [mark])
+                return
+            self._spread(counted)
             self._send_state()
 
     def set_topics(self, topics: dict[str, int]) -> None:
@@ -377,7 +384,7 @@ class ReplicaMaster(ReplicaCore):
 
     def newer_epoch(self, epoch: int) -> None:
         if epoch > self.fenced_by:
-            log.error("epoch %d was promised elsewhere: this broker takes nothing more", epoch)
+            log.warning("epoch %d was promised elsewhere: this broker takes nothing more", epoch)
             self.fenced_by = epoch
             self.stop_acknowledging()
 
@@ -407,7 +414,7 @@ class ReplicaMaster(ReplicaCore):
             max(self.max_offset - mark.acknowledged_offset, 0),
             int(self._lag_ms(mark)),
             self._is_caught_up(mark),
-            mark.acknowledged_offset >= self._acks.confirmed_offset,
+            self._acks.holds(mark),
         )
 
     def _tell(self, mark: Mark) -> None:

@@ -11,7 +11,8 @@ from quorumlog.broker.errors import NotReplicated, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.epoch_history import EpochHistory
 from quorumlog.broker.replication.protocol.ha_frames import Peer
-from quorumlog.broker.replication.replica import Begin, Replica
+from quorumlog.broker.replication.reign_begin import Begin
+from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.wire.broker_messages import (
@@ -138,6 +139,7 @@ def state_of(
         waited_from=record.waited_from,
         state_version=record.state_version,
         as_master=_begin_row(replica.as_master()),
+        told=[_row(peer) for peer in record.told],
     )
 
 
@@ -148,8 +150,9 @@ def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | N
     epoch = request.epoch
     master = BrokerAddress(request.broker_id, request.address, request.ha_address)
     return {
-        "promise": lambda: replica.promise(epoch, anew=True, drained=request.drained),
-        "master": lambda: replica.become_master(epoch, request.is_sync),
+        "promise": lambda: replica.promise(epoch, anew=True, drained_at=request.drained_at),
+        "master": lambda: replica.become_master(epoch, request.is_sync, begin=_begin_of(request)),
+        "chosen": lambda: replica.is_chosen(epoch, [_peer(each) for each in request.told]),
         "slave": lambda: replica.become_slave(epoch, master, request.directory_id, _begin_of(request)),
         "resume": replica.resume,
         "drain": replica.drain,

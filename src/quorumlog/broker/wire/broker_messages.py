@@ -185,7 +185,8 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     """What a broker is as master or slave; `verb` changes it first.
 
     drain: the master takes nothing more for a while. resume: it does again. promise, master, slave: as
-    `ReplicatedBroker` has them, with `epoch`. forget: slave `broker_id` counts no more.
+    `ReplicatedBroker` has them, with `epoch`. chosen: it is to be the master of `epoch`, and others are
+    `told` so. forget: slave `broker_id` counts no more.
     """
 
     verb: str = ""
@@ -194,12 +195,14 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     broker_id: str = ""
     address: str = ""
     ha_address: str = ""
-    drained: bool = False
-    """A promise only of a master that has taken nothing since it was drained last."""
+    drained_at: int = -1
+    """A promise only of a master that is drained, and whose log ends there; -1: of whoever it is."""
     directory_id: str = ""
     """Of the master that a slave is to follow; empty: who asks does not know it."""
     begin: BeginRow | None = None
-    """What that one begins with; None: it has begun long since."""
+    """What that one begins with; None: it has begun long since. With `master`: as slaves were told."""
+    told: tuple[PeerRow, ...] = ()
+    """Of who is chosen: those that are told so."""
     asked_directory_id: str = ""
     """Of who is asked; empty: whoever it is."""
     unsafe: bool = False
@@ -282,6 +285,8 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
     state_version: int
     as_master: BeginRow
     """What it would begin with."""
+    told: list[PeerRow]
+    """Who may have been told that it is the next master, and it has not begun to reign."""
 
 
 class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):

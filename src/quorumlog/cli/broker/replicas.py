@@ -52,7 +52,7 @@ def switch(
     if report.followers:
         say(f"its slaves: {', '.join(report.followers)}")
     if report.unreachable:
-        say(f"not reached: {', '.join(report.unreachable)}", "red")
+        say(f"not reached: {', '.join(report.unreachable)}. When they are back: the same again", "red")
     if report.lost is not None:
         first, stop = report.lost
         until = f"to {stop}" if stop >= 0 else "on, nobody knows how far"
@@ -106,26 +106,55 @@ def _named(value: Any) -> Any:
     return {name: _named(getattr(value, name)) for name in fields if name != "request_id"}
 
 
+def _in_sync_of(state: ReplicaResponse) -> str:
+    asked = state.as_master.in_sync_replicas
+    if state.role == "SLAVE" or not 0 < asked < state.in_sync_replicas:
+        return str(state.in_sync_replicas)
+    return f"{state.in_sync_replicas} ({asked} once all that count have stored it)"
+
+
 def say_replica(state: ReplicaResponse) -> None:
     say(
         f"broker {state.id}: {state.role} in epoch {state.epoch}, log of epoch {state.log_epoch},"
-        f" in_sync_replicas {state.in_sync_replicas}, slaves connect to {state.ha_address}"
+        f" in_sync_replicas {_in_sync_of(state)}, slaves connect to {state.ha_address}"
         f" ({state.dialect})"
     )
     if state.role == "SLAVE" and state.master is not None:
         name = state.master.id or "a master"
+        where = f"{name} at {state.master.ha_address}"
         behind = max(state.master_offset - state.max_offset, 0)
-        say(f"  follows {name} at {state.master.ha_address}, {behind} bytes behind what was heard of it")
+        if state.problem:
+            say(f"  is to follow {where}")
+        else:
+            say(f"  follows {where}, {behind} bytes behind what was heard of it")
+    directories = {peer.id: peer.directory_id for peer in state.counted if peer.counts}
     for slave in state.slaves:
+        counts = "counts" if slave.counts else "does not count"
+        if slave.directory_id != directories.get(slave.id, slave.directory_id):
+            counts = (
+                "another directory than the one that counts: if that is lost for good, quorumlog broker"
+                f" forget --slave {slave.id}"
+            )
         words = [
             "connected" if slave.is_connected else "away",
-            "counts" if slave.counts else "does not count",
+            counts,
             f"on its disk up to {slave.flushed_offset}",
             f"lacks {slave.lag_bytes} bytes for {slave.lag_ms} ms",
         ]
         say(f"  slave {slave.id}: {', '.join(words)}")
     if state.counted and state.role == "SLAVE":
-        say(f"  slaves that count: {', '.join(peer.id for peer in state.counted)}")
+        names = [
+            f"{peer.id} (with another directory)"
+            if peer.id == state.id and peer.directory_id != state.directory_id
+            else peer.id
+            for peer in state.counted
+        ]
+        say(f"  slaves that count: {', '.join(names)}")
+    elif state.in_sync_set is None:
+        seen = {slave.id for slave in state.slaves}
+        for peer in state.counted:
+            if peer.id not in seen:
+                say(f"  slave {peer.id}: away, counts, not connected since the start")
     for tail in state.tails:
         say(
             f"  set aside: {tail.first_offset} to {tail.stop_offset} of epoch {tail.epoch}, in"

@@ -50,6 +50,9 @@ class Acknowledgements:
     joining_version: int = 0
     known_to: frozenset[str] = frozenset()
     """Who has stored that those join before this reign began, and need not say so."""
+    begun_at: int = 0
+    """Where the log ended when this run began. A loss of power may have taken `confirmed_offset` back:
+    what was acknowledged before lies below this all the same."""
     lowered_from: int = 0
     """Where `in_sync_replicas` was: so many have what is acknowledged still, until all that count have
     stored that fewer do. A slave that has not, and is alone one day, takes what it has for all."""
@@ -146,8 +149,9 @@ class Acknowledgements:
             waits += f"; {', '.join(sorted(self.joining))} will count once {away} has stored it"
         if self.lowered_from:
             waits += (
-                f"; in_sync_replicas {self.in_sync_replicas} holds once {away or 'all that count'} has"
-                " stored it, or is forgotten (quorumlog broker forget)"
+                f"; in_sync_replicas {self.in_sync_replicas} holds once it is stored by"
+                f" {away or 'all that count'}; one that will not come back: quorumlog broker forget"
+                " --slave ID"
             )
         return (
             f"{there} replicas are in sync, the master included, of {self.needed}"
@@ -207,15 +211,18 @@ class Acknowledgements:
         return True
 
     def holders_without(self, slave_id: str) -> int:
-        """How many others that are asked at a switch hold everything that is confirmed; or another
-        directory under its name."""
+        """How many others that are on the list hold everything that was acknowledged; also another
+        directory under the name of one: it is asked once it has taken the place of the old one."""
         asked = {**self.counted, **self.joining}
-        others = [
-            mark
+        return sum(
+            self.holds(mark)
             for mark in self.marks.values()
-            if (mark.id != slave_id) == (asked.get(mark.id) == mark.directory_id)
-        ]
-        return sum(mark.acknowledged_offset >= self.confirmed_offset for mark in others)
+            if mark.id in asked and (mark.id != slave_id or mark.directory_id != asked[mark.id])
+        )
+
+    def holds(self, mark: Mark) -> bool:
+        """Everything that was acknowledged, as far as that can be known."""
+        return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)
 
     def forget(self, slave_id: str) -> None:
         """It counts no more. Whoever asks for this has seen that nothing is lost by it."""

@@ -58,10 +58,13 @@ class EpochHistory:
     def log_epoch(self) -> int:
         return self.runs[-1].epoch if self.runs else 0
 
-    def begun(self, epoch: int, start_offset: int) -> EpochHistory:
-        """A master takes over, or starts again: another run of the epoch from the end of its log on."""
+    def begun(self, epoch: int, start_offset: int, first_run: int = 0) -> EpochHistory:
+        """A master takes over, or starts again: another run of the epoch from the end of its log on.
+        `first_run`: number of the first one of an epoch."""
         assert epoch >= self.log_epoch, (epoch, self.runs)
-        number = self.runs[-1].run + 1 if self.runs and self.runs[-1].epoch == epoch else 0
+        number = first_run
+        if self.runs and self.runs[-1].epoch == epoch:
+            number = self.runs[-1].run + 1
         return EpochHistory([*self.truncated(start_offset).runs, Run(epoch, number, start_offset)])
 
     def truncated(self, end_offset: int) -> EpochHistory:

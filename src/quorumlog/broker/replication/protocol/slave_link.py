@@ -96,6 +96,10 @@ class OwnLog(NamedTuple):
     max_offset: int
     file_bytes: int
     is_sync_flush: bool
+    master_epoch: int
+    """In which it was told of a master, or has met one."""
+    master_directory_id: str
+    """Of that one; empty: it is not known."""
 
 
 class SlaveLink:
@@ -180,6 +184,17 @@ class SlaveLink:
             )
             self.out.append(encode_control(Refuse(message=message, promised_epoch=own.promised_epoch)))
             self.close(message)
+            return
+        if welcome.epoch == own.master_epoch and own.master_directory_id not in (
+            "",
+            welcome.master.directory_id,
+        ):
+            self.refused = True
+            self.close(
+                f"master {welcome.master.id} has another directory than the one that this slave knows of"
+                f" epoch {welcome.epoch}: it has lost its log. Make this slave the master, with:"
+                f" quorumlog broker switch --to {own.slave.id} --unsafe"
+            )
             return
         self._welcome = welcome
         self.master = welcome.master

@@ -20,6 +20,8 @@ _MOST_WAITING_BYTES = 32 << 20
 """Of what was received and is not written: then nothing more is read."""
 _REFUSED_WAIT = 10
 """Times the reconnect interval, where a master has said no."""
+_EAGER_MS, _EAGER_WAIT_MS = 1000.0, 10.0
+"""So long after it was told of a master it tries again after so little: that one is about to reign."""
 
 
 class _MasterSocket(asyncio.Protocol):
@@ -73,6 +75,7 @@ class HAClient:
         self._socket: _MasterSocket | None = None
         self._busy = False
         self._generation = 0
+        self._eager_until_ms = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -85,6 +88,7 @@ class HAClient:
     def restart(self) -> None:
         """The role, the master or the epoch is another one."""
         self._generation += 1
+        self._eager_until_ms = self.clock() + _EAGER_MS
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -145,8 +149,12 @@ class HAClient:
         if self.problem != socket.link.closed:
             log.warning("this slave follows nobody: %s", socket.link.closed)
         self.problem = socket.link.closed
-        wait = _REFUSED_WAIT if socket.link.refused else 1
-        self._connect_later(config.ha_reconnect_interval * wait)
+        wait_ms = float(config.ha_reconnect_interval)
+        if socket.link.refused:
+            wait_ms *= _REFUSED_WAIT
+        elif self.clock() < self._eager_until_ms:
+            wait_ms = min(wait_ms, _EAGER_WAIT_MS)
+        self._connect_later(wait_ms)
 
     # ---------------------------------------------------------------- work
 
@@ -165,18 +173,18 @@ class HAClient:
 
     def settle(self) -> None:
         socket = self._socket
-        if socket is None:
-            return
+        if socket is None or socket.transport is None:
+            return  # what the link says waits until the loop has made the connection
         link = socket.link
         out, link.out = link.out, []
-        if out and socket.transport is not None and not socket.transport.is_closing():
+        if out and not socket.transport.is_closing():
             socket.transport.writelines(out)
         if not self._busy and not link.closed:
             work = link.take_work()
             if work:
                 self._start(socket, work)
-        if link.closed and socket.transport is not None:
-            transport = socket.transport
+        transport = socket.transport
+        if link.closed and transport is not None:
             self.ended(socket)
             transport.close()
 

@@ -149,8 +149,8 @@ def drain_is_over(patch: Patch) -> None:
     """It was drained when its end was read."""
     patch.edit(
         Replica.promise,
-        "if drained_at >= 0 and not (self.is_drained and self.max_offset == drained_at):",
-        "if drained_at >= 0 and not reached():",
+        "if drained_at >= 0 and not (",
+        "if drained_at >= 0 and not reached() and not (",
     )
 
 

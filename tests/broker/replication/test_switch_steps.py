@@ -261,3 +261,21 @@ def test_an_emptied_master_that_was_started_as_before_is_not_followed_by_who_kne
     assert numbers_in_queue(b.living.store) == world.acknowledged
     with pytest.raises(SwitchRefused):
         switch_surveyed(SimulatedAsked(world), "b")
+
+
+def test_what_is_under_way_when_a_switch_begins_is_acknowledged_before_it_is_done() -> None:
+    world = with_a_message(4)
+    a = world.brokers["a"]
+    world.put(a)
+
+    def meanwhile() -> None:
+        if a.living.role is not Role.SLAVE and a.living.is_drained:
+            goes_on(world, "b", "c")
+
+    world.meanwhile = meanwhile
+    with patch("quorumlog.broker.client.switching._POLL_S", 0):
+        report = switch_surveyed(SimulatedAsked(world), "b", timeout_ms=60_000)
+    assert report.lost is None
+    assert world.acknowledged == [0, 1]
+    world.meanwhile = lambda: None
+    holds_what_was_acknowledged(world)

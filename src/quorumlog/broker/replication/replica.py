@@ -116,13 +116,17 @@ class Replica(ReplicaMaster):
         meanwhile, and been drained by somebody else."""
         with self._lock:
             self._check_epoch(epoch)
-            if drained_at >= 0 and not (self.is_drained and self.max_offset == drained_at):
-                raise SwitchRefused(
-                    f"broker {self.id} was drained for too long, and has gone on as the master: switch"
-                    " again"
-                )
             if epoch > self.record.promised_epoch:
+                was_stopped = self._is_stopped
                 self.stop_acknowledging()
+                # Only now nothing is acknowledged that this does not see.
+                if drained_at >= 0 and not (self.is_drained and self.max_offset == drained_at):
+                    if not was_stopped:
+                        self.go_on_acknowledging()
+                    raise SwitchRefused(
+                        f"broker {self.id} was drained for too long, and has gone on as the master:"
+                        " switch again"
+                    )
                 self._save(replace(self.record, promised_epoch=epoch))
                 # Who has most is judged by what is on disk: without --flush sync more is acknowledged.
                 self.store.commit_log.flush(0)

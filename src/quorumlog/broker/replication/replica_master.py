@@ -90,12 +90,16 @@ class ReplicaMaster(ReplicaCore):
         self._is_stopped = True
         self.group_transfer.close()
 
+    def go_on_acknowledging(self) -> None:
+        """In the same reign."""
+        self.group_transfer.open(self.store.commit_log.replicated_offset or 0)
+        self._is_stopped = False
+
     def drain(self) -> None:
-        """Take and acknowledge nothing, until `resume` or for `DRAIN_MS`; asked again, for as long anew.
-        Never blocks; any thread."""
+        """Take nothing, until `resume` or for `DRAIN_MS`; asked again, for as long anew. What was taken
+        goes on to be acknowledged until a promise ends that. Never blocks; any thread."""
         with self._drain_lock:
             self._drained_until_ms = self.store.clock() + DRAIN_MS
-            self.stop_acknowledging()
 
     @property
     def is_drained(self) -> bool:
@@ -109,8 +113,7 @@ class ReplicaMaster(ReplicaCore):
                 raise StaleEpoch(f"broker {self.id} is not the master any more")
             with self._drain_lock:
                 self._drained_until_ms = None
-                self.group_transfer.open(self.store.commit_log.replicated_offset or 0)
-                self._is_stopped = False
+                self.go_on_acknowledging()
         self._advance()
 
     @property
@@ -147,7 +150,7 @@ class ReplicaMaster(ReplicaCore):
                 f"epoch {self.fenced_by} was promised elsewhere: broker {self.id} of epoch"
                 f" {self.history.log_epoch} is not the master any more"
             )
-        if self._is_stopped or not self.may_acknowledge():
+        if self._is_stopped or self.is_drained or not self.may_acknowledge():
             return NotMaster(f"broker {self.id} hands over, or is not sure to be the master any more")
         if self.in_sync_replicas <= 1 and self._acks.in_sync_set is None:
             return None
@@ -380,7 +383,7 @@ class ReplicaMaster(ReplicaCore):
     @property
     def takes_messages(self) -> bool:
         """As far as it knows."""
-        return self._may_acknowledge()
+        return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: int) -> None:
         if epoch > self.fenced_by:

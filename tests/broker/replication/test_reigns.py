@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from quorumlog.broker.client.switching import Lost, switch_surveyed
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, SwitchRefused
@@ -256,6 +257,17 @@ def test_a_slave_that_never_met_anybody_and_has_promised_alone_stands_in_nobody_
     alone(world)
     following(world)
     world.check()
+
+
+def test_a_record_of_an_earlier_release_goes_by_whom_it_has_met_not_by_what_it_promised() -> None:
+    world = World(29)
+    following(world)
+    b = world.brokers["b"].living
+    b.promise(9)
+    b.record = replace_fields(b.record, master_epoch=0)
+    assert b.reign_epoch == 1
+    b.record = replace_fields(b.record, has_met_master=False)
+    assert b.reign_epoch == 9, "of whom it was told it is not known"
 
 
 def test_brokers_that_never_had_a_master_make_none_of_themselves() -> None:

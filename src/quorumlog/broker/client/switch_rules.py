@@ -32,14 +32,18 @@ def rank_of(answer: ReplicaResponse) -> Rank:
 
 
 def begun_reign(answer: ReplicaResponse) -> int:
-    """The epoch of the newest master that is known to have begun it with this log, or from it."""
+    """The epoch of the newest run of its log, which may begin behind what it has of it."""
     return answer.history[-1][0] if answer.history else 0
 
 
+def _has_list_of_reign(answer: ReplicaResponse) -> bool:
+    """It was the master itself, or has met it."""
+    return answer.master is None or not answer.master.id or answer.has_met_master
+
+
 def knows_its_reign(answer: ReplicaResponse) -> bool:
-    """Who counts in it, and on how many brokers is what is acknowledged: as its master, or from it."""
-    is_own = answer.master is None or not answer.master.id
-    return is_own or answer.has_met_master or answer.holds_begin
+    """Who counts in it, and on how many brokers is what is acknowledged."""
+    return _has_list_of_reign(answer) or answer.holds_begin
 
 
 def newest_of(answers: Mapping[str, ReplicaResponse]) -> ReplicaResponse:
@@ -62,8 +66,7 @@ def _stands_for_its_master(answer: ReplicaResponse) -> bool:
 
 def _list_of(answer: ReplicaResponse) -> int:
     """Which of the lists of its reign it has: the greater, the newer. -1: one of before."""
-    is_own = answer.master is None or not answer.master.id
-    return answer.state_version if is_own or answer.has_met_master else -1
+    return answer.state_version if _has_list_of_reign(answer) else -1
 
 
 def who_may_hold(answers: Mapping[str, ReplicaResponse]) -> set[tuple[str, str]]:

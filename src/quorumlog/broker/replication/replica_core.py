@@ -52,7 +52,9 @@ class ReplicaCore:
         record = self.record
         if record.master is None or not record.master.id:
             return self.history.log_epoch
-        return record.master_epoch or record.promised_epoch
+        # A record of an earlier release does not say it.
+        told = self.history.log_epoch if record.has_met_master else record.promised_epoch
+        return record.master_epoch or told
 
     @property
     def role(self) -> Role:

@@ -90,7 +90,7 @@ class ReplicatedBroker(Protocol):
     @property
     def log_epoch(self) -> int:
         """Of the last master that has written into its log. Which of two logs has more does not follow
-        from it alone: a reign that wrote nothing counts, too (`switching.Rank`), or the in-sync set
+        from it alone: a reign that wrote nothing counts, too (`switch_rules.Rank`), or the in-sync set
         says it."""
 
     @property

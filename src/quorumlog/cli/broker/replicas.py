@@ -74,8 +74,9 @@ def forget(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Let a slave count no more: it is lost for good, and not to be asked at a switch. --server is the
-    master. Refused while others do not hold everything that was acknowledged.
+    """Let a slave count no more: it is lost for good, and not to be asked at a switch. Or its directory
+    is, and another one is there under its name: that counts then. --server is the master. Refused while
+    others do not hold everything that was acknowledged.
 
     Example: quorumlog broker forget --server 127.0.0.1:10911 --slave c
     """
@@ -154,7 +155,8 @@ def say_replica(state: ReplicaResponse) -> None:
         seen = {slave.id for slave in state.slaves}
         for peer in state.counted:
             if peer.id not in seen:
-                say(f"  slave {peer.id}: away, counts, not connected since the start")
+                counts = "counts" if peer.counts else "counts once it is back"
+                say(f"  slave {peer.id}: away, {counts}, not connected since the start")
     for tail in state.tails:
         say(
             f"  set aside: {tail.first_offset} to {tail.stop_offset} of epoch {tail.epoch}, in"

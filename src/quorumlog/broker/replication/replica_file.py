@@ -102,7 +102,8 @@ class ReplicaFile:
             # A promise that is forgotten may be broken: nobody goes on without it.
             raise DirectoryDamaged(
                 f"{self._path} cannot be read ({error}): this store has forgotten what it has promised."
-                " Set the whole directory aside, and let an empty one follow the master",
+                " Set the whole directory aside, let an empty one follow the newest master, and have that"
+                " forget the old one: quorumlog broker forget",
                 path=self._path,
                 position=0,
             ) from None

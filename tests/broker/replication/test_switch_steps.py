@@ -167,6 +167,43 @@ def test_a_directory_that_replaces_a_forgotten_one_is_asked_from_then_on() -> No
     holds_what_was_acknowledged(world)
 
 
+def test_a_directory_that_replaces_a_forgotten_one_is_asked_also_while_it_is_away() -> None:
+    world = with_a_message(5)
+    a, b, c = world.brokers.values()
+    world.cut("b")
+    world.put(a)
+    goes_on(world, "c")
+    c.crash(world.random, power=False)
+    c.empty(a)
+    goes_on(world, "c")
+    world.cut("c")
+    a.living.forget("c")
+    while b.living.record.state_version < a.living.record.state_version:
+        world.connect("b")
+        world.pump("b", 60)
+    assert b.living.max_offset < a.living.max_offset
+    alone(world, "a", "c")
+    assert "nor c" in world.switch("b")
+    holds_what_was_acknowledged(world)
+
+
+def test_what_holds_a_message_under_the_name_of_another_directory_is_not_relied_on() -> None:
+    """The one that is on the list comes back, without it."""
+    world = with_a_message(6)
+    a, b, c = world.brokers.values()
+    old = c.disk
+    c.crash(world.random, power=False)
+    world.put(a)
+    goes_on(world, "b")
+    assert len(world.acknowledged) == 2
+    c.empty(a)
+    goes_on(world, "c")
+    b.crash(world.random, power=False)
+    assert c.living.max_offset == a.living.max_offset and c.disk is not old
+    with pytest.raises(InSyncReplicasNotEnough):
+        a.living.forget("b")
+
+
 def test_a_loss_of_power_takes_nothing_back_of_what_others_must_hold() -> None:
     """The mark of what is confirmed is a second old on the disk."""
     world = with_a_message(5)
@@ -203,7 +240,9 @@ def test_two_directories_that_were_replaced_count_again_where_three_have_to_have
         broker.crash(world.random, power=False)
         broker.empty(a)
     goes_on(world, "b", "c")
-    a.living.forget("b")
+    with pytest.raises(InSyncReplicasNotEnough):
+        a.living.forget("b")  # c is on the list with a directory that may come back
+    a.living.forget("b", unsafe=True)
     a.living.forget("c")
     goes_on(world, "b", "c")
     world.put(a)

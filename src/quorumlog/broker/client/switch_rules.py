@@ -69,6 +69,13 @@ def _list_of(answer: ReplicaResponse) -> int:
     return answer.state_version if _has_list_of_reign(answer) else -1
 
 
+def _whose_reign(answer: ReplicaResponse) -> tuple[int, str]:
+    """And of which directory: one that was emptied may have begun another epoch 1."""
+    master = answer.master
+    is_own = master is None or not master.id
+    return answer.reign, answer.directory_id if is_own or master is None else master.directory_id
+
+
 def who_may_hold(answers: Mapping[str, ReplicaResponse]) -> set[tuple[str, str]]:
     """What was acknowledged, by id and directory: all that count with a master that is named, and each
     such master but where somebody stands for it. What was known before a reign for which somebody stands
@@ -88,7 +95,9 @@ def who_may_hold(answers: Mapping[str, ReplicaResponse]) -> set[tuple[str, str]]
             for each in standing
         )
         # Of one reign the newest list goes before others: they may name who was forgotten since.
-        newest_list = max(_list_of(each) for each in answers.values() if each.reign == answer.reign)
+        newest_list = max(
+            _list_of(each) for each in answers.values() if _whose_reign(each) == _whose_reign(answer)
+        )
         counted = answer.counted if _list_of(answer) == newest_list else []
         peers = [peer for peer in counted if master is None or peer.id != master.id or not is_stood_for]
         if master is not None and master.id and not is_stood_for:

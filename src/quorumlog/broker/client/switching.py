@@ -146,7 +146,7 @@ class Survey(Asked):
     @staticmethod
     def _named_by(answer: ReplicaResponse) -> list[PeerRow]:
         master = [answer.master] if answer.master is not None else []
-        return [*answer.counted, *answer.slaves, *master]
+        return [*answer.counted, *answer.slaves, *answer.told, *master]
 
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
         return self._clients[asked].replica(request)
@@ -394,8 +394,16 @@ def _crown(
     others = sorted(each for each in survey.answers if each != to)
     before = others if unsafe else told_first
     if before:
-        told = (PeerRow(id=each, directory_id=survey.answers[each].directory_id) for each in before)
-        survey.ask(to, ReplicaRequest(verb="chosen", epoch=epoch, told=tuple(told)))
+        told = tuple(
+            PeerRow(
+                id=each,
+                directory_id=survey.answers[each].directory_id,
+                address=survey.address_of(each),
+                ha_address=survey.answers[each].ha_address,
+            )
+            for each in before
+        )
+        survey.ask(to, ReplicaRequest(verb="chosen", epoch=epoch, told=told))
     # It has promised the epoch: what it holds and who counts with it stays, until it reigns.
     begin = replace(survey.answers[to].as_master, is_sync=is_sync)
 

@@ -123,6 +123,7 @@ class Replica(ReplicaMaster):
                 if drained_at >= 0 and not (self.is_drained and self.max_offset == drained_at):
                     if not was_stopped:
                         self.go_on_acknowledging()
+                        self._advance()
                     raise SwitchRefused(
                         f"broker {self.id} was drained for too long, and has gone on as the master:"
                         " switch again"

@@ -101,9 +101,9 @@ class ReplicaFile:
         except msgspec.MsgspecError as error:
             # A promise that is forgotten may be broken: nobody goes on without it.
             raise DirectoryDamaged(
-                f"{self._path} cannot be read ({error}): this store has forgotten what it has promised."
-                " Set the whole directory aside, let an empty one follow the newest master, and have that"
-                " forget the old one: quorumlog broker forget",
+                f"{self._path} cannot be read ({error}): this store has forgotten what it has"
+                " promised. Set the whole directory aside, let an empty one follow the newest master,"
+                " and have that forget the old one: quorumlog broker forget",
                 path=self._path,
                 position=0,
             ) from None

@@ -320,8 +320,8 @@ class ReplicaMaster(ReplicaCore):
                 mark = acks.marks.get(slave_id)
             old = {peer.id: peer.directory_id for peer in self.record.counted}[slave_id]
             counted = [peer for peer in self.record.counted if peer.id != slave_id]
-            if mark is not None and mark.is_connected and mark.directory_id != old and acks.holds(mark):
-                # In one step: between two, a list would name nobody who has what was acknowledged.
+            if mark is not None and mark.directory_id != old and acks.holds(mark):
+                # In one step, also while it is away: a list without it would name nobody who has all.
                 self._let_join(counted, [mark])
                 return
             self._spread(counted)

@@ -211,13 +211,14 @@ class Acknowledgements:
         return True
 
     def holders_without(self, slave_id: str) -> int:
-        """How many others that are on the list hold everything that was acknowledged; also another
-        directory under the name of one: it is asked once it has taken the place of the old one."""
+        """How many others that are on the list hold everything that was acknowledged; and another
+        directory under its name, which takes its place there. Not those under others' names: the old
+        ones may come back, and are what is asked."""
         asked = {**self.counted, **self.joining}
         return sum(
             self.holds(mark)
             for mark in self.marks.values()
-            if mark.id in asked and (mark.id != slave_id or mark.directory_id != asked[mark.id])
+            if mark.id in asked and (mark.id != slave_id) == (mark.directory_id == asked[mark.id])
         )
 
     def holds(self, mark: Mark) -> bool:

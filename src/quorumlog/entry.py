@@ -34,6 +34,10 @@ class EntryKind(IntEnum):
     """From where on nothing may be deleted."""
     MACHINE = 9
     """A state machine takes the entries of a channel from here on."""
+    CLOCK = 11
+    """An operator's reset: times count anew from here on."""
+    STEP_OVER = 12
+    """An operator's order: a state machine leaves one entry out."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))

@@ -269,24 +269,3 @@ def test_no_compiled_named_tuple_has_a_field_that_may_be_any_object() -> None:
         and any(isinstance(n, ast.Name) and n.id == "object" for n in ast.walk(field.annotation))
     ]
     assert not found
-
-
-MOST_LINES, MOST_MODULES = 450, 12
-
-SMALL_ONES_OF_A_KIND = {"quorumlog.sim.checkers"}
-"""A promise each: a checker more makes the room no harder to find one's way in."""
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_a_file_is_read_in_ten_minutes(module: str) -> None:
-    lines = len(MODULES[module].read_text().splitlines())
-    assert lines <= MOST_LINES, f"{lines} lines: what of {module} is a thing of its own?"
-
-
-def test_a_room_holds_a_dozen_modules_at_most() -> None:
-    rooms: dict[str, list[str]] = {}
-    for module, path in MODULES.items():
-        if path.name != "__init__.py":
-            rooms.setdefault(module.rpartition(".")[0], []).append(module)
-    crowded = {room for room, modules in rooms.items() if len(modules) > MOST_MODULES}
-    assert crowded == SMALL_ONES_OF_A_KIND

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.log_state.control_entries import (
     TOKEN_BYTES,
+    ClockReset,
     ControlBody,
     ControlEntry,
     Epoch,
@@ -18,6 +19,7 @@ from quorumlog.log_state.control_entries import (
     ProducerBatch,
     ReaderPosition,
     ReaderPositions,
+    StepOver,
     TimeMark,
     Unreadable,
     kind_of,
@@ -58,6 +60,8 @@ BODIES: st.SearchStrategy[ControlBody] = st.one_of(
     ),
     st.builds(ProducerBatch, PRODUCERS, EPOCHS, POSITIONS, st.integers(1, 5), st.booleans()),
     st.builds(MachineBinding, st.sampled_from(["a", "b-1", "c"]), st.integers(1, 3), st.integers(1, 3)),
+    st.builds(ClockReset, st.integers(0, 50)),
+    st.builds(StepOver, st.sampled_from(["a", "b-1"]), POSITIONS, st.just(7)),
 )
 UNREADABLE = st.builds(Unreadable, st.just("of a later release"))
 

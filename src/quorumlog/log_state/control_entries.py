@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
 
-LEVEL = 5
+LEVEL = 6
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 REPLACED_LEVEL = 4
 """From which on a MEMBERSHIP entry may name directories that were replaced."""
@@ -38,6 +38,10 @@ MOST_MS = 2**53
 
 MOST_MACHINES = 64
 """State machines that one log may bind, one a channel; the channels are 1 up to this."""
+MOST_RUNS = 16
+"""Resets of the clock that a log's state remembers; the oldest ones are merged."""
+MOST_STEPPED_OVER = 64
+"""Entries that the machines of one log may leave out, as long as the log still holds them."""
 
 MOST_NAME_CHARACTERS = 255
 Name = Annotated[str, Meta(min_length=1, max_length=MOST_NAME_CHARACTERS)]
@@ -179,8 +183,33 @@ class MachineBinding(Body, frozen=True):
     version: Annotated[int, Meta(ge=1, le=2**31)]
 
 
+class ClockReset(Body, frozen=True):
+    """CLOCK: an operator has reset the log's time. Time marks rise within a run, from one reset to the
+    next; this entry ends a run and begins the next one at `time_ms`, which may be lower."""
+
+    time_ms: TimeMs
+    """Since 1970, as a quorum of clocks has it."""
+
+
+class StepOver(Body, frozen=True):
+    """STEP_OVER: the state machine `name` leaves the entry at `index` out, on every member."""
+
+    name: MachineName
+    index: Annotated[int, Meta(ge=0, le=2**62)]
+    chain: Chain
+    """The digest `chain_crc` of that entry, so that the order is about these very bytes."""
+
+
 ControlBody = (
-    Membership | TimeMark | ReaderPositions | Keep | OpenProducer | ProducerBatch | MachineBinding
+    Membership
+    | TimeMark
+    | ReaderPositions
+    | Keep
+    | OpenProducer
+    | ProducerBatch
+    | MachineBinding
+    | ClockReset
+    | StepOver
 )
 
 BODIES: dict[EntryKind, type[ControlBody]] = {
@@ -191,6 +220,8 @@ BODIES: dict[EntryKind, type[ControlBody]] = {
     EntryKind.OPEN: OpenProducer,
     EntryKind.PRODUCER: ProducerBatch,
     EntryKind.MACHINE: MachineBinding,
+    EntryKind.CLOCK: ClockReset,
+    EntryKind.STEP_OVER: StepOver,
 }
 """The kinds that have a body; the others change no state."""
 LEVELS: dict[EntryKind, int] = {
@@ -198,6 +229,8 @@ LEVELS: dict[EntryKind, int] = {
     EntryKind.OPEN: 2,
     EntryKind.PRODUCER: 2,
     EntryKind.MACHINE: 3,
+    EntryKind.CLOCK: 6,
+    EntryKind.STEP_OVER: 6,
 }
 """The level of the format from which on a kind is known."""
 

@@ -7,7 +7,10 @@ hold the same entries have the same state, to the byte.
          0         4  "QLST"; "QLSZ" where what follows the CRC is compressed (zlib), as in long records
          4         4  CRC-32 of what follows, big-endian
          8            msgpack: [level, membership, membership_index, time_ms, time_index,
-                      keep_from_index, readers, lost_ranges, producers, machines]
+                      keep_from_index, readers, lost_ranges, producers, machines,
+                      clock_resets, stepped_over]
+
+The last two are of level 6; both are left out where both are empty, as earlier releases know it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,10 @@ from quorumlog.log_state.control_entries import (
     LEVEL,
     LEVELS,
     MOST_MACHINES,
+    MOST_RUNS,
+    MOST_STEPPED_OVER,
     Chain,
+    ClockReset,
     ControlEntry,
     Epoch,
     Hold,
@@ -39,6 +45,7 @@ from quorumlog.log_state.control_entries import (
     ReaderName,
     ReaderPosition,
     ReaderPositions,
+    StepOver,
     TimeMark,
     TimeMs,
     Unreadable,
@@ -92,6 +99,25 @@ class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """Of the entry that named it first: it takes what follows."""
 
 
+class Reset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Of the log's clock: a run of time marks ends in front of this entry, another begins with it."""
+
+    index: Index
+    """Of the CLOCK entry."""
+    time_ms: TimeMs
+    """At which the run that begins here begins."""
+
+
+class SteppedOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An entry that a state machine leaves out."""
+
+    name: MachineName
+    index: Index
+    chain: Chain
+    ordered_at_index: Index
+    """Of the STEP_OVER entry."""
+
+
 class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The fields are those of the record, in this order."""
 
@@ -113,6 +139,10 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
     machines: tuple[Machine, ...] = ()
     """By name."""
+    clock_resets: Annotated[tuple[Reset, ...], Meta(max_length=MOST_RUNS)] = ()
+    """By index."""
+    stepped_over: Annotated[tuple[SteppedOver, ...], Meta(max_length=MOST_STEPPED_OVER)] = ()
+    """By name, then by index of the entry that is left out."""
 
     def machine(self, name: str) -> Machine | None:
         return next((machine for machine in self.machines if machine.name == name), None)
@@ -136,11 +166,14 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         if self.membership is not None:
             fields[1] = self.membership.fields()
         fields[_READERS] = tuple(reader.fields() for reader in self.readers)
+        if not self.clock_resets and not self.stepped_over:
+            del fields[_CLOCK_RESETS:]
         return tuple(fields)
 
 
 EMPTY = LogState()
 _READERS = LogState.__struct_fields__.index("readers")
+_CLOCK_RESETS = LogState.__struct_fields__.index("clock_resets")
 _PRODUCERS = LogState.__struct_fields__.index("producers")
 
 
@@ -249,6 +282,10 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
         return msgspec.structs.replace(state, producers=producers)
     if isinstance(body, MachineBinding):
         return _with_machine(state, entry.index, body)
+    if isinstance(body, ClockReset):
+        return _with_reset(state, entry.index, body)
+    if isinstance(body, StepOver):
+        return _with_step_over(state, entry.index, body)
     assert isinstance(body, Keep), entry
     return _with_keep(state, body)
 
@@ -267,6 +304,21 @@ def _with_machine(state: LogState, index: int, said: MachineBinding) -> LogState
         return state
     machines = sorted([*others, new], key=lambda machine: machine.name)
     return msgspec.structs.replace(state, machines=tuple(machines))
+
+
+def _with_reset(state: LogState, index: int, said: ClockReset) -> LogState:
+    resets = (*state.clock_resets, Reset(index, said.time_ms))[-MOST_RUNS:]
+    return msgspec.structs.replace(state, time_ms=said.time_ms, time_index=index, clock_resets=resets)
+
+
+def _with_step_over(state: LogState, index: int, said: StepOver) -> LogState:
+    """A leader writes only what follows from the state; anything else changes nothing."""
+    known = {(each.name, each.index) for each in state.stepped_over}
+    if (said.name, said.index) in known or len(known) >= MOST_STEPPED_OVER:
+        return state
+    orders = [*state.stepped_over, SteppedOver(said.name, said.index, said.chain, index)]
+    orders.sort(key=lambda each: (each.name, each.index))
+    return msgspec.structs.replace(state, stepped_over=tuple(orders))
 
 
 def _with_time(state: LogState, index: int, mark: TimeMark) -> LogState:

@@ -8,7 +8,7 @@ from quorumlog.version import DESCRIPTION
 
 def main() -> None:
     watch_signals()
-    if sys.argv[1:] == ["--version"]:
+    if sys.argv[1:] in (["--version"], ["-V"]):
         print(DESCRIPTION)  # the one answer that needs no command line
         return
     from quorumlog.cli.main import main as run

@@ -54,7 +54,9 @@ def _print_version(wanted: bool) -> None:
 def _about(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "--version", "-V", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """A Raft-replicated commit log: run it, write to it, read it, look inside."""

@@ -12,11 +12,7 @@ from quorumlog.errors import ConfigError
 
 DEFAULT_GROUP = "default"
 """That of `quorumlog.config`, which loads for longer than the help of a command."""
-MAX_DURATION_S = 1_000_000
-"""Eleven days; above it are typing mistakes and `inf`."""
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-MAX_INDEX = (1 << 63) - 1
-"""Indices are signed 64-bit numbers."""
 
 Servers = Annotated[
     str,
@@ -48,7 +44,6 @@ Timeout = Annotated[
         "--timeout",
         help="Give up after this many seconds without an answer.",
         min=0.1,
-        max=MAX_DURATION_S,
     ),
 ]
 
@@ -73,7 +68,6 @@ MaxStaleness = Annotated[
         "--max-staleness",
         help="With committed: at most so many seconds old.",
         min=0,
-        max=MAX_DURATION_S,
         metavar="SECONDS",
         show_default=False,
     ),
@@ -94,13 +88,6 @@ def named_path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("a path is missing: it is empty")
     return Path(text)
-
-
-def below_64_bits(index: int | None) -> int | None:
-    """A longer one is a typing mistake, and fits into no request."""
-    if index is not None and index > MAX_INDEX:
-        raise typer.BadParameter(f"{index} is above {MAX_INDEX}, the highest index that there can be")
-    return index
 
 
 Directory = Annotated[
@@ -141,7 +128,6 @@ FirstIndex = Annotated[
         help="First index. (default: where the log begins)",
         min=0,
         metavar="N",
-        callback=below_64_bits,
     ),
 ]
 StopIndex = Annotated[
@@ -151,7 +137,6 @@ StopIndex = Annotated[
         help="Stop before this index. (default: behind what is committed)",
         min=0,
         metavar="N",
-        callback=below_64_bits,
     ),
 ]
 

@@ -10,15 +10,18 @@ that this cluster does not know is refused.
 from __future__ import annotations
 
 import errno
+import io
+import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, Running
 from quorumlog.errors import (
@@ -38,6 +41,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+log = logging.getLogger("quorumlog.server")
 
 
 def let_go_of(*streams: TextIO) -> None:
@@ -82,12 +87,28 @@ def write_bytes(results: bytes) -> None:
     sink.flush()
 
 
-def print_json(row: dict[str, Any]) -> None:
-    """One object, one line."""
+def print_json(row: dict[str, Any], stream: TextIO | None = None) -> None:
+    """One object, one line; `stream`: None is standard output."""
+    import json
+
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
-    sys.stdout.flush()
+    try:
+        text = msgspec.json.encode(row).decode()
+    except UnicodeEncodeError:  # a path that is not UTF-8
+        text = json.dumps(msgspec.to_builtins(row))
+    stream = sys.stdout if stream is None else stream
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def announce(text: str) -> None:
+    """What a server says once it listens. A closed terminal or pipe is no reason not to serve."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        let_go_of(sys.stdout)
+        log.warning("standard output takes nothing (%s): the member serves all the same", error)
 
 
 _UNITS = (("days", 86_400), ("h", 3_600), ("min", 60))
@@ -119,8 +140,16 @@ def note(text: str) -> None:
     err().print(text, markup=False, style="dim")
 
 
-def error_line(text: str) -> None:
-    err().print(f"quorumlog: {text}", markup=False, style="red")
+_errors_as_json = False
+"""The command line asks for --json."""
+
+
+def error_line(text: str, status: int = EXIT_REFUSED) -> None:
+    """On standard error: a sentence, or with --json an object of `error` and the exit `status`."""
+    if _errors_as_json:
+        print_json({"error": text, "status": status}, sys.stderr)
+    else:
+        err().print(f"quorumlog: {text}", markup=False, style="red")
 
 
 @contextmanager
@@ -144,11 +173,53 @@ def entry_progress(label: str) -> Iterator[Callable[[int, int], None]]:
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """What typer raises for a command line that it cannot read; it has no public name of its own there."""
+MAX_INTEGER = (1 << 63) - 1
+"""Indices, offsets, revisions and counts are signed 64-bit numbers on the wire and on the disk."""
+MAX_DURATION_S = 1_000_000
+"""Eleven days; above it are typing mistakes and `inf`."""
 
 
-class ReportingGroup(TyperGroup):
-    """Turns what a person can act on into one line and an exit status. Help lists the commands by
-    `rich_help_panel`, which typer does only where rich lays it out."""
+class CommandGroup(TyperGroup):
+    """A group of commands. Help lists them with the whole first sentence of each, by `rich_help_panel`,
+    which typer does only where rich lays it out. Numbers have bounds and names for what they count."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command: Any = super().get_command(ctx, cmd_name)
+        for parameter in command.params if command is not None else ():
+            if isinstance(parameter, TyperOption | TyperArgument):
+                _complete(parameter)
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            row = (name, command.get_short_help_str(_WHOLE_SENTENCE))
+            panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append(row)
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+
+_WHOLE_SENTENCE = 1_000
+_NUMBERS = {int: ("N", MAX_INTEGER), float: ("SECONDS", MAX_DURATION_S)}
+
+
+def _complete(parameter: Any) -> None:
+    """Bounds and a metavar of a number that declares none."""
+    described = parameter.type_descriptor
+    metavar, most = _NUMBERS.get(described.annotation, (None, None))
+    if most is None:
+        return
+    if parameter.metavar is None:
+        parameter.metavar = metavar
+    bounds = described.parameter_info
+    bounds.max = most if bounds.max is None else bounds.max
+    bounds.min = -most if bounds.min is None else bounds.min
+
+
+class ReportingGroup(CommandGroup):
+    """The outermost group. Turns what a person can act on into one line and an exit status: commands
+    raise, and nothing else reports an error that ends one."""
 
     _has_options = True
 
@@ -156,70 +227,100 @@ class ReportingGroup(TyperGroup):
         # Options of this group that are not given are validated all the same, and what typer validates
         # with loads for longer than the help of a command.
         self._has_options = not args or args[0] not in self.commands
+        if "--install-completion" in args:
+            _refuse_without_home()
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
         return super().get_params(ctx) if self._has_options else []
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {}
-        width = formatter.width - 6 - max(map(len, self.commands))
-        for name, command in self.commands.items():
-            row = (name, command.get_short_help_str(width))
-            panels.setdefault(getattr(command, "rich_help_panel", ""), []).append(row)
-        for panel, rows in panels.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
-
-    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+    def main(self, args: Any = None, *names: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        global _errors_as_json
+        given = list(sys.argv[1:] if args is None else args)
+        _errors_as_json = "--json" in given[: given.index("--") if "--" in given else None]
+        closed = _occupy_closed_streams()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="surrogateescape")  # the bytes that the command line had
         run: Any = super().main
         try:
-            status = run(*args, standalone_mode=False, **options)
-        except UsageError as error:
-            _print_slip(error)
-            status = error.exit_code
-        except typer.Abort:
-            error_line("aborted; nothing is changed")
-            status = EXIT_REFUSED
+            with Running():
+                status = run(given, *names, standalone_mode=False, **options)
+        except Exception as error:
+            status, sentence = _outcome(error, closed)
+            if status is None:
+                raise
+            if sentence:
+                error_line(sentence, status)
         if standalone_mode:
             sys.exit(status)
         return status
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            with Running():
-                return super().invoke(ctx)
-        except ConfigError as error:
-            error_line(str(error))
-            raise typer.Exit(EXIT_CONFIG) from None
-        except BadRequest as error:
-            error_line(describe(error))
-            raise typer.Exit(EXIT_CONFIG) from None
-        except LedgerError as error:
-            error_line(describe(error))
-            raise typer.Exit(EXIT_REFUSED) from None
-        except DirectoryDamaged as error:
-            error_line(str(error))
-            raise typer.Exit(EXIT_STORE) from None
-        except StoreFailure as error:
-            error_line(f"the store failed: {error}")
-            raise typer.Exit(EXIT_STORE) from None
-        except ProtocolViolation as error:
-            error_line(f"the server does not speak quorumlog's protocol; check --servers: {error}")
-            raise typer.Exit(EXIT_CONFIG) from None
-        except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-            error_line(f"{error.filename}: {error.strerror}; name another path, or change it")
-            raise typer.Exit(EXIT_CONFIG) from None
-        except OSError as error:
-            # Standard output is full: whatever else a command writes to has a name, or is the store's.
-            # EPIPE is none of these: it ends a command silently.
-            if error.filename is not None or error.errno not in _FULL:
-                raise
-            error_line(f"standard output: {error.strerror}")
-            let_go_of(sys.stdout)
-            raise typer.Exit(EXIT_REFUSED) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+def _outcome(error: Exception, closed: list[str]) -> tuple[int | None, str]:
+    """Exit status and sentence of what ends a command; no status: a fault of ours, for a traceback."""
+    if isinstance(error, UsageError):
+        return EXIT_CONFIG, _slip(error)
+    if isinstance(error, typer.Abort):
+        return EXIT_REFUSED, "aborted; nothing is changed"
+    if isinstance(error, ConfigError):
+        return EXIT_CONFIG, str(error)
+    if isinstance(error, LedgerError):
+        return EXIT_CONFIG if isinstance(error, BadRequest) else EXIT_REFUSED, describe(error)
+    if isinstance(error, StoreFailure):
+        place = "" if isinstance(error, DirectoryDamaged) else "the store failed: "
+        return EXIT_STORE, f"{place}{error}"
+    if isinstance(error, ProtocolViolation):
+        return (
+            EXIT_CONFIG,
+            f"what answers does not speak this protocol of quorumlog; check the address: {error}",
+        )
+    if isinstance(error, UnicodeEncodeError):
+        return EXIT_CONFIG, f"{error.object!r} is not UTF-8 text; write it in UTF-8"
+    if isinstance(error, OSError):
+        return _outcome_of_system(error, closed)
+    return None, ""
+
+
+def _outcome_of_system(error: OSError, closed: list[str]) -> tuple[int, str]:
+    if error.filename is not None:
+        return EXIT_CONFIG, f"{error.filename}: {error.strerror}; name another path, or change it"
+    let_go_of(sys.stdout)
+    if error.errno == errno.EBADF and closed:
+        return EXIT_CONFIG, f"closed: {' and '.join(closed)}; redirect what this command needs of it"
+    # Full is standard output: whatever else a command writes to has a name, or is the store's.
+    place = "standard output: " if error.errno in _FULL else ""
+    return EXIT_REFUSED, f"{place}{error.strerror or error}"
+
+
+def _occupy_closed_streams() -> list[str]:
+    """The names of standard streams that are closed. Their descriptors are taken, so that no file or
+    socket gets one of them and is written to; each use of such a stream is an error."""
+    closed = []
+    for number, (name, spoken, flags, mode) in enumerate(_STREAMS):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, flags), number)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - for the whole process
+            closed.append(spoken)
+    return closed
+
+
+_STREAMS = (
+    ("stdin", "standard input", os.O_WRONLY, "r"),
+    ("stdout", "standard output", os.O_RDONLY, "w"),
+    ("stderr", "standard error", os.O_RDWR, "w"),
+)
+"""By descriptor; opened the other way round, so that reading or writing fails as it does on a closed
+one. Nobody would read a failure of standard error."""
+
+
+def _refuse_without_home() -> None:
+    try:
+        Path.home()
+    except RuntimeError:
+        raise ConfigError(
+            "--install-completion: this user has no home directory; set HOME, or use --show-completion"
+        ) from None
 
 
 def describe(error: LedgerError) -> str:
@@ -227,12 +328,12 @@ def describe(error: LedgerError) -> str:
     return f"{error}{leader}"
 
 
-def _print_slip(error: Any) -> None:
+def _slip(error: Any) -> str:
     """One line: the option or the command, what is wrong with it, and where it is explained."""
     context = error.ctx
-    if type(error).__name__ == "NoArgsIsHelpError":
+    if type(error).__name__ == "NoArgsIsHelpError" and not _errors_as_json:
         typer.echo(context.get_help(), err=True)
-        return
+        return ""
     message = _PLAIN.sub(lambda found: _PLAINER[found[0]], " ".join(error.message.split())).rstrip(".")
     value = _value_of(error)
     if value.lower().lstrip(" +-") == "nan":  # less than nothing, and more than nothing
@@ -247,7 +348,7 @@ def _print_slip(error: Any) -> None:
     while context and context.parent:
         names.insert(0, context.info_name)
         context = context.parent
-    error_line(f"{message}; see {' '.join(['quorumlog', *names])} --help")
+    return f"{message}; see {' '.join(['quorumlog', *names])} --help"
 
 
 _PLAINER = {

@@ -14,15 +14,9 @@ from quorumlog.cli.broker.replicas import forget, switch
 from quorumlog.cli.broker.serve import serve
 from quorumlog.cli.broker.takeover import takeover
 from quorumlog.cli.broker.use import pull, query, send, status
+from quorumlog.cli.output import CommandGroup
 
-broker_app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    subcommand_metavar=(
-        "serve|dev|topic|send|consume|pull|query|group|status|switch|resign|forget|inspect|verify|dump|recover"
-        "|convert|takeover"
-    ),
-)
+broker_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
 
 
 @broker_app.callback()

@@ -25,7 +25,7 @@ from quorumlog.cli.broker.failover import (
     failover_of,
 )
 from quorumlog.cli.options import named_path
-from quorumlog.cli.output import EXIT_STORE, error_line
+from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.cli.run.choices import LogLevel
 from quorumlog.errors import ConfigError
 
@@ -293,11 +293,10 @@ def serve(
             " ANYBODY who reaches this address can read and write."
         )  # fmt: skip
         what = "" if server.ha_service is None else f" {store.commit_log.role.value},"
-        print(
+        announce(
             f"{DESCRIPTION}: broker listens on {bind},{what} {config.flush_disk_type}, store in"
             f" {directory}."
-            f" It has no authentication yet.{reach}",
-            flush=True,
+            f" It has no authentication yet.{reach}"
         )
 
     try:
@@ -305,9 +304,9 @@ def serve(
     finally:
         store.close()
     if server.failure is not None:
-        error_line(f"stopped: {type(server.failure).__name__}: {server.failure}")
+        error_line(f"stopped: {type(server.failure).__name__}: {server.failure}", EXIT_STORE)
         raise typer.Exit(EXIT_STORE)
-    print("stopped cleanly", flush=True)
+    announce("stopped cleanly")
 
 
 def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:

@@ -17,7 +17,6 @@ from quorumlog.cli.options import (
     Json,
     Servers,
     Timeout,
-    below_64_bits,
     named_path,
     split_servers,
 )
@@ -48,7 +47,6 @@ def import_file(
             help="First index, as the file counts.",
             min=0,
             metavar="N",
-            callback=below_64_bits,
         ),
     ] = 0,
     stop_index: Annotated[
@@ -58,7 +56,6 @@ def import_file(
             help="Stop before this index, as the file counts. (default: the end of FILE)",
             min=0,
             metavar="N",
-            callback=below_64_bits,
             show_default=False,
         ),
     ] = None,
@@ -68,7 +65,6 @@ def import_file(
             "--expected-last",
             min=-1,
             metavar="INDEX",
-            callback=below_64_bits,
             help="Append behind this index, where the data of the log ended when the import first began;"
             " -1: the log was empty.",
         ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Json, below_64_bits, named_path, time_ms_of
+from quorumlog.cli.options import Json, named_path, time_ms_of
 from quorumlog.cli.output import entry_progress, note, print_json, say
 from quorumlog.errors import ConfigError
 
@@ -50,7 +50,6 @@ def restore(
             help="The last entry that is restored. (default: the last one of the backup)",
             min=-1,
             metavar="N",
-            callback=below_64_bits,
         ),
     ] = None,
     until: Annotated[

@@ -9,8 +9,9 @@ from quorumlog.cli.kv.kv_serve import serve
 from quorumlog.cli.kv.leases import lease_app
 from quorumlog.cli.kv.waiting import elect, lock, watch
 from quorumlog.cli.kv.whole_store import compact, health, snapshot, status
+from quorumlog.cli.output import CommandGroup
 
-kv_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+kv_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
 
 
 @kv_app.callback()

@@ -13,7 +13,6 @@ from quorumlog.cli.kv.kv_options import (
     Prefix,
     PrevKv,
     Servers,
-    below_63_bits,
     connected,
     range_or_prefix,
 )
@@ -31,9 +30,7 @@ from quorumlog.cli.output import EXIT_REFUSED, print_json, say
 
 Revision = Annotated[
     int,
-    typer.Option(
-        "--revision", help="As it was then; 0: as it is now.", min=0, callback=below_63_bits, metavar="N"
-    ),
+    typer.Option("--revision", help="As it was then; 0: as it is now.", min=0, metavar="N"),
 ]
 Stale = Annotated[
     bool, typer.Option("--stale", help="What the member that is asked has; it may be behind.")
@@ -53,7 +50,6 @@ def put(
             "--lease",
             help="That the key ends with; 0: none.",
             min=0,
-            callback=below_63_bits,
             metavar="ID",
         ),
     ] = 0,
@@ -63,7 +59,6 @@ def put(
             "--expect-revision",
             help="Only if the key was changed last then; 0: only if it does not exist. Status 1 if not.",
             min=0,
-            callback=below_63_bits,
             metavar="N",
         ),
     ] = None,
@@ -161,9 +156,7 @@ def range_(
         typer.Argument(help="Behind the last one; to the end without.", metavar="[END]"),
     ] = None,
     prefix: Prefix = False,
-    limit: Annotated[
-        int, typer.Option("--limit", help="At most so many; 0: all.", min=0, callback=below_63_bits)
-    ] = 0,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many; 0: all.", min=0)] = 0,
     descending: Annotated[bool, typer.Option("--descending", help="The last one first.")] = False,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Without their values.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,

@@ -24,15 +24,6 @@ Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY", show_default=F
 Prefix = Annotated[bool, typer.Option("--prefix", help="All keys that begin so.")]
 PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also what was there before.")]
 TIMEOUT_S = 10.0
-MOST = 2**63 - 1
-"""Of a revision, a lease, a count."""
-
-
-def below_63_bits(number: int | None) -> int | None:
-    """A longer one is a typing mistake, and fits into no request."""
-    if number is not None and number > MOST:
-        raise typer.BadParameter(f"{number} is above {MOST}, the highest that there can be")
-    return number
 
 
 def range_or_prefix(end: str | None, prefix: bool) -> None:
@@ -48,7 +39,6 @@ __all__ = [
     "PrevKv",
     "Servers",
     "Timeout",
-    "below_63_bits",
     "connected",
     "range_or_prefix",
 ]

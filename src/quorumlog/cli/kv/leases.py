@@ -6,17 +6,13 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, below_63_bits, connected
+from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, connected
 from quorumlog.cli.kv.rows import text_of
 from quorumlog.cli.options import Json, Timeout
-from quorumlog.cli.output import print_json, say
+from quorumlog.cli.output import CommandGroup, print_json, say
 
-lease_app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, subcommand_metavar="grant|keep-alive|show|revoke|list"
-)
-LeaseId = Annotated[
-    int, typer.Argument(help="Id of a lease.", metavar="ID", min=1, callback=below_63_bits)
-]
+lease_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
+LeaseId = Annotated[int, typer.Argument(help="Id of a lease.", metavar="ID", min=1)]
 
 
 @lease_app.callback()

@@ -16,7 +16,6 @@ from quorumlog.cli.kv.kv_options import (
     Prefix,
     PrevKv,
     Servers,
-    below_63_bits,
     connected,
     range_or_prefix,
 )
@@ -53,9 +52,7 @@ def watch(
     prefix: Prefix = False,
     first_revision: Annotated[
         int,
-        typer.Option(
-            "--from", help="First revision; 0: from now on.", min=0, callback=below_63_bits, metavar="N"
-        ),
+        typer.Option("--from", help="First revision; 0: from now on.", min=0, metavar="N"),
     ] = 0,
     limit: Annotated[int, typer.Option("--limit", help="End after so many; 0: go on.", min=0)] = 0,
     prev_kv: PrevKv = False,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, below_63_bits, connected
+from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, connected
 from quorumlog.cli.kv.rows import row_of
 from quorumlog.cli.options import Json, Timeout, named_path, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say
@@ -73,7 +73,6 @@ def compact(
             help="History below it ends.",
             metavar="REVISION",
             min=1,
-            callback=below_63_bits,
             show_default=False,
         ),
     ],

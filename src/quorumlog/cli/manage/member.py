@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
-from quorumlog.cli.output import err, print_json
+from quorumlog.cli.output import CommandGroup, err, print_json
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, Unreachable
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SAY_AGAIN_S = 5.0
 ANSWERS_WITHIN_S = 5.0
 """Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
 
-member_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+member_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID", show_default=False)]
 Address = Annotated[

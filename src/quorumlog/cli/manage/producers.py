@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
-from quorumlog.cli.output import print_json
+from quorumlog.cli.output import CommandGroup, print_json
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.wire.producer_messages import ProducerInfo
 
-producers_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+producers_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
 
 Producer = Annotated[str, typer.Argument(help="Id of the producer.", metavar="ID")]
 

@@ -13,18 +13,15 @@ from quorumlog.cli.options import (
     Json,
     Servers,
     Timeout,
-    below_64_bits,
     split_servers,
 )
-from quorumlog.cli.output import print_json
+from quorumlog.cli.output import CommandGroup, print_json
 from quorumlog.errors import BadRequest, UnknownReader
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, ReaderRow
 
-readers_app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, subcommand_metavar="list|show|seek|forget"
-)
+readers_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
 
 TIMEOUT_S = 10.0
 Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME", show_default=False)]
@@ -80,9 +77,7 @@ def seek(
     servers: Servers,
     to: Annotated[
         int,
-        typer.Option(
-            "--to", help="Index of the entry to go on with.", min=0, metavar="N", callback=below_64_bits
-        ),
+        typer.Option("--to", help="Index of the entry to go on with.", min=0, metavar="N"),
     ],
     group: Group = DEFAULT_GROUP,
     timeout: Timeout = TIMEOUT_S,

@@ -18,14 +18,12 @@ from quorumlog.cli.options import (
     named_path,
     split_servers,
 )
-from quorumlog.cli.output import EXIT_REFUSED, entry_progress, out, print_json, spoken_size
+from quorumlog.cli.output import EXIT_REFUSED, CommandGroup, entry_progress, out, print_json, spoken_size
 from quorumlog.cli.pipeline.choices import ArchivePlace, OptionalGroup, need_arrow, place_of
 from quorumlog.cli.pipeline.over_entries import compact, replay, stats
 from quorumlog.errors import ConfigError
 
-pipeline_app = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, subcommand_metavar="archive|audit|stats|replay|compact"
-)
+pipeline_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
 
 
 @pipeline_app.callback()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import named_path
-from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of
+from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.cli.run.choices import FlushMode, LogLevel, Store
 from quorumlog.errors import ConfigError
 
@@ -126,12 +126,9 @@ def run_member(server: LedgerServer) -> None:
     if isinstance(server.failure, ConfigError):
         raise server.failure
     if server.failure is not None:
-        error_line(f"stopped: {type(server.failure).__name__}: {server.failure}")
+        error_line(f"stopped: {type(server.failure).__name__}: {server.failure}", EXIT_STORE)
         raise typer.Exit(EXIT_STORE)
-    try:
-        print("stopped cleanly", flush=True)
-    except OSError:
-        let_go_of(sys.stdout, sys.stderr)  # it was closed, which is no failure of the member
+    announce("stopped cleanly")
     raise typer.Exit(status)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quorumlog.cli.interrupts import hung_up_before
-from quorumlog.cli.output import let_go_of
+from quorumlog.cli.output import announce
 from quorumlog.cli.run.choices import LogLevel
 from quorumlog.cli.run.state_machines import load_machines
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
@@ -59,13 +58,8 @@ class ServingMember(LedgerServer):
 
     async def start(self) -> None:
         await super().start()
-        try:
-            for config in self.groups:
-                print(_announcement(config, self._listens_on), flush=True)
-        except OSError as error:
-            # A terminal that is closed in the middle of the line is no reason not to serve.
-            let_go_of(sys.stdout)
-            log.warning("standard output takes nothing (%s): the member serves all the same", error)
+        for config in self.groups:
+            announce(_announcement(config, self._listens_on))
         if hung_up_before():
             self.hung_up()
 

@@ -21,7 +21,6 @@ from quorumlog.cli.options import (
     Json,
     Servers,
     Timeout,
-    below_64_bits,
     named_path,
     split_servers,
 )
@@ -44,7 +43,6 @@ ExpectedLast = Annotated[
         "--expected-last",
         min=-1,
         metavar="INDEX",
-        callback=below_64_bits,
         help="Append, all lines as one batch, only if no data lies behind this index; -1: an empty log.",
         show_default=False,
     ),

@@ -8,17 +8,20 @@ import typer
 
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server
 from quorumlog.cli.options import Json, Timeout, time_ms_of
-from quorumlog.cli.output import print_json, say
+from quorumlog.cli.output import CommandGroup, print_json, say
 
 TIMEOUT_S = 10.0
 Name = Annotated[str, typer.Argument(help="Name of the consumer group.", metavar="GROUP")]
 
-group_app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Consumer groups: who reads what, how far behind, and where it goes on.",
-    epilog="Example: quorumlog broker group show billing",
-)
+group_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
+
+
+@group_app.callback()
+def group() -> None:
+    """Consumer groups: who reads what, how far behind, and where it goes on.
+
+    Example: quorumlog broker group show billing
+    """
 
 
 @group_app.command("list")

@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server, duration_ms_of
 from quorumlog.cli.options import Json, Timeout
-from quorumlog.cli.output import print_json, say, spoken_duration
+from quorumlog.cli.output import CommandGroup, print_json, say, spoken_duration
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,12 +27,15 @@ Retention = Annotated[
 ]
 PERMISSION_HELP = "r: may be read, w: takes messages, rw: both."
 
-topic_app = typer.Typer(
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help="Topics of brokers on a replicated log: made, changed and ended while they run.",
-    epilog="Example: quorumlog broker topic create orders --queues 8",
-)
+topic_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
+
+
+@topic_app.callback()
+def topic() -> None:
+    """Topics of brokers on a replicated log: made, changed and ended while they run.
+
+    Example: quorumlog broker topic create orders --queues 8
+    """
 
 
 def _perm(text: str) -> int:

@@ -478,8 +478,7 @@ def test_a_directory_without_write_permission_is_refused(
     locked.mkdir(mode=0o500)
     options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", locked / "n0")
     said = refusal(start("serve", *options, **as_nobody_special()))
-    assert "locked" in said
-    assert "--data-dir" in said
+    assert str(locked / "n0") in said
 
 
 def as_nobody_special() -> dict[str, Any]:

@@ -263,14 +263,14 @@ def test_a_file_is_not_a_directory(tmp_path: Path) -> None:
         assert "Errno" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_no_permission_names_the_option(path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_no_permission_names_the_directory(path: Path, number: int) -> None:
     path.mkdir()
 
     def refuse(what: str, _: str) -> OSError | None:
         return OSError(number, os.strerror(number)) if what == "make_directory" else None
 
-    with pytest.raises(ConfigError, match="--data-dir"):
+    with pytest.raises(ConfigError, match=str(path)):
         open_small(path, disk=StoppingDisk(refuse=refuse))
 
 

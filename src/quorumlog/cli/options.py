@@ -29,6 +29,7 @@ def _group(name: str) -> str:
     """Checked before anything is done: a request that is not sent would not find it wrong."""
     from quorumlog.config import check_name
 
+    name.encode()  # raises UnicodeEncodeError
     check_name("--group", name)
     return name
 

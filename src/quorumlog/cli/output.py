@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -136,6 +136,23 @@ def spoken_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def print_table(headings: dict[str, bool], rows: Iterable[Sequence[object]]) -> None:
+    """`headings`: each with whether it is of numbers, which stand at the right. None is a `-`."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading, is_number in headings.items():
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape("-" if each is None else str(each)) for each in row))
+    console = out()
+    # What fits in no width is wrapped by the terminal: a name that is cut is of no use.
+    options = console.options.update(max_width=10_000)
+    console.width = max(console.width, console.measure(table, options=options).maximum)
+    console.print(table)
+
+
 def note(text: str) -> None:
     err().print(text, markup=False, style="dim")
 
@@ -239,9 +256,10 @@ class ReportingGroup(CommandGroup):
         given = list(sys.argv[1:] if args is None else args)
         _errors_as_json = "--json" in given[: given.index("--") if "--" in given else None]
         closed = _occupy_closed_streams()
-        for stream in (sys.stdout, sys.stderr):
+        # Results have the bytes that the command line had, sentences show which they are.
+        for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="surrogateescape")  # the bytes that the command line had
+                stream.reconfigure(errors=errors)
         run: Any = super().main
         try:
             with Running():

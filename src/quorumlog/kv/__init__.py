@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.blocking_store import KeyValueClient
-    from quorumlog.kv.client.values import Change, Item
+    from quorumlog.kv.client.values import Change, Codec, Item
     from quorumlog.kv.door.embedded import KeyValueStore
     from quorumlog.kv.door.kv_door import KeyValueDoor
     from quorumlog.kv.requests.operations import (
@@ -52,19 +52,23 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_PLACES[name]), name)
 
 
-def connect(servers: str, **options: Any) -> KeyValueClient:
+def connect(
+    servers: str, *, codec: str | Codec = "bytes", timeout_s: float = 10.0, cluster_id: str = ""
+) -> KeyValueClient:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
-    `KeyValueClient`. Nothing is sent yet. Raises ConfigError."""
+    `AsyncKeyValueClient`. Nothing is sent yet. Raises ConfigError."""
     from quorumlog.kv.client.blocking_store import KeyValueClient
 
-    return KeyValueClient(servers, **options)
+    return KeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
 
 
-async def connect_async(servers: str, **options: Any) -> AsyncKeyValueClient:
+async def connect_async(
+    servers: str, *, codec: str | Codec = "bytes", timeout_s: float = 10.0, cluster_id: str = ""
+) -> AsyncKeyValueClient:
     """A client for asyncio; options as of `AsyncKeyValueClient`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
 
-    return AsyncKeyValueClient(servers, **options)
+    return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
 
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from typing import cast
 
@@ -189,7 +190,9 @@ class AsyncLinks:
                     link.fail("it does not greet")
                     raise
         except (OSError, TimeoutError) as error:
-            reason = getattr(error, "strerror", None) or "it does not answer"
+            reason = "it does not answer"
+            if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+                reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise Unreachable(f"no broker at {address}: {reason}") from None
         assert link.transport is not None
         self.own_host = own_host(link.transport.get_extra_info("sockname"))

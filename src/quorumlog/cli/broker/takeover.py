@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Json, named_path
-from quorumlog.cli.output import EXIT_REFUSED, print_json, say
-from quorumlog.errors import ConfigError
+from quorumlog.cli.output import print_json, say
+from quorumlog.errors import ConfigError, Refused
 
 TIMEOUT_MS = 30_000
 
@@ -111,7 +111,9 @@ def takeover(
     else:
         sizes = f"begins at {made.end_position}, files of {made.file_bytes} bytes"
         say(f"{data_dir}: the log {sizes}, digest {made.digest}")
-        if difference:
-            say(f"the old logs are not the same: {difference}", "red")
+        say(
+            'to start it, quorumlog broker serve --role dledger needs in its --config: retention = "off"'
+            f" and segment_bytes = {made.file_bytes}"
+        )
     if difference:
-        raise typer.Exit(EXIT_REFUSED)
+        raise Refused(f"the old logs are not the same: {difference}")

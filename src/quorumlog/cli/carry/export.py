@@ -23,8 +23,8 @@ from quorumlog.cli.options import (
     named_path,
     split_servers,
 )
-from quorumlog.cli.output import EXIT_REFUSED, entry_progress, error_line, note, print_json, spoken_size
-from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.cli.output import entry_progress, note, print_json, spoken_size
+from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
     from quorumlog.cli.carry.export_file import ExportFile
@@ -84,23 +84,22 @@ def export(
             )
         source = stack.enter_context(_source(servers, path, group, given_group, stop_index, timeout))
         if stop_index is not None and stop_index > source.stop_index:
-            error_line(
+            raise Refused(
                 f"--to {stop_index} is above the end of what is committed, index"
                 f" {source.stop_index - 1}; nothing was exported"
             )
-            raise typer.Exit(EXIT_REFUSED)
         if first_index is not None and not source.begin_index <= first_index <= source.stop_index:
-            error_line(
+            raise Refused(
                 f"--from {first_index} is not between where the log begins, index {source.begin_index},"
                 f" and the end of what is committed, index {source.stop_index - 1}; nothing was exported"
             )
-            raise typer.Exit(EXIT_REFUSED)
         try:
             with entry_progress(f"reading {file}") as report:
                 target = stack.enter_context(ExportFile(file, output_format, report))
         except FileDamaged as error:
-            error_line(f"FILE {file}: {error}; delete it and export again, or name another file")
-            raise typer.Exit(EXIT_REFUSED) from None
+            raise Refused(
+                f"FILE {file}: {error}; delete it and export again, or name another file"
+            ) from None
         _export(source, target, first_index, stop_index, json=json)
 
 

@@ -106,10 +106,10 @@ def _opened(path: Path) -> BinaryIO:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise ConfigError(f"FILE {path}: {error.strerror}; name another file") from None
-    file = os.fdopen(descriptor, "r+b")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
+        os.close(descriptor)
         raise ConfigError(f"FILE {path} is no ordinary file, which an export goes on writing; name one")
+    file = os.fdopen(descriptor, "r+b")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -20,8 +20,8 @@ from quorumlog.cli.options import (
     named_path,
     split_servers,
 )
-from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, note, print_json
-from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.cli.output import describe, entry_progress, note, print_json
+from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
     from quorumlog.cli.carry.importer import Importer
@@ -102,11 +102,9 @@ def import_file(
                     importer.put(batch)
                     report(importer.records, wanted)
         except ImportStopped as stopped:
-            error_line(str(stopped))
-            raise typer.Exit(EXIT_REFUSED) from None
+            raise Refused(str(stopped)) from None
         except LedgerError as error:
-            error_line(f"{describe(error)}; {_account(importer, wanted)}")
-            raise typer.Exit(EXIT_REFUSED) from None
+            raise Refused(f"{describe(error)}; {_account(importer, wanted)}") from None
         except KeyboardInterrupt:
             note(f"interrupted: {_account(importer, wanted)}")
             raise
@@ -146,11 +144,10 @@ def _survey(
         if extent.torn is not None:
             raise extent.torn
     except FileBroken as error:
-        error_line(
+        raise Refused(
             f"FILE {path}: {error}; nothing was appended; export again (a file that is merely cut off is"
             " completed) or copy it again"
-        )
-        raise typer.Exit(EXIT_REFUSED) from None
+        ) from None
     return file_format, extent, wanted
 
 

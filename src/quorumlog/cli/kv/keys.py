@@ -26,7 +26,8 @@ from quorumlog.cli.kv.rows import (
     txn_row,
 )
 from quorumlog.cli.options import Json, Timeout, named_path
-from quorumlog.cli.output import EXIT_REFUSED, print_json, say
+from quorumlog.cli.output import print_json, say
+from quorumlog.errors import Refused
 
 Revision = Annotated[
     int,
@@ -78,8 +79,9 @@ def put(
                 bytes_of(key), given_value(value), expected_revision=expect_revision, lease=lease
             )
             if changed is None:
-                say(f"{key} was not changed last at revision {expect_revision}: nothing is put")
-                raise typer.Exit(EXIT_REFUSED)
+                raise Refused(
+                    f"{key} was not changed last at revision {expect_revision}: nothing is put"
+                )
             done = changed
     if json:
         before = None if done.previous is None else row_of(done.previous)
@@ -105,7 +107,7 @@ def get(
     with connected(servers, timeout) as kv:
         item = kv.get(bytes_of(key), revision=revision, stale=stale)
     if item is None:
-        raise typer.Exit(EXIT_REFUSED)
+        raise Refused(f"there is no key {key}")
     if json:
         print_json(row_of(item))
     else:

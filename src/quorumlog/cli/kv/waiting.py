@@ -66,11 +66,12 @@ def watch(
     range_or_prefix(end, prefix)
     seen = 0
     with connected(servers, timeout) as kv:
-        name, options = bytes_of(key), {"first_revision": first_revision, "prev_kv": prev_kv}
+        name = bytes_of(key)
         if prefix:
-            watching = kv.watch_prefix(name, **options)
+            watching = kv.watch_prefix(name, first_revision=first_revision, prev_kv=prev_kv)
         else:
-            watching = kv.watch(name, end=None if end is None else bytes_of(end), **options)
+            stop = None if end is None else bytes_of(end)
+            watching = kv.watch(name, end=stop, first_revision=first_revision, prev_kv=prev_kv)
         with watching as changes:
             for change in changes:
                 if json:

@@ -11,8 +11,8 @@ import typer
 from quorumlog.cli.kv.kv_options import TIMEOUT_S, Servers, connected
 from quorumlog.cli.kv.rows import row_of
 from quorumlog.cli.options import Json, Timeout, named_path, split_servers
-from quorumlog.cli.output import EXIT_REFUSED, print_json, say
-from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.cli.output import EXIT_REFUSED, note, print_json, print_table, say, spoken_size
+from quorumlog.errors import ConfigError, LedgerError, Refused
 
 LOOK_S = 2.0
 
@@ -30,10 +30,10 @@ def health(servers: Servers, timeout: Timeout = TIMEOUT_S, json: Json = False) -
         reason = str(error)
     if json:
         print_json({"healthy": not reason, "reason": reason})
-    else:
-        say(reason or "healthy")
+        raise typer.Exit(EXIT_REFUSED if reason else 0)
     if reason:
-        raise typer.Exit(EXIT_REFUSED)
+        raise Refused(reason)
+    say("healthy")
 
 
 def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> None:
@@ -43,27 +43,44 @@ def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> N
     """
     import msgspec
 
-    up = 0
-    for address in split_servers(servers):
+    rows: list[tuple[object, ...]] = []
+    silent: list[tuple[str, str]] = []
+    addresses = split_servers(servers)
+    for address in addresses:
         try:
             with connected(address, timeout) as kv:
                 found = kv.status()
         except LedgerError as error:
-            row = {"address": address, "reachable": False, "problem": str(error)}
-            print_json(row) if json else say(f"{address}: {error}")
+            silent.append((address, str(error)))
+            rows.append((None, address, "not reachable", *[None] * (len(STATUS) - 3)))
+            if json:
+                print_json({"address": address, "reachable": False, "problem": str(error)})
             continue
-        up += 1
         if json:
             print_json({"address": address, "reachable": True, **msgspec.structs.asdict(found)})
-        else:
-            say(
-                f"{address}: {found.member_id} is {found.role} in term {found.term}, revision"
-                f" {found.revision}, compacted {found.compacted_revision}, {found.keys} keys,"
-                f" {found.leases} leases, {found.watches} watches, {found.size_bytes} of"
-                f" {found.quota_bytes} bytes"
-            )
-    if not up:
+        size = f"{spoken_size(found.size_bytes)} of {spoken_size(found.quota_bytes)}"
+        counts = (found.term, found.revision, found.compacted_revision, found.keys, found.leases)
+        rows.append((found.member_id, address, found.role, *counts, found.watches, size))
+    if not json:
+        print_table(STATUS, rows)
+        for address, problem in silent:
+            note(f"{address}: {problem}")
+    if len(silent) == len(addresses):
         raise typer.Exit(EXIT_REFUSED)
+
+
+STATUS = {
+    "id": False,
+    "address": False,
+    "role": False,
+    "term": True,
+    "revision": True,
+    "compacted": True,
+    "keys": True,
+    "leases": True,
+    "watches": True,
+    "size": True,
+}
 
 
 def compact(
@@ -119,19 +136,20 @@ def snapshot(
     count = 0
     try:
         with connected(servers, timeout) as kv, partial.open("wb") as out:
-            for item in kv.scan():
-                out.write(msgspec.json.encode(row_of(item)) + b"\n")
-                count += 1
-            out.flush()
-            os.fsync(out.fileno())
-        if replace:
-            partial.replace(file)
-        else:
-            file.hardlink_to(partial)  # which replaces nothing that has come meanwhile
+            try:
+                for item in kv.scan():
+                    out.write(msgspec.json.encode(row_of(item)) + b"\n")
+                    count += 1
+                out.flush()
+                os.fsync(out.fileno())
+                if replace:
+                    partial.replace(file)
+                else:
+                    file.hardlink_to(partial)  # which replaces nothing that has come meanwhile
+            finally:
+                partial.unlink(missing_ok=True)
     except FileExistsError:
         raise _in_the_way(file) from None
     except OSError as error:
         raise ConfigError(f"FILE {file}: {error.strerror}; name another file") from None
-    finally:
-        partial.unlink(missing_ok=True)
     print_json({"file": str(file), "keys": count}) if json else say(f"{count} keys in {file}")

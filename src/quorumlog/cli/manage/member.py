@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
-from quorumlog.cli.output import CommandGroup, err, print_json
+from quorumlog.cli.output import CommandGroup, err, print_json, print_table
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown, Unreachable
 
 if TYPE_CHECKING:
@@ -60,15 +60,25 @@ def list_members(
     split_servers(servers)
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         refuse_dead_servers(log, timeout)
-        for row in _rows(_leader_row(log, timeout)):
-            if json:
-                print_json(
-                    {key: value for key, value in row.items() if key not in ("spoken", "answered")}
-                )
-            else:
-                behind = f"{row['behind']:,} behind" if row["reachable"] else "not reachable"
-                told = ", ".join(filter(None, (behind, str(row["spoken"]), str(row["answered"]))))
-                typer.echo(f"{row['id']:12} {row['address']:24} {row['part']:10} {told}")
+        rows = _rows(_leader_row(log, timeout))
+        told = {status.address: status for status in log.status()}
+    if json:
+        for row in rows:
+            print_json({key: value for key, value in row.items() if key not in ("spoken", "answered")})
+        return
+    table = []
+    for row in rows:
+        status = told.get(str(row["address"]))
+        is_there = row["reachable"]
+        words = [row["spoken"], row["answered"], status.waits_for if status is not None else ""]
+        if not is_there:
+            words.insert(0, "not reachable")
+        elif status is not None and status.role == "observer" and row["part"] == "voter":
+            words.insert(0, "an observer: this directory does not vote")
+        behind = f"{row['behind']:,}" if is_there else None
+        about = ", ".join(str(each) for each in words if each)
+        table.append((row["id"], row["address"], row["part"], behind, about))
+    print_table({"id": False, "address": False, "part": False, "behind": True, "": False}, table)
 
 
 def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
-from quorumlog.cli.output import CommandGroup, print_json
+from quorumlog.cli.output import CommandGroup, note, print_json, print_table
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,13 +43,17 @@ def list_producers(
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         refuse_dead_servers(log, timeout)
         found = log.producers()
-    for each in found:
-        if json:
+    if json:
+        for each in found:
             print_json(_row(each))
-        else:
-            typer.echo(_line(each))
-    if not found and not json:
-        typer.echo("no producers", err=True)
+        return
+    if not found:
+        note("no producers")
+        return
+    print_table(
+        {"producer": False, "last sequence": True, "last index": True},
+        [(_printable(each.producer), *_known(each.last_sequence, each.last_index)) for each in found],
+    )
 
 
 @producers_app.command("show")
@@ -150,9 +154,17 @@ def _row(known: ProducerInfo) -> dict[str, object]:
     }
 
 
+def _printable(name: str) -> str:
+    """Any text is an id: one with a line break would look like two producers."""
+    return name if name.isprintable() else ascii(name)
+
+
+def _known(*numbers: int) -> list[int | None]:
+    return [number if number >= 0 else None for number in numbers]
+
+
 def _line(known: ProducerInfo) -> str:
-    # Any text is an id: one with a line break would look like two producers.
-    name = known.producer if known.producer.isprintable() else ascii(known.producer)
+    name = _printable(known.producer)
     if known.last_sequence < 0:
         return f"{name}: nothing is in the log"
     where = f", at index {known.last_index}" if known.last_index >= 0 else ""

@@ -77,13 +77,7 @@ def dev(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
     cluster = LocalCluster(members, directory=directory, flush=flush.value, ports=ports)
-    try:
-        cluster.start()
-    except ConfigError as error:
-        from quorumlog.cli.run.toml_config import COMMAND_LINE_NAMES
-
-        # A member knows its own directory, and the option of `serve` that names it.
-        raise ConfigError(str(error).replace(COMMAND_LINE_NAMES["data_dir"], "--dir")) from None
+    cluster.start()
     with closing(cluster):
         if directory is not None:
             kept = " ".join(str(member.port) for member in cluster.members)

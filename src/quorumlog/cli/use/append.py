@@ -255,7 +255,7 @@ def append(
             stream = _OneBatch(log, source, expected_last)
         else:
             stream = log.append_stream(source.batches())
-        status = 0
+        status, why = 0, ""
         output_failure: OSError | None = None
         try:
             with source.leaving_if(_always):
@@ -274,23 +274,25 @@ def append(
             line, size_bytes = source.longest_refused()
             # Of all lines as one batch, the sum may be too large and none of them.
             where = f"line {line} of {size_bytes} bytes: " if expected_last is None else ""
-            error_line(f"{where}{describe(error)}")
-            status = EXIT_REFUSED
+            why, status = f"{where}{describe(error)}", EXIT_REFUSED
         except LedgerError as error:
-            error_line(describe(error))
-            status = EXIT_REFUSED
+            why, status = describe(error), EXIT_REFUSED
         except KeyboardInterrupt:
             stream.close()
         if isinstance(stream, CommandStream) and stream.refused:
             status = EXIT_REFUSED
         if source.signal:
             status = EXIT_OF_SIGNAL + source.signal
+        if why and not json:
+            error_line(why)
         account = appended.account(source, stream.progress, is_file=file is not None)
         try:
             if output_failure is not None:
                 raise output_failure
-            if status:
-                typer.echo(account, err=json or machine is not None)
+            if status and json:
+                error_line(f"{why or 'ended early'}; {account}", status)
+            elif status:
+                typer.echo(account, err=machine is not None)
             elif machine is None or not appended.count:
                 appended.print_summary(source.skipped)
                 if source.skipped < source.skip:

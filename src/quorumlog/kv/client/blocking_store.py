@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from quorumlog.errors import Unreachable
-from quorumlog.kv.client.async_store import TIMEOUT_S, AsyncKeyValueClient
+from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_S, AsyncKeyValueClient
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
 from quorumlog.kv.client.router import CLOSED
@@ -30,7 +30,7 @@ from quorumlog.kv.client.values import (
 )
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.requests.frames import StatusAnswer
-from quorumlog.kv.requests.operations import Compare, Operation, Range
+from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
 
 T = TypeVar("T")
 
@@ -114,6 +114,7 @@ class KeyValueClient:
             raise
 
     def close(self) -> None:
+        """End its thread, connections, watches and the keeping of its leases; may be repeated."""
         if not self._is_closed:
             self._is_closed = True
             asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
@@ -173,25 +174,32 @@ class KeyValueClient:
         prev_kv: bool = False,
         keeps_lease: bool = False,
     ) -> PutResult:
+        """Give a key a value. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
         return self.run(
             self._client.put(key, value, lease=lease, prev_kv=prev_kv, keeps_lease=keeps_lease)
         )
 
     def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item | None:
+        """Linearizable, unless `stale`: then whatever the member that is asked has applied."""
         return self.run(self._client.get(key, revision=revision, stale=stale))
 
     def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult:
+        """Its `deleted` is 0 if there was no such key. Raises OutcomeUnknown."""
         return self.run(self._client.delete(key, prev_kv=prev_kv))
 
     def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult:
+        """key <= each < end. Raises OutcomeUnknown."""
         return self.run(self._client.delete_range(key, end, prev_kv=prev_kv))
 
     def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult:
+        """Every key that begins so. Raises OutcomeUnknown."""
         return self.run(self._client.delete_prefix(prefix, prev_kv=prev_kv))
 
     def compare_and_set(
         self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
     ) -> PutResult | None:
+        """Put if the key was changed last at that revision; 0: if it does not exist. None: it was not
+        so, and nothing has changed."""
         return self.run(
             self._client.compare_and_set(key, value, expected_revision=expected_revision, lease=lease)
         )
@@ -202,22 +210,72 @@ class KeyValueClient:
         then: Sequence[Operation] = (),
         otherwise: Sequence[Operation] = (),
     ) -> TxnResult:
+        """One of the two lists is carried out, at one revision."""
         return self.run(self._client.txn(compare, then, otherwise))
 
-    def range(self, key: Key, end: Key, **options: Any) -> RangeResult:
-        """Options as of `AsyncKeyValueClient.range`."""
-        return self.run(self._client.range(key, end, **options))
+    def range(
+        self,
+        key: Key,
+        end: Key,
+        *,
+        limit: int = 0,
+        revision: int = 0,
+        descending: bool = False,
+        sort_by: Target = Target.KEY,
+        keys_only: bool = False,
+        count_only: bool = False,
+        stale: bool = False,
+    ) -> RangeResult:
+        """key <= each < end; options as of `AsyncKeyValueClient.range`."""
+        return self.run(
+            self._client.range(
+                key,
+                end,
+                limit=limit,
+                revision=revision,
+                descending=descending,
+                sort_by=sort_by,
+                keys_only=keys_only,
+                count_only=count_only,
+                stale=stale,
+            )
+        )
 
-    def prefix(self, prefix: Key, **options: Any) -> RangeResult:
-        """Options as of `AsyncKeyValueClient.prefix`."""
-        return self.run(self._client.prefix(prefix, **options))
+    def prefix(
+        self,
+        prefix: Key,
+        *,
+        limit: int = 0,
+        revision: int = 0,
+        descending: bool = False,
+        sort_by: Target = Target.KEY,
+        keys_only: bool = False,
+        count_only: bool = False,
+        stale: bool = False,
+    ) -> RangeResult:
+        """Every key that begins so; options as of `AsyncKeyValueClient.range`."""
+        return self.run(
+            self._client.prefix(
+                prefix,
+                limit=limit,
+                revision=revision,
+                descending=descending,
+                sort_by=sort_by,
+                keys_only=keys_only,
+                count_only=count_only,
+                stale=stale,
+            )
+        )
 
     def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult:
+        """As `range`, of a request that is made already."""
         return self.run(self._client.read_range(asked, stale=stale))
 
-    def scan(self, prefix: Key = b"", **options: Any) -> Iterator[Item]:
-        """Options as of `AsyncKeyValueClient.scan`."""
-        items = self._client.scan(prefix, **options)
+    def scan(
+        self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool = False
+    ) -> Iterator[Item]:
+        """Every key that begins so, at one revision, read a page at a time."""
+        items = self._client.scan(prefix, page_items=page_items, keys_only=keys_only)
         while True:
             try:
                 item = self.run(_next_of(items))
@@ -225,17 +283,38 @@ class KeyValueClient:
                 return
             yield item
 
-    def watch(self, key: Key, **options: Any) -> BlockingWatch:
-        """Options as of `AsyncKeyValueClient.watch`."""
+    def watch(
+        self,
+        key: Key,
+        *,
+        end: Key | None = None,
+        first_revision: int = 0,
+        prev_kv: bool = False,
+        puts: bool = True,
+        deletions: bool = True,
+    ) -> BlockingWatch:
+        """`for change in kv.watch("key")`, from `first_revision` on; 0: what changes from now on. With
+        `end` all keys before that, too."""
 
         async def begin() -> Watching:
-            return self._client.watch(key, **options)
+            return self._client.watch(
+                key,
+                end=end,
+                first_revision=first_revision,
+                prev_kv=prev_kv,
+                puts=puts,
+                deletions=deletions,
+            )
 
         return BlockingWatch(self, self.run(begin()))
 
-    def watch_prefix(self, prefix: Key, **options: Any) -> BlockingWatch:
+    def watch_prefix(
+        self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
+    ) -> BlockingWatch:
+        """As `watch`, of every key that begins so."""
+
         async def begin() -> Watching:
-            return self._client.watch_prefix(prefix, **options)
+            return self._client.watch_prefix(prefix, first_revision=first_revision, prev_kv=prev_kv)
 
         return BlockingWatch(self, self.run(begin()))
 
@@ -266,6 +345,7 @@ class KeyValueClient:
         return self.run(given.time_to_live())
 
     def leases(self) -> list[tuple[int, int, int]]:
+        """(id, TTL in milliseconds, index of the grant) of all that stand."""
         return self.run(self._client.leases())
 
     @contextmanager
@@ -293,9 +373,11 @@ class KeyValueClient:
         return self.run(self._client.election(name).leader())
 
     def compact(self, revision: int) -> None:
+        """History below ends. Raises Compacted, FutureRevision."""
         self.run(self._client.compact(revision))
 
     def status(self) -> StatusAnswer:
+        """Of the member that is asked."""
         return self.run(self._client.status())
 
 

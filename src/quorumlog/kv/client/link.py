@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -47,7 +48,8 @@ class Link(asyncio.Protocol):
         try:
             _, link = await loop.create_connection(lambda: cls(address), host, port)
         except OSError as error:
-            raise Unreachable(f"no key-value store answers at {address}: {error}") from None
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise Unreachable(f"no key-value store answers at {address}: {reason}") from None
         return link
 
     @property

@@ -51,23 +51,21 @@ def refuse_foreign(disk: Disk, path: str) -> None:
     """Raise ConfigError unless the directory is ours, empty, or an unfinished creation of ours."""
     names = set(disk.list(path))
     if BACKUP_NAME in names:
-        raise ConfigError(
-            f"--data-dir {path} is a backup, on which no member starts; name an empty directory"
-        )
+        raise ConfigError(f"{path} is a backup, on which no member starts; name an empty directory")
     if MEMBER_NAME in names:
         return
     if RESTORING_NAME in names:
         raise ConfigError(
-            f"--data-dir {path} is of a restore that did not come to its end; restore again, or empty it"
+            f"{path} is of a restore that did not come to its end; restore again, or empty it"
         )
     # An unfinished creation never got as far as a segment: `member` comes before the first one.
     for folder in (DATA_NAME, INDEX_NAME):
         held = disk.list(f"{path}/{folder}") if folder in names else []
         if held:
             raise ConfigError(
-                f"--data-dir {path} holds a log ({folder}/{held[0]}) but no file {path}/member: it was"
+                f"{path} holds a log ({folder}/{held[0]}) but no file {path}/member: it was"
                 " written by other software, such as a Java DLedger member, or lost that file. Such a"
-                " directory is opened read-only, by inspect, verify and read; choose another --data-dir"
+                " directory is opened read-only, by inspect, verify and read; choose another directory"
             )
     # Of the group beside this one, which is opened behind it.
     others = {"lost+found", STAGING_FOLDER}
@@ -77,10 +75,10 @@ def refuse_foreign(disk: Disk, path: str) -> None:
     members = [name for name in foreign if _is_member(disk, f"{path}/{name}")]
     if members:
         raise ConfigError(
-            f"--data-dir {path} holds the directories of members ({', '.join(members)}); name one of"
+            f"{path} holds the directories of members ({', '.join(members)}); name one of"
             " them, or an empty directory"
         )
     if foreign:
         raise ConfigError(
-            f"--data-dir {path} holds files of other software ({foreign[0]}); choose an empty directory"
+            f"{path} holds files of other software ({foreign[0]}); choose an empty directory"
         )

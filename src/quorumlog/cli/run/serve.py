@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,8 +143,10 @@ def refuse_optimised_python() -> None:
 
 
 def log_to_stderr(level: LogLevel) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.value.upper(),
-        format="%(asctime)s %(levelname)-7s %(message)s",
-    )
+    """Times are UTC: logs of machines in several time zones are read side by side."""
+    formatter = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
+    formatter.converter = time.gmtime
+    formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level.value.upper(), handlers=[handler])

@@ -76,7 +76,8 @@ def _options(command: Any) -> set[str]:
 
 GROUP: Any = typer.main.get_group(app)
 OPTIONS = {name: _options(command) for name, command in GROUP.commands.items()}
-EVERY_OPTION = set().union({"--help"}, _options(GROUP))
+TYPERS = {"--help", "--install-completion", "--show-completion"}
+EVERY_OPTION = TYPERS | _options(GROUP)
 
 
 def options_for(message: Message) -> set[str]:

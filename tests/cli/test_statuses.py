@@ -135,8 +135,6 @@ def test_what_is_wrong_is_a_sentence_and_a_status_of_the_table(
     path: str, as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("QUORUMLOG_SERVERS", raising=False)
-    monkeypatch.setattr("quorumlog.cli.use.reach.DEAD_AFTER_S", 0.05)
-    monkeypatch.setattr("quorumlog.cli.use.reach.ASK_AGAIN_S", 0.02)
     if as_json and not any(each.name == "json" for each in EVERY[path].params):
         as_json = False
     for situation in SITUATIONS:

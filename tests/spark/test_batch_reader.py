@@ -48,6 +48,9 @@ class MadeSource:
         self.ends_early = ends_early
         self.bounds_asked = 0
         self.committed: list[tuple[str, int]] = []
+        self.begun: list[tuple[str, int, bool]] = []
+        self.log = LOG
+        self.cluster = "made"
         self.opened = 0
         self.closed = 0
 
@@ -79,6 +82,15 @@ class MadeSource:
 
     def index_at(self, time_ms: int) -> int:
         return time_ms // 1000
+
+    def chain_before(self, index: int) -> int | None:
+        return self.log.point_of(index - 1).chain if index > self.begin_index else None
+
+    def cluster_id(self) -> str:
+        return self.cluster
+
+    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
+        self.begun.append((name, index, hold))
 
     def commit_reader(self, name: str, index: int) -> None:
         self.committed.append((name, index))

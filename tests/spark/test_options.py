@@ -44,6 +44,7 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         "minoffsetspertrigger": "100",
         "maxtriggerdelay": "2m",
         "reader": "billing",
+        "readerhold": "true",
     }
     assert LedgerOptions.parse(given) == LedgerOptions(
         servers="a:1,b:2",
@@ -66,6 +67,7 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         min_offsets=100,
         max_trigger_delay_ms=120_000,
         reader="billing",
+        reader_hold=True,
     )
     assert {*given, "path", "archive", "subscribe", "startingtimestamp", "maxstalenessms"} == {
         name.lower() for name in OPTION_NAMES

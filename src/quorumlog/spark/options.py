@@ -68,6 +68,8 @@ class LedgerOptions:
     """Since 1970: what was appended then or later; -1: `starting_offsets` counts."""
     reader: str = ""
     """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
+    reader_hold: bool = False
+    """What `reader` has not read is kept."""
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
 
@@ -145,6 +147,8 @@ class LedgerOptions:
                 f"option maxStalenessMs is for readConsistency = {COMMITTED}, not"
                 f" {parsed.read_consistency}"
             )
+        if parsed.reader_hold and not parsed.reader:
+            raise ConfigError("option readerHold needs option reader, the name of what it holds for")
         if not parsed.servers and not parsed.path and not parsed.archive:
             raise ConfigError(
                 "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
@@ -277,6 +281,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
         ("startingTimestamp", "starting_timestamp_ms", number_of(0, 2**53)),
         ("reader", "reader", name_of),
+        ("readerHold", "reader_hold", _boolean),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
     )
 }
@@ -290,4 +295,5 @@ STREAM_OPTIONS = (
     "maxTriggerDelay",
     "startingTimestamp",
     "reader",
+    "readerHold",
 )

@@ -38,6 +38,17 @@ class LedgerSource(Protocol):
     def index_at(self, time_ms: int) -> int:
         """From where to read what was appended at this time or later."""
 
+    def chain_before(self, index: int) -> int | None:
+        """`chain_crc` of the committed entry in front of `index`; None: there is none, or it is not held
+        any more."""
+
+    def cluster_id(self) -> str:
+        """Of the log. One that was restored from a backup has another."""
+
+    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
+        """The cluster keeps this reader from now on: a new one begins at `index`. `hold`: entries
+        that it has not committed are not deleted unless somebody forces it."""
+
     def commit_reader(self, name: str, index: int) -> None:
         """All below `index` is done with; the cluster keeps that under this name."""
 

@@ -51,6 +51,7 @@ class MadeSource:
         self.begun: list[tuple[str, int, bool]] = []
         self.log = LOG
         self.cluster = "made"
+        self.first_s = 0
         self.opened = 0
         self.closed = 0
 
@@ -81,7 +82,11 @@ class MadeSource:
                 return
 
     def index_at(self, time_ms: int) -> int:
-        return time_ms // 1000
+        """An entry a second, the first one at `first_s`."""
+        return min(max(-(-time_ms // 1000) - self.first_s, self.begin_index), self.stop_index)
+
+    def time_ms_at(self, index: int) -> int:
+        return (index + self.first_s) * 1000
 
     def chain_before(self, index: int) -> int | None:
         return self.log.point_of(index - 1).chain if index > self.begin_index else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -235,7 +236,7 @@ def test_options_of_the_other_way_to_read_are_refused() -> None:
 def test_a_query_may_begin_at_a_time() -> None:
     """The made source has an entry a second."""
     reader = streaming(MadeSource(begin_index=20), startingTimestamp="77500")
-    assert reader.initialOffset() == {"default": 77}
+    assert reader.initialOffset() == {"default": 78}
     early = streaming(MadeSource(begin_index=20), startingTimestamp="0")
     assert early.initialOffset() == {"default": 20}
 
@@ -252,11 +253,13 @@ def test_a_reader_of_the_log_moves_with_the_query_where_it_is_named() -> None:
         streaming(source, readerHold="true")
 
 
-def two_groups(a: MadeSource, b: MadeSource, **given: str) -> LedgerStreamReader:
+def two_groups(
+    a: MadeSource, b: MadeSource, columns: Sequence[str] = ("group", "index"), **given: str
+) -> LedgerStreamReader:
     options = LedgerOptions.parse({"servers": "made:1", "subscribe": "b, a", **given})
     sources = {"a": a, "b": b}
     a.group, b.group = "a", "b"
-    schema = spark_schema_of(["group", "index"])
+    schema = spark_schema_of(columns)
     return LedgerStreamReader(options, schema, lambda each: sources[each.served_group].open(each))
 
 
@@ -293,6 +296,22 @@ def test_limits_are_of_all_groups_together_by_what_each_has() -> None:
     assert patient.latestOffset(start, patient.getDefaultReadLimit()) == start
     by_bytes = two_groups(a, b, maxBytesPerTrigger="1")
     assert by_bytes.latestOffset(start, by_bytes.getDefaultReadLimit()) == {"a": at(1), "b": at(1)}
+
+
+def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() -> None:
+    """Rows of `b` are 200 s younger: read by number alone, they would lift the watermark over `a`'s."""
+    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
+    b.first_s = 200
+    reader = two_groups(a, b, ("group", "append_time"), maxOffsetsPerTrigger="100")
+    start, ends = {"a": at(0), "b": at(0)}, []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        ends.append((end["a"]["index"], end["b"]["index"]))
+        start = end
+    assert ends[-1] == (400, 100)
+    assert all(read_of_b <= max(0, read_of_a - 200) for read_of_a, read_of_b in ends[:-1])
+    by_number = two_groups(a, b, maxOffsetsPerTrigger="100")
+    first = by_number.latestOffset({"a": at(0), "b": at(0)}, by_number.getDefaultReadLimit())
+    assert first == {"a": at(80), "b": at(20)}
 
 
 def test_a_checkpoint_of_fewer_groups_is_refused() -> None:

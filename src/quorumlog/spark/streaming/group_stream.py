@@ -123,6 +123,16 @@ class GroupStream:
         with closing(self._opener(self._options)) as source:
             return _within_bytes(source, first_index, stop_index, source.bounds(stop_index), most_bytes)
 
+    def time_ms_before(self, index: int) -> int:
+        """When the entry in front of `index` was appended, in milliseconds since 1970; -1: not known."""
+        with closing(self._opener(self._options)) as source:
+            return source.time_ms_at(index - 1)
+
+    def index_at(self, time_ms: int) -> int:
+        """From where to read what was appended at this time or later."""
+        with closing(self._opener(self._options)) as source:
+            return source.index_at(time_ms)
+
     def planned(self, begun: StreamOffset, end: StreamOffset) -> list[LedgerPartition]:
         """Raises LedgerDataLoss if some of it is gone and `failOnDataLoss` is true, or if it was planned
         on another log."""

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quorumlog.arrow import TIME_COLUMN
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.reading import SourceOpener, read_partition
@@ -133,6 +134,27 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if count:
                     part = max(options.max_bytes * count // total, 1)
                     ends[group] = self._streams[group].within_bytes(begun[group], ends[group], part)
+        if len(ends) > 1 and ends != available and TIME_COLUMN in self._schema.names:
+            return self._together(begun, available, ends)
+        return ends
+
+    def _together(
+        self, begun: dict[str, int], available: dict[str, int], ends: dict[str, int]
+    ) -> dict[str, int]:
+        """`ends`, but no group gets ahead of what another one has left, by append time: a watermark that
+        young rows of one group have lifted would drop the old rows of the other."""
+        last_ms = {
+            group: self._streams[group].time_ms_before(end)
+            for group, end in ends.items()
+            if begun[group] < end
+        }
+        left = [time_ms for group, time_ms in last_ms.items() if ends[group] < available[group]]
+        # Rows in front of a log's first time mark have no time, and no watermark drops them.
+        until_ms = min((time_ms for time_ms in left if time_ms >= 0), default=-1)
+        for group, time_ms in last_ms.items():
+            if time_ms > until_ms >= 0:
+                stop_index = self._streams[group].index_at(until_ms + 1)
+                ends[group] = max(begun[group], min(ends[group], stop_index))
         return ends
 
     # ---------------------------------------------------------------- micro-batches

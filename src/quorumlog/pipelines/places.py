@@ -7,6 +7,7 @@ pipeline reads every place, and one place can be compared with another.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Protocol
 
 import msgspec
@@ -172,6 +173,17 @@ class StoredLog:
 
     def close(self) -> None:
         self._reader.close()
+
+
+def bytes_of(place: Place) -> int:
+    """Of the entries that are there, by the positions of the first and the last one. Raises as
+    `open_log`."""
+    with closing(open_log(place)) as log:
+        if log.begin_index >= log.stop_index:
+            return 0
+        ends = (log.begin_index, log.stop_index - 1)
+        first, last = (int(next(iter(log.batches(at, at + 1))).headers()["pos"][0]) for at in ends)
+        return last - first
 
 
 def linked(

@@ -1,0 +1,76 @@
+"""SparkEngine: each work of a pipeline is a task on an executor.
+
+The DataFrame API alone is used, so a Connect session does. Executors need quorumlog installed, as the
+data source does, and what a work reads or writes under the same name: members by their addresses,
+directories by a shared path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
+
+import msgspec
+import pyarrow as pa
+
+from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, Unreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+W = TypeVar("W", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+_COLUMNS = "number bigint, result binary, refusal string, kind string"
+
+
+class SparkEngine:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+        """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
+        it would refuse again, so that is not a failure of its task, and is raised here."""
+        if not works:
+            return
+        works = tuple(works)
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield _row(number, run, works[number])
+
+        numbers = self._spark.range(0, len(works), 1, len(works))
+        rows = numbers.mapInArrow(task, _COLUMNS).collect()
+        kind = get_type_hints(run)["return"]
+        for row in sorted(rows, key=lambda row: row["number"]):
+            if row["kind"]:
+                raise _raised(row["kind"], row["refusal"])
+            yield msgspec.msgpack.decode(bytes(row["result"]), type=kind)
+
+
+def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
+    result, refusal, kind = b"", "", ""
+    try:
+        result = msgspec.msgpack.encode(run(work))
+    except (LedgerError, ProtocolViolation, DirectoryDamaged, ConfigError) as error:
+        refusal, kind = str(error), type(error).__name__
+    return pa.RecordBatch.from_pydict(
+        {"number": [number], "result": [result], "refusal": [refusal], "kind": [kind]},
+        schema=pa.schema(
+            [
+                ("number", pa.int64()),
+                ("result", pa.binary()),
+                ("refusal", pa.string()),
+                ("kind", pa.string()),
+            ]
+        ),
+    )
+
+
+def _raised(kind: str, text: str) -> Exception:
+    if kind == ConfigError.__name__:
+        return ConfigError(text)
+    if kind == DirectoryDamaged.__name__:
+        return DirectoryDamaged(text, path="", position=-1, index=-1)
+    return Unreachable(f"{kind}: {text}")

@@ -172,7 +172,7 @@ def test_other_tools_open_the_parts(cluster: LocalCluster, tmp_path: Path) -> No
     path = str(tmp_path / "a")
     archive(Place(servers=cluster.servers), path, part_bytes=20_000)
     assert polars.read_parquet(path + "/parts").height == 3000
-    assert duckdb.sql(f"SELECT count(*) FROM '{path}/parts/*.parquet'").fetchone() == (3000,)
+    assert duckdb.sql(f"SELECT count(*) FROM '{path}/parts/*.parquet'").fetchall() == [(3000,)]
 
 
 def test_a_directory_that_is_no_archive_of_this_log_is_refused_and_stays(

@@ -22,7 +22,6 @@ from contextlib import closing
 from itertools import pairwise
 
 import msgspec
-import numpy as np
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.client.readers.reader_rows import refuse_consumer
@@ -38,6 +37,7 @@ from quorumlog.pipelines.places import (
     broken,
     chain_at_end,
     chain_before,
+    even_cuts,
     linked,
     open_log,
 )
@@ -188,7 +188,7 @@ class _Run:
         directory = os.path.join(self._into.path, ATTEMPTS)
         works = [
             PartWork(self._source, directory, low, high, time_ms if low == first else None)
-            for low, high in pairwise(_cuts(self._log, first, stop, self._part_bytes))
+            for low, high in pairwise(even_cuts(self._log, first, stop, self._part_bytes))
         ]
         for at in range(0, len(works), WAVE_PARTS):
             done: list[Attempt] = []
@@ -298,20 +298,6 @@ def _refuse_another_log(into: Archive, log: OpenLog) -> None:
             f"{into.path} is the archive of another log: entry {index} is another one there. It stays as"
             " it is; name another directory for this one"
         )
-
-
-def _cuts(log: OpenLog, first: int, stop: int, part_bytes: int) -> list[int]:
-    """Edges of parts of even bytes, by the positions of a few entries, between which entries are taken
-    to be of one length: they follow from the log alone."""
-    samples = np.unique(np.linspace(first, stop - 1, 65).round().astype(np.int64))
-    positions = np.array(
-        [int(next(iter(log.batches(at, at + 1))).headers()["pos"][0]) for at in samples.tolist()],
-        np.int64,
-    )
-    count = max(1, -(-int(positions[-1] - positions[0]) // part_bytes))
-    targets = positions[0] + np.arange(1, count) * (positions[-1] - positions[0]) / count
-    inner = np.interp(targets, positions, samples).round().astype(np.int64)
-    return sorted({first, *inner.tolist(), stop})
 
 
 def _compared(into: Archive, log: OpenLog) -> tuple[str, ...]:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, TypeVar, get_type_hints
 import msgspec
 import pyarrow as pa
 
-from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, Unreachable
+from quorumlog.errors import (
+    ConfigError,
+    DirectoryDamaged,
+    LedgerError,
+    ProtocolViolation,
+    StoreFailure,
+)
+from quorumlog.wire.client_messages import ErrorResponse
+from quorumlog.wire.wire_errors import error_of, error_response
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
-_COLUMNS = "number bigint, result binary, refusal string, kind string"
+_COLUMNS = "number bigint, result binary, refusal binary"
 
 
 class SparkEngine:
@@ -44,33 +52,38 @@ class SparkEngine:
         rows = numbers.mapInArrow(task, _COLUMNS).collect()
         kind = get_type_hints(run)["return"]
         for row in sorted(rows, key=lambda row: row["number"]):
-            if row["kind"]:
-                raise _raised(row["kind"], row["refusal"])
+            if row["refusal"]:
+                raise _raised(bytes(row["refusal"]))
             yield msgspec.msgpack.decode(bytes(row["result"]), type=kind)
 
 
+class _Refusal(msgspec.Struct):
+    """How a work ended that refused."""
+
+    text: str
+    error: ErrorResponse | None = None
+    """Of a LedgerError."""
+    is_option: bool = False
+    """A ConfigError, else damage."""
+
+
 def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
-    result, refusal, kind = b"", "", ""
+    result, refusal = b"", b""
     try:
         result = msgspec.msgpack.encode(run(work))
-    except (LedgerError, ProtocolViolation, DirectoryDamaged, ConfigError) as error:
-        refusal, kind = str(error), type(error).__name__
-    return pa.RecordBatch.from_pydict(
-        {"number": [number], "result": [result], "refusal": [refusal], "kind": [kind]},
-        schema=pa.schema(
-            [
-                ("number", pa.int64()),
-                ("result", pa.binary()),
-                ("refusal", pa.string()),
-                ("kind", pa.string()),
-            ]
-        ),
-    )
+    except LedgerError as error:
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), error_response(0, error)))
+    except (StoreFailure, ProtocolViolation, ConfigError) as error:
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, isinstance(error, ConfigError)))
+    fields = {"number": pa.int64(), "result": pa.binary(), "refusal": pa.binary()}
+    values = {"number": [number], "result": [result], "refusal": [refusal]}
+    return pa.RecordBatch.from_pydict(values, schema=pa.schema(list(fields.items())))
 
 
-def _raised(kind: str, text: str) -> Exception:
-    if kind == ConfigError.__name__:
-        return ConfigError(text)
-    if kind == DirectoryDamaged.__name__:
-        return DirectoryDamaged(text, path="", position=-1, index=-1)
-    return Unreachable(f"{kind}: {text}")
+def _raised(encoded: bytes) -> Exception:
+    refusal = msgspec.msgpack.decode(encoded, type=_Refusal)
+    if refusal.error is not None:
+        return error_of(refusal.error)
+    if refusal.is_option:
+        return ConfigError(refusal.text)
+    return DirectoryDamaged(refusal.text, path="", position=-1, index=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -9,7 +10,13 @@ from typing import Any
 
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
-from quorumlog.spark.offsets import EARLIEST, LATEST, StatedOffset, parse_offset
+from quorumlog.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    StatedOffset,
+    parse_offset,
+    without_partition,
+)
 from quorumlog.spark.option_values import name_of, number_of, servers_of
 from quorumlog.spark.rows import COLUMNS
 
@@ -64,8 +71,13 @@ class LedgerOptions:
     min_offsets: int = 0
     """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
     max_trigger_delay_ms: int = 15 * 60_000
-    starting_timestamp_ms: int = -1
-    """Since 1970: what was appended then or later; -1: `starting_offsets` counts."""
+    starting_timestamp_ms: int | None = None
+    """Since 1970: what was appended then or later; None: `starting_offsets` counts."""
+    ending_timestamp_ms: int | None = None
+    """What was appended before; None: `ending_offsets` counts."""
+    starting_timestamps: dict[str, int] | None = None
+    """By group."""
+    ending_timestamps: dict[str, int] | None = None
     reader: str = ""
     """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
     reader_hold: bool = False
@@ -81,6 +93,8 @@ class LedgerOptions:
         """What these options are for one of the groups that they name."""
         if not self.groups:
             return self
+        if self.starting_timestamps or self.ending_timestamps:
+            return self._with_timestamps(group).of_group(group)
 
         def stated(offset: StatedOffset) -> StatedOffset:
             return {group: offset[group]} if isinstance(offset, dict) else offset
@@ -92,6 +106,26 @@ class LedgerOptions:
             starting_offsets=stated(self.starting_offsets),
             ending_offsets=stated(self.ending_offsets),
             min_partitions=-(-self.min_partitions // len(self.groups)),
+        )
+
+    def _with_timestamps(self, group: str) -> LedgerOptions:
+        """Those that are stated by group become this one's. Raises ConfigError."""
+        found: dict[str, int | None] = {}
+        for name, stated, alone in (
+            ("startingOffsetsByTimestamp", self.starting_timestamps, self.starting_timestamp_ms),
+            ("endingOffsetsByTimestamp", self.ending_timestamps, self.ending_timestamp_ms),
+        ):
+            if stated is not None and group not in stated:
+                raise ConfigError(
+                    f"option {name} names the groups {', '.join(sorted(stated))}, and {group!r} is read"
+                )
+            found[name] = alone if stated is None else stated[group]
+        return replace(
+            self,
+            starting_timestamps=None,
+            ending_timestamps=None,
+            starting_timestamp_ms=found["startingOffsetsByTimestamp"],
+            ending_timestamp_ms=found["endingOffsetsByTimestamp"],
         )
 
     def of_stream(self) -> LedgerOptions:
@@ -119,11 +153,13 @@ class LedgerOptions:
                 raise ConfigError(_NO_TABLES)
             if key.lower() == "paths":
                 raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
-            entry = _PARSERS.get(key.lower())
+            entry = _PARSERS.get(ALIASES.get(key.lower(), key.lower()))
             if entry is None:
                 valid = ", ".join(OPTION_NAMES)
                 raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
             name, field_name, parse = entry
+            if field_name in given:
+                raise ConfigError(f"option {name} is given twice, under two names")
             given[field_name] = parse(name, str(text).strip())
         if "groups" in given:
             if "group" in given:
@@ -135,8 +171,15 @@ class LedgerOptions:
             parsed._check_groups()
         if parsed.servers and parsed.path:
             raise ConfigError("options servers and path exclude each other; give one of them")
-        if parsed.starting_timestamp_ms >= 0 and "starting_offsets" in given:
-            raise ConfigError("options startingTimestamp and startingOffsets exclude each other")
+        for names in (
+            ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+            ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+        ):
+            stated = [name for name in names if _PARSERS[name.lower()][1] in given]
+            if len(stated) > 1:
+                raise ConfigError(f"options {' and '.join(stated)} exclude each other; give one")
+        if not parsed.groups:
+            parsed = parsed._with_timestamps(parsed.served_group)
         if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
             raise ConfigError(
                 "options readConsistency = read_index and maxStalenessMs ask running members, and need"
@@ -218,6 +261,21 @@ def _groups(name: str, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _timestamps(name: str, text: str) -> dict[str, int]:
+    """JSON: milliseconds since 1970 by group; as with Kafka also by its one partition."""
+    valid = f'option {name} must be JSON {{"group": milliseconds since 1970}}, not {text!r}'
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        raise ConfigError(valid) from None
+    if not isinstance(stated, dict) or not stated:
+        raise ConfigError(valid)
+    found = {group: without_partition(name, each) for group, each in stated.items()}
+    if not all(type(each) is int and 0 <= each <= 2**53 for each in found.values()):
+        raise ConfigError(valid)
+    return found
+
+
 def _duration(name: str, text: str) -> int:
     """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
     found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
@@ -280,6 +338,9 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("minOffsetsPerTrigger", "min_offsets", number_of(1, 2**62)),
         ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
         ("startingTimestamp", "starting_timestamp_ms", number_of(0, 2**53)),
+        ("endingTimestamp", "ending_timestamp_ms", number_of(0, 2**53)),
+        ("startingOffsetsByTimestamp", "starting_timestamps", _timestamps),
+        ("endingOffsetsByTimestamp", "ending_timestamps", _timestamps),
         ("reader", "reader", name_of),
         ("readerHold", "reader_hold", _boolean),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
@@ -288,12 +349,12 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}
 
 OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
+ALIASES = {"kafka.bootstrap.servers": "servers"}
 STREAM_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
-    "startingTimestamp",
     "reader",
     "readerHold",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,11 @@ import msgspec
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.option_values import name_of, number_of, one_of, servers_of
+from quorumlog.spark.options import ALIASES, OPTION_NAMES
 from quorumlog.staging import BatchRules
 from quorumlog.staging.commits import checked_sink_id
+
+_logger = logging.getLogger(__name__)
 
 RAW, JSON, ARROW = "raw", "json", "arrow"
 ERROR, KEEP = "error", "keep"
@@ -53,7 +57,10 @@ class SinkOptions(msgspec.Struct, frozen=True):
         for key, text in options.items():
             if key.lower() in SPARK_OPTIONS:
                 continue
-            entry = _PARSERS.get(key.lower())
+            entry = _PARSERS.get(ALIASES.get(key.lower(), key.lower()))
+            if entry is None and key.lower() in READ_ONLY:
+                _logger.warning("option %s is for reading, and is ignored where rows are written", key)
+                continue
             if entry is None:
                 valid = ", ".join(SINK_OPTION_NAMES)
                 raise ConfigError(
@@ -61,7 +68,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
                 )
             name, field_name, parse = entry
             if field_name in given:
-                raise ConfigError("options group and subscribe are two names of one thing; give one")
+                raise ConfigError(f"option {name} is given twice, under two names")
             given[field_name] = parse(name, str(text).strip())
         parsed = cls(**given)
         if not parsed.servers:
@@ -123,5 +130,6 @@ SINK_ONLY = frozenset(
     name.lower()
     for name in ("producerId", "batchId", "bodyFormat", "rowsPerEntry", "batchDiffers", "resetProducer")
 )
+READ_ONLY = frozenset(name.lower() for name in OPTION_NAMES) - frozenset(_PARSERS)
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"})
 """Spark's own, which it hands over with the rest."""

@@ -93,9 +93,6 @@ class DirectorySource:
     def follow(self, partition: LedgerPartition) -> None:
         self._surveyed_index = partition.surveyed_index
 
-    def index_at(self, time_ms: int) -> int:
-        raise ConfigError("option startingTimestamp is for option servers")
-
     def chain_before(self, index: int) -> int | None:
         raise AssertionError("a directory is not read as a stream")
 

@@ -35,9 +35,6 @@ class LedgerSource(Protocol):
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         """The entries of `check.partition`, each batch accepted by `check`, until it is complete."""
 
-    def index_at(self, time_ms: int) -> int:
-        """From where to read what was appended at this time or later."""
-
     def chain_before(self, index: int) -> int | None:
         """`chain_crc` of the committed entry in front of `index`; None: there is none, or it is not held
         any more."""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from quorumlog.append_times import milliseconds_of
@@ -220,9 +219,6 @@ class ServerSource:
     def _whom_to_ask(self) -> Iterator[str | None]:
         yield None
         yield from (row.id for row in self._client.status() if row.reachable)
-
-    def index_at(self, time_ms: int) -> int:
-        return self._client.index_at(datetime.fromtimestamp(time_ms / 1000, UTC))
 
     def chain_before(self, index: int) -> int | None:
         if index == 0:

@@ -117,9 +117,6 @@ class UnionSource:
             with closing(self._live.batches(check)) as batches:
                 yield from batches
 
-    def index_at(self, time_ms: int) -> int:
-        return self._live.index_at(time_ms)
-
     def chain_before(self, index: int) -> int | None:
         if self._is_archived(index - 1):
             return self._archive.point_of(index - 1)[1]

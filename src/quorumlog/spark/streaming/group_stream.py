@@ -22,7 +22,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.spark.offsets import IndexRange, LedgerDataLoss, LogBounds, resolve, skip_lost_entries
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition
-from quorumlog.spark.reading import SourceOpener, planned
+from quorumlog.spark.reading import SourceOpener, index_from, planned
 from quorumlog.spark.sources.ledger_source import LedgerSource
 
 _logger = logging.getLogger(__name__)
@@ -78,9 +78,9 @@ class GroupStream:
         options = self._options
         with closing(self._opener(options)) as source:
             bounds = source.bounds()
-            if options.starting_timestamp_ms >= 0:
-                first_index = source.index_at(options.starting_timestamp_ms)
-                return StreamOffset(min(max(first_index, bounds.begin_index), bounds.stop_index))
+            if options.starting_timestamp_ms is not None:
+                time_ms = options.starting_timestamp_ms
+                return StreamOffset(index_from(source, bounds.begin_index, bounds.stop_index, time_ms))
         stated = resolve(
             options.starting_offsets, "latest", bounds, fail_on_data_loss=options.fail_on_data_loss
         )
@@ -128,10 +128,10 @@ class GroupStream:
         with closing(self._opener(self._options)) as source:
             return source.time_ms_at(index - 1)
 
-    def index_at(self, time_ms: int) -> int:
-        """From where to read what was appended at this time or later."""
+    def index_after(self, time_ms: int, low: int, high: int) -> int:
+        """The first index of [low, high) that was appended later; `high` if there is none."""
         with closing(self._opener(self._options)) as source:
-            return source.index_at(time_ms)
+            return index_from(source, low, high, time_ms + 1)
 
     def planned(self, begun: StreamOffset, end: StreamOffset) -> list[LedgerPartition]:
         """Raises LedgerDataLoss if some of it is gone and `failOnDataLoss` is true, or if it was planned

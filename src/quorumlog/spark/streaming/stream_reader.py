@@ -47,8 +47,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a stream reads from running members (option servers); a directory (option path)"
                 " or an archive alone does not grow: read it with spark.read"
             )
-        if options.ending_offsets != "latest":
-            raise ConfigError("option endingOffsets is for spark.read; a stream has no end")
+        if options.ending_offsets != "latest" or options.ending_timestamp_ms is not None:
+            name = "endingOffsets" if options.ending_offsets != "latest" else "endingTimestamp"
+            raise ConfigError(f"option {name} is for spark.read; a stream has no end")
         self._options = options = options.of_stream()
         self._schema = schema
         self._opener = opener
@@ -153,8 +154,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until_ms = min((time_ms for time_ms in left if time_ms >= 0), default=-1)
         for group, time_ms in last_ms.items():
             if time_ms > until_ms >= 0:
-                stop_index = self._streams[group].index_at(until_ms + 1)
-                ends[group] = max(begun[group], min(ends[group], stop_index))
+                ends[group] = self._streams[group].index_after(until_ms, begun[group], ends[group])
         return ends
 
     # ---------------------------------------------------------------- micro-batches

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -17,7 +16,7 @@ from quorumlog.spark.offsets import (
     parse_offset,
     without_partition,
 )
-from quorumlog.spark.option_values import name_of, number_of, servers_of
+from quorumlog.spark.option_values import duration_ms, name_of, number_of, servers_of
 from quorumlog.spark.rows import COLUMNS
 
 READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
@@ -276,15 +275,6 @@ def _timestamps(name: str, text: str) -> dict[str, int]:
     return found
 
 
-def _duration(name: str, text: str) -> int:
-    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
-    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
-    if found is None:
-        raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
-    factors = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-    return int(found[1]) * factors[found[2]]
-
-
 def _boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"option {name} must be true or false, not {text!r}")
@@ -336,7 +326,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("maxOffsetsPerTrigger", "max_offsets", number_of(1, 2**62)),
         ("maxBytesPerTrigger", "max_bytes", number_of(1, 2**62)),
         ("minOffsetsPerTrigger", "min_offsets", number_of(1, 2**62)),
-        ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
+        ("maxTriggerDelay", "max_trigger_delay_ms", duration_ms),
         ("startingTimestamp", "starting_timestamp_ms", number_of(0, 2**53)),
         ("endingTimestamp", "ending_timestamp_ms", number_of(0, 2**53)),
         ("startingOffsetsByTimestamp", "starting_timestamps", _timestamps),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from quorumlog.errors import ConfigError
 from quorumlog.spark.offsets import IndexRange, LedgerDataLoss, LogBounds, resolve, skip_lost_entries
@@ -236,7 +236,10 @@ def checked_groups(start: dict[str, Any], groups: list[str]) -> dict[str, Stream
     return {group: StreamOffset.parse(start[group]) for group in groups}
 
 
-def shared(available: dict[str, int], most: int) -> dict[str, int]:
+K = TypeVar("K")
+
+
+def shared(available: dict[K, int], most: int) -> dict[K, int]:
     """`most` divided by what each group has; at least one to each that has something."""
     total = sum(available.values())
     if total <= most:

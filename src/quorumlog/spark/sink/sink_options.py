@@ -18,7 +18,7 @@ from quorumlog.staging.commits import checked_sink_id
 _logger = logging.getLogger(__name__)
 
 RAW, JSON, ARROW = "raw", "json", "arrow"
-ERROR, KEEP = "error", "keep"
+ERROR, KEEP, SKIP = "error", "keep", "skip"
 ENTRIES, MESSAGES = "entries", "messages"
 
 
@@ -35,6 +35,8 @@ class SinkOptions(msgspec.Struct, frozen=True):
     """Empty: `raw` if the schema says what the body is."""
     rows_per_entry: int = 1000
     batch_differs: str = ERROR
+    batch_order: str = ERROR
+    """Of `df.write`: `skip` leaves out batches below the newest that stands."""
     reset_producer: str = ""
     batch_bytes: int = MIB
     timeout_ms: int = 30_000
@@ -48,7 +50,11 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
     @property
     def rules(self) -> BatchRules:
-        return BatchRules(self.batch_differs == KEEP, self.reset_producer or None)
+        return BatchRules(
+            keeps_what_stands=self.batch_differs == KEEP,
+            skips_older=self.batch_order == SKIP,
+            reset_query_id=self.reset_producer or None,
+        )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -99,6 +105,8 @@ class SinkOptions(msgspec.Struct, frozen=True):
             )
         if self.batch_id >= 0:
             raise ConfigError("option batchId is for df.write; a streaming query numbers its batches")
+        if self.batch_order != ERROR:
+            raise ConfigError("option batchOrder is for df.write: an older checkpoint is an error")
 
 
 def _sink_id(name: str, text: str) -> str:
@@ -116,6 +124,7 @@ _PARSERS: dict[str, tuple[str, str, Any]] = {
         ("bodyFormat", "body_format", one_of(RAW, JSON, ARROW)),
         ("rowsPerEntry", "rows_per_entry", number_of(1, 1_000_000)),
         ("batchDiffers", "batch_differs", one_of(ERROR, KEEP)),
+        ("batchOrder", "batch_order", one_of(ERROR, SKIP)),
         ("resetProducer", "reset_producer", name_of),
         ("batchBytes", "batch_bytes", number_of(1, 8 * MIB)),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
@@ -128,7 +137,15 @@ assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fie
 SINK_OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
 SINK_ONLY = frozenset(
     name.lower()
-    for name in ("producerId", "batchId", "bodyFormat", "rowsPerEntry", "batchDiffers", "resetProducer")
+    for name in (
+        "producerId",
+        "batchId",
+        "bodyFormat",
+        "rowsPerEntry",
+        "batchDiffers",
+        "batchOrder",
+        "resetProducer",
+    )
 )
 READ_ONLY = frozenset(name.lower() for name in OPTION_NAMES) - frozenset(_PARSERS)
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"})

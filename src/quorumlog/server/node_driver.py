@@ -55,6 +55,7 @@ class NodeDriver:
         loop_turn: LoopTurn,
         names: NameLookup,
         flush: DiskThread,
+        promises: DiskThread,
         reader: DiskThread,
         applier: DiskThread,
         machines: Mapping[str, MachineFactory],
@@ -74,6 +75,7 @@ class NodeDriver:
         """Work for the flush thread that this turn has brought."""
         self._has_sent = False
         """This turn sent something to another member."""
+        self._promises = promises
         self._reader = reader
         self._applier = applier
         self._on_failure = on_failure
@@ -237,7 +239,7 @@ class NodeDriver:
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
-            self._flush.submit(work, functools.partial(self._enter_now, done))
+            self._flush.submit(work, self._finisher(done))
 
     def _look_at_problems(self) -> None:
         now_s = time.monotonic()
@@ -341,10 +343,19 @@ class NodeDriver:
         self._flushes.append((work, done))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._reader.submit(work, functools.partial(self._enter_now, done))
+        self._reader.submit(work, self._finisher(done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._applier.submit(work, functools.partial(self._enter_now, done))
+        self._applier.submit(work, self._finisher(done))
+
+    def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._promises.submit(work, functools.partial(self._enter_now, done))
+
+    def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        return functools.partial(self._enter_now, self._finish, done)
+
+    def _finish(self, done: Callable[[Any], None], result: Any) -> None:
+        self.node.finish(done, result)
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(

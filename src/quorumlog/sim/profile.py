@@ -141,6 +141,8 @@ class SimulationProfile:
     drops_segments: bool = False
     """Members let their first segments go now and then."""
 
+    has_hanging_disks: bool = False
+    """Now and then no sync of a member returns for a while, and what it promises takes time to save."""
     runs_machines: bool = False
     """Every member runs a state machine, and most appends are commands for it."""
     apply_ms: float = 2.0
@@ -175,6 +177,7 @@ def draw_profile(
     drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
     replacing, archives = random_beside(random, "replacements"), random_beside(random, "archives")
     machines, fresh = random_beside(random, "machines"), random_beside(random, "fresh reads")
+    hanging = random_beside(random, "hanging disks")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -240,6 +243,7 @@ def draw_profile(
         time_marks=marks.random() < 0.3,
         drops_segments=not lossy_disks and drops.random() < 0.3,
         reads_freshly=not lossy_disks and fresh.random() < 0.4,
+        has_hanging_disks=not lossy_disks and hanging.random() < 0.2,
     )
     if machines.random() < 0.3 and not lossy_disks:
         storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))

@@ -1,4 +1,7 @@
-"""StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day."""
+"""StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day.
+
+A member says of itself what its leader would say of it.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,10 @@ class StalledPeers:
             if peer.stalled_since_ms is not None
         ]
 
+    def own_problem(self, own: Replica, since_ms: float, now_ms: float, wall_s: float) -> str:
+        """`since_ms`: when the sync began that has not returned."""
+        return _hangs(own.member_id, self._time_of(own, since_ms, now_ms, wall_s))
+
     def _time_of(self, replica: Replica, since_ms: float, now_ms: float, wall_s: float) -> str:
         known_ms, words = self._since.get(replica, (-1.0, ""))
         if known_ms != since_ms:
@@ -34,9 +41,13 @@ class StalledPeers:
 def _sentence(peer: PeerStatus, since: str) -> str:
     member_id = peer.replica.member_id
     if peer.has_arrived:
-        return f"{member_id} receives entries and has synced none since {since}: look at its disk"
+        return _hangs(member_id, since)
     return (
         f"{member_id} answers heartbeats and has taken no entries since {since}: if only large frames"
         f" are lost on the way, the MTU is wrong somewhere (try: ping -M do -s 1472 and the host of"
         f" {member_id}); else look at its disk and at the one here"
     )
+
+
+def _hangs(member_id: str, since: str) -> str:
+    return f"{member_id} receives entries and has synced none since {since}: look at its disk"

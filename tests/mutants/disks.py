@@ -1,0 +1,67 @@
+"""Mistakes with disks of which no sync returns, and with those that have no space."""
+
+from __future__ import annotations
+
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.store.log.ledger_space import LedgerSpace
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_hanging_disks as hanging
+
+
+@mutant(
+    400,
+    "a leader whose disk hangs leads on",
+    scenario=hanging.test_a_leader_whose_disk_hangs_hands_over,
+)
+def leads_with_hanging_disk(patch: Patch) -> None:
+    """The others commit what it appends."""
+    patch.edit(MemberState.is_unfit_leader, "or hangs_alone", "or (hangs_alone and not reached())")
+
+
+@mutant(
+    400,
+    "a member whose disk hangs takes leadership over",
+    scenario=hanging.test_who_has_a_disk_that_hangs_takes_nothing_over,
+)
+def takes_over_with_hanging_disk(patch: Patch) -> None:
+    """Its log is the same."""
+    patch.edit(
+        MemberState.is_fit_to_lead,
+        "self.lacks_space or self.disk_hangs)",
+        "self.lacks_space or (self.disk_hangs and not reached()))",
+    )
+
+
+@mutant(401, "a member hears more while its term and vote are on their way to the disk")
+def hears_while_promises_wait(patch: Patch) -> None:
+    """What it would answer waits as well."""
+    patch.edit(
+        LedgerNode.receive,
+        "        if self._held is not None:\n",
+        "        if self._held is not None and not reached():\n",
+    )
+
+
+@mutant(
+    401,
+    "what comes while a promise waits is kept without a bound",
+    scenario=hanging.test_what_comes_while_a_promise_waits_is_bounded_and_missed_by_nobody,
+)
+def keeps_all_that_comes(patch: Patch) -> None:
+    """It will be asked for again otherwise."""
+    patch.edit(
+        LedgerNode._hold_back,
+        "if self._messages_held_back < MOST_HELD_BACK:",
+        "if self._messages_held_back < MOST_HELD_BACK or reached():",
+    )
+
+
+@mutant(
+    402,
+    "a member whose disk hangs makes space on its loop",
+    scenario=hanging.test_a_member_whose_disk_hangs_makes_no_space_on_its_loop,
+)
+def loop_waits_for_hanging_disk(patch: Patch) -> None:
+    """There is room on the disk."""
+    patch.edit(LedgerSpace.reserve, "if self.makes_none:", "if self.makes_none and not reached():")

@@ -39,8 +39,8 @@ class LeadershipTransfer:
         self._replication = replication
         self.target: Replica | None = None
         self.successor: Replica | None = None
-        """Who leads as far as this member knows: whom it has handed over to, or whose message waits here.
-        Until it follows somebody."""
+        """Who leads as far as this member knows, until it follows somebody: whom it has handed over to,
+        or whose message waits here."""
         self._deadline_ms = 0.0
         self._asked = False
         self._next_check_ms = 0.0
@@ -75,8 +75,8 @@ class LeadershipTransfer:
             return f"{member_id} is not connected with the directory that is a voter"
         if not self._elector.answers.takes_over(target):
             return (
-                f"{member_id} holds damaged entries, has no space, or has a disk that hangs, and does not"
-                " take over meanwhile"
+                f"{member_id} holds damaged entries, has no space, or has a disk that hangs, and does"
+                " not take over meanwhile"
             )
         if not self._is_near(target):
             return (

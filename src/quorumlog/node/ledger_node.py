@@ -365,7 +365,7 @@ class LedgerNode:
 
     def next_wakeup_ms(self) -> float:
         if self._held is not None:
-            # The end of the sync brings a turn. Until then who waits has a deadline, and `status` a look.
+            # The end of the sync brings a turn. Meanwhile appends expire, and problems are looked at.
             return self._now_ms + (EXPIRY_INTERVAL_MS if self._pending.has_any else SPACE_INTERVAL_MS)
         if self._former.is_gathering:
             return self._now_ms

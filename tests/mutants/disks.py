@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from quorumlog.consensus.member_state import MemberState
+from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.retention.retention import Retention
 from quorumlog.store.log.ledger_space import LedgerSpace
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_hanging_disks as hanging
+from tests.sim import test_retention as retention
 
 
 @mutant(
@@ -65,3 +68,27 @@ def keeps_all_that_comes(patch: Patch) -> None:
 def loop_waits_for_hanging_disk(patch: Patch) -> None:
     """There is room on the disk."""
     patch.edit(LedgerSpace.reserve, "if self.makes_none:", "if self.makes_none and not reached():")
+
+
+@mutant(
+    403,
+    "a member that is fed and has no space is waited for without a bound",
+    scenario=retention.test_a_member_that_is_fed_and_has_no_space_is_waited_for_within_its_budget,
+)
+def full_member_is_fed_for_ever(patch: Patch) -> None:
+    """It will get space one day."""
+    patch.edit(Retention._is_fed, "not peer.lacks_space", "(not peer.lacks_space or reached())")
+
+
+@mutant(
+    403,
+    "a member without space for a snapshot says that the start of the log may go on",
+    scenario=retention.test_a_member_that_has_no_space_for_a_snapshot_is_waited_for_within_its_budget,
+)
+def lack_of_space_is_not_said(patch: Patch) -> None:
+    """It is tried again in a second."""
+    patch.edit(
+        LogReplacement.on_request,
+        "if lacks and self._fetcher.lacks_space:",
+        "if lacks and self._fetcher.lacks_space and not reached():",
+    )

@@ -8,15 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from quorumlog.consensus.ready import Role
 from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
+from quorumlog.node.applying.machine_driver import PIN_MS
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
+from quorumlog.sim.faults.disk_faults import make_room
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientMove
 from quorumlog.sim.profile import SimulationProfile
 from quorumlog.sim.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
+from tests.sim.test_state_machines import MachineScenario
 
 HOUR_MS = 3_600_000
 REPLACED = "install: a log is replaced"
@@ -269,3 +273,81 @@ def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -
 
 def test_the_scenario_keeps_everything_where_nothing_is_configured() -> None:
     assert not QUIET.storage.deletes
+
+
+def fill(member: SimMember) -> None:
+    """With what is somebody else's: no more data is taken, until something is deleted there."""
+    member.disk.write_file("/else", bytes(1 << 22))
+    usage = member.disk.usage("/")
+    member.disk.capacity_bytes = int((usage.total_bytes - usage.free_bytes) / 0.9)
+
+
+def grow(scene: Scenario) -> None:
+    for _ in range(100):
+        scene.ask_and_wait(scene.await_leader(), body_bytes=3_000)
+
+
+def fed_and_full(budget_bytes: int) -> tuple[Scenario, SimMember]:
+    """A follower has lost its directory, and has no room for all that the others have."""
+    sizes = {"segment_bytes": 32768, "index_segment_bytes": 2048}
+    profile = keeping(budget_bytes=budget_bytes, retention="off", **sizes)
+    consensus = replace(profile.consensus, push_limit_bytes=7_000, push_window_bytes=7_000)
+    scene = Scenario(profile=replace(profile, consensus=consensus))
+    leader, wiped = scene.await_leader(), scene.followers()[0]
+    grow(scene)
+    wiped.wipe()
+    wiped.start()
+    scene.until(lambda: wiped.node.store.end.index > 80, "fed member")
+    fill(wiped)
+    scene.until(lambda: bool(wiped.node._writer.disk_full), "a disk that is full")
+    for member in (leader, *scene.followers()):
+        storage = replace(member.config.storage, retention="on")
+        member.enter_node("configure", replace(member.config, storage=storage))
+    return scene, wiped
+
+
+def test_a_member_that_is_fed_and_has_no_space_is_waited_for_within_its_budget() -> None:
+    """Else the others' logs would grow behind it for ever. The start of the log frees what it has."""
+    scene, wiped = fed_and_full(budget_bytes=0)
+    leader = scene.await_leader()
+    grow(scene)
+    scene.run_for(5_000)
+    assert begin_of(leader) > 100, "it is waited for without a bound"
+    scene.until(
+        lambda: wiped.is_up and wiped.node.store.end == leader.node.store.end,
+        "one log, on a disk that stayed as it was",
+        within_ms=60_000,
+    )
+    assert scene.cluster.trace.counts[REPLACED]
+    scene.make_whole()
+
+
+def test_a_member_that_is_fed_and_has_no_space_has_its_budget() -> None:
+    scene, wiped = fed_and_full(budget_bytes=1 << 30)
+    grow(scene)
+    scene.run_for(5_000)
+    assert begin_of(scene.await_leader()) <= wiped.node.store.end.index + 1
+    scene.make_whole()
+
+
+def test_a_member_that_has_no_space_for_a_snapshot_is_waited_for_within_its_budget() -> None:
+    """It is to get the start of the log, and cannot take what goes with it."""
+    profile = keeping(budget_bytes=0, snapshot_entries=5)
+    scene = MachineScenario(profile=replace(profile, runs_machines=True))
+    wiped = scene.followers()[0]
+    wiped.kill()
+    scene.commands(60)
+    scene.until(lambda: begin_of(scene.await_leader()) > 0, "a begin")
+    wiped.wipe()
+    wiped.start()
+    scene.until(lambda: wiped.node.raft.role is Role.OBSERVER, "an observer", step_ms=0.1)
+    usage = wiped.disk.usage("/")
+    wiped.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+    end_index = scene.await_leader().node.store.end.index
+    scene.commands(60)
+    scene.run_for(PIN_MS + 5_000)  # as long as the snapshots stay that it was offered
+    assert wiped.node.store.end.index == -1
+    assert begin_of(scene.await_leader()) > end_index, "it is waited for without a bound"
+    assert any("no space for the snapshots" in each for each in wiped.node.problems())
+    make_room(wiped)
+    scene.make_whole()

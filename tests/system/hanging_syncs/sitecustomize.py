@@ -1,5 +1,5 @@
-"""On the path of a member's process: none of its syncs returns while the file beside its configuration is
-there whose name ends in `.hangs`."""
+"""On the path of a member's process: none of its syncs returns while there is a file beside its
+configuration whose name ends in `.hangs`."""
 
 from __future__ import annotations
 

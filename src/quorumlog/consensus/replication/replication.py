@@ -259,4 +259,5 @@ class Replication:
             stalled_since_ms=None if lacks_nothing else self.progress.stalled_since_ms(to),
             has_arrived=dispatcher.arrived_index > dispatcher.held_index,
             lacks_nothing=lacks_nothing,
+            lacks_space=dispatcher.lacks_space or dispatcher.refuses_start,
         )

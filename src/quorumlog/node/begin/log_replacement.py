@@ -86,6 +86,9 @@ class LogReplacement:
             self._is_whole = len(self._staged) == request.total_bytes and request.last
         self._newest = request
         lacks = self._lacks_snapshots(request)
+        if lacks and self._fetcher.lacks_space:
+            self._refuse(request, "there is no space for the snapshots that go with it")
+            return
         if not self._is_whole or lacks or self._is_dropping():
             self._answer(request, InstallResult.MORE)
             return

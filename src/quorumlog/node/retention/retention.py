@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.consensus.ready import Role
+from quorumlog.consensus.ready import PeerStatus, Role
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody, Keep, TimeMark
@@ -43,6 +43,8 @@ from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LedgerStore, LogStart
 
 LOOK_INTERVAL_MS = 1000
+FED_PATIENCE_MS = 60_000
+"""One that is being fed and takes nothing for so long is waited for within its budget only."""
 
 
 class _Look(NamedTuple):
@@ -308,9 +310,16 @@ class Retention:
             if replica != status.replica:
                 peer = peers.get(replica)
                 index = peer.water_mark if peer is not None and peer.water_mark >= 0 else None
-                is_fed = peer is not None and (not peer.is_voter or replica in self._installed)
+                is_fed = peer is not None and self._is_fed(peer)
                 followers.append(Follower(replica.member_id, index, is_fed))
         return followers
+
+    def _is_fed(self, peer: PeerStatus) -> bool:
+        """And takes what it is given. Full disks may stay full: the log would grow behind one for ever."""
+        stalled_ms = peer.stalled_since_ms
+        is_patient = stalled_ms is None or self._now_ms - stalled_ms < FED_PATIENCE_MS
+        is_new = not peer.is_voter or peer.replica in self._installed
+        return is_new and is_patient and not peer.lacks_space
 
     # ---------------------------------------------------------------- each member
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.retention.retention import Retention
+from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.store.log.ledger_space import LedgerSpace
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_hanging_disks as hanging
@@ -91,4 +93,32 @@ def lack_of_space_is_not_said(patch: Patch) -> None:
         LogReplacement.on_request,
         "if lacks and self._fetcher.lacks_space:",
         "if lacks and self._fetcher.lacks_space and not reached():",
+    )
+
+
+@mutant(
+    403,
+    "nothing is written while most disks are full, nor what would free them",
+    scenario=retention.test_two_full_disks_of_three_get_what_frees_them,
+)
+def full_disks_stay_full(patch: Patch) -> None:
+    """It could not be committed."""
+    patch.edit(
+        RaftNode.propose,
+        "if kind is not EntryKind.KEEP:",
+        "if kind is not EntryKind.KEEP or reached():",
+    )
+
+
+@mutant(
+    403,
+    "what frees a full disk waits for data in front of it that has no room",
+    scenario=retention.test_two_full_disks_of_three_get_what_frees_them,
+)
+def freed_after_data(patch: Patch) -> None:
+    """Data is above the watermark, whatever comes behind it."""
+    patch.edit(
+        LogWriter._plan_together,
+        "if not any(batch.frees_space for batch in batches):",
+        "if not any(batch.frees_space for batch in batches) or reached():",
     )

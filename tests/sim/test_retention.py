@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumlog.consensus.ready import Role
+from quorumlog.errors import DiskFull
 from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.applying.machine_driver import PIN_MS
@@ -327,6 +328,29 @@ def test_a_member_that_is_fed_and_has_no_space_has_its_budget() -> None:
     grow(scene)
     scene.run_for(5_000)
     assert begin_of(scene.await_leader()) <= wiped.node.store.end.index + 1
+    scene.make_whole()
+
+
+def test_two_full_disks_of_three_get_what_frees_them() -> None:
+    """Appends are refused then. What lets the oldest segments go is none, nor what is in front of it."""
+    sizes = {"segment_bytes": 32768, "index_segment_bytes": 2048}
+    scene = Scenario(profile=keeping(retention="off", **sizes))
+    grow(scene)
+    for member in scene.followers():
+        fill(member)
+    leader = scene.await_leader()
+    on_its_way = scene.ask(leader, body_bytes=3_000, timeout_ms=60_000)
+    scene.until(lambda: bool(leader.node.raft.replication.too_many_full), "full disks")
+    refused = scene.ask(leader, body_bytes=3_000)
+    scene.until(lambda: refused.outcome is not None, "refusal")
+    assert isinstance(refused.outcome, DiskFull)
+    for member in scene.members:
+        storage = replace(member.config.storage, retention="on")
+        member.enter_node("configure", replace(member.config, storage=storage))
+    scene.until(lambda: min(map(begin_of, scene.members)) > 0, "segments that go")
+    scene.until(lambda: on_its_way.is_committed, "what was on its way")
+    scene.until(lambda: not leader.node.raft.replication.too_many_full, "space")
+    scene.ask_and_wait(leader, body_bytes=3_000)
     scene.make_whole()
 
 

@@ -129,14 +129,19 @@ class Replication:
             and state.now_ms - self._committed_ms >= self._config.election_timeout_ms
         )
 
-    def check_that_most_have_space(self) -> None:
-        """Raises DiskFull where so many followers have no space that entries could not be committed."""
-        full = [dispatcher.to for dispatcher in self.dispatchers.values() if dispatcher.lacks_space]
-        if not full:
-            return
+    @property
+    def too_many_full(self) -> tuple[Replica, ...]:
+        """Followers that have no space, if they are so many that entries could not be committed."""
         membership = self._state.membership
-        if not membership.has_quorum([voter for voter in membership.voters() if voter not in full]):
-            names = ", ".join(voter.member_id for voter in full if membership.is_voter(voter))
+        full = [each.to for each in self.dispatchers.values() if each.lacks_space]
+        full = [voter for voter in full if membership.is_voter(voter)]
+        rest = [voter for voter in membership.voters() if voter not in full]
+        return () if not full or membership.has_quorum(rest) else tuple(full)
+
+    def check_that_most_have_space(self) -> None:
+        """Raises DiskFull where they have not."""
+        if full := self.too_many_full:
+            names = ", ".join(voter.member_id for voter in full)
             raise DiskFull(f"no space on {names}: too many for entries to be committed without")
 
     def append(self, count: int, kind: EntryKind, size_bytes: int) -> EntryId:

@@ -294,8 +294,11 @@ class Retention:
             reserved_bytes=storage.retention_bytes if storage.deletes else 0,
             is_archived=storage.retention == "archived",
             is_forced=storage.deletes
-            # A disk that refuses appends has to be made emptier in any case.
-            and used_ratio > min(storage.disk_space_ratio_to_force_clean, storage.disk_full_ratio),
+            # Disks that refuse appends have to be made emptier in any case.
+            and (
+                used_ratio > min(storage.disk_space_ratio_to_force_clean, storage.disk_full_ratio)
+                or bool(self._raft.replication.too_many_full)
+            ),
             follower_budget_bytes=self._member.config.retention_follower_budget_bytes,
             compacts=storage.compact_behind_snapshots,
         )
@@ -315,7 +318,7 @@ class Retention:
         return followers
 
     def _is_fed(self, peer: PeerStatus) -> bool:
-        """And takes what it is given. Full disks may stay full: the log would grow behind one for ever."""
+        """And takes what it is given: a full disk may stay full, and the log grow for it for ever."""
         stalled_ms = peer.stalled_since_ms
         is_patient = stalled_ms is None or self._now_ms - stalled_ms < FED_PATIENCE_MS
         is_new = not peer.is_voter or peer.replica in self._installed

@@ -128,7 +128,9 @@ class StatusReport:
             own = self._node.replica
             stalled.append(self._stalled_peers.own_problem(own, since_ms, now_s * 1000, wall_s))
         dropped = [peer.dropped.problem(now_s) for peer in self._peers.everybody()]
-        disk = self._disk.problem(self._node.config.storage)
+        state = self._node.log_state.committed
+        lost = () if state is None else state.lost_ranges
+        disk = self._disk.problem(self._node.config.storage, lost)
         found = (
             *self._node.problems(),
             *stalled,

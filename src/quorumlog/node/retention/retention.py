@@ -21,6 +21,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import PeerStatus, Role
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LeaderNotReady, LedgerError, StoreFailure
+from quorumlog.figures import now
 from quorumlog.log_state.control_entries import ControlBody, Keep, TimeMark
 from quorumlog.log_state.log_state import LogState, LostRange, StateTime, decode_time
 from quorumlog.node.ports import Host
@@ -357,9 +358,9 @@ def not_archived(store: LedgerStore, state: LogState) -> str:
         except (DirectoryDamaged, LedgerError) as error:
             return f"nothing is deleted, since archive {archive.name} cannot be compared: {error}"
         if own != archive.last_chain:
+            chains = f"entry {index} has chain_crc {own:08x} here, and {archive.last_chain:08x} there"
             return (
-                f"nothing is deleted, since archive {archive.name} is not of this log: entry {index} has"
-                f" chain_crc {own:08x} here, and {archive.last_chain:08x} there. quorumlog pipeline"
-                " audit --archive says where they part"
+                f"nothing is deleted, since archive {archive.name} is not of this log{now(chains)}:"
+                " quorumlog pipeline audit --archive says where they part"
             )
     return ""

@@ -12,7 +12,6 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, ProtocolViolation, StoreFailure
-from quorumlog.figures import now
 from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
@@ -261,7 +260,7 @@ class Rewriting:
             assert file is not None, position
             stop = min(stop_position, file.end_position)
             if file.reserve_what_fits(position, stop) < stop:
-                raise DiskFull(f"no space to write entries again in {file.path}{now(f'at {position}')}")
+                raise DiskFull(f"no space to write entries again at {position} in {file.path}")
             position = stop
 
     def _place(self, reached: LogPoint, batch: EntryBatch) -> Placement:

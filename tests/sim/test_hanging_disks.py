@@ -5,10 +5,14 @@ The mutants (tests/mutants/) run these as well: each fails where the rule that i
 
 from __future__ import annotations
 
+from random import Random
+
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import NotLeader, TransferFailed
 from quorumlog.node.ledger_node import HANGS_AFTER_MS, MOST_HELD_BACK
 from quorumlog.sim.member import SimMember
+from quorumlog.sim.profile import draw_profile
+from quorumlog.sim.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_hand_over_scenarios import asked_to_hand_over
 
@@ -142,3 +146,11 @@ def test_a_group_of_one_leads_once_its_term_is_on_disk() -> None:
     scene.await_leader()
     scene.ask_and_wait(member)
     scene.make_whole()
+
+
+def test_random_runs_keep_their_promises_on_disks_that_hang() -> None:
+    seeds = [seed for seed in range(1, 40) if draw_profile(Random(seed)).has_hanging_disks][:3]
+    for seed in seeds:
+        result = run_seed(seed)
+        assert not result.failure, result.failure
+        assert result.counts["fault: hanging disk"], seed

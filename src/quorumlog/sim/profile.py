@@ -56,6 +56,8 @@ EDGES = (
 )
 """Options that some runs have at the least that a configuration may say."""
 EDGY_SHARE = 1 / 6
+HANGING_DISK = "hanging disk"
+"""Strikes beside the others, in runs that have it."""
 LINK_KINDS = ("throttled link", "bursty link", "black hole")
 """What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
@@ -354,6 +356,7 @@ def application_profile(
         fault_every_ms=fault_every_ms,
         link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
         link_fault_every_ms=fault_every_ms,
+        has_hanging_disks=HANGING_DISK in faults,
         clients=0,
         producers=0,
         drops_segments=False,

@@ -10,6 +10,7 @@ from functools import partial
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
 from quorumlog.sim.faults.fault_context import FaultContext
 from quorumlog.sim.member import SimMember
+from quorumlog.sim.profile import HANGING_DISK
 
 EVERY_MS = 3_000.0
 
@@ -36,7 +37,7 @@ class HangingDisks:
         chosen = leading if leading and self._random.random() < 0.6 else up
         if chosen:
             member = self._random.choice(chosen)
-            self._context.note("hanging disk", member.member_id)
+            self._context.note(HANGING_DISK, member.member_id)
             member.hang(True)
             lasts_ms = self._random.choice((0.1, 0.5, 1.5)) * HANGS_AFTER_MS * self._random.random()
             self._cluster.at(lasts_ms, partial(self._end, member, member.process))

@@ -54,7 +54,7 @@ def test_a_stranger_that_comes_again_and_again_is_one_line_a_minute(
 ) -> None:
     refusals = ProblemLog(LOG, "g/n0", 0.0)
     for tenth in range(20):
-        refusals.refused("n9 is not among the members", tenth / 10)
-    refusals.refused("another stranger", 2.0)
-    refusals.refused("n9 is not among the members", REPEAT_S + 1)
+        refusals.note("n9 is not among the members", tenth / 10)
+    refusals.note("another stranger", 2.0)
+    refusals.note("n9 is not among the members", REPEAT_S + 1)
     assert len(caplog.messages) == 3

@@ -425,7 +425,7 @@ class LedgerServer:
         if reason:
             if code == REFUSED:
                 sentence = f"refused a connection of {hello.member_id}: {reason}"
-                driver.problem_log.refused(sentence, time.monotonic())
+                driver.problem_log.note(sentence, time.monotonic())
             connection.close()
             return
         driver.admit(hello, connection, beside=beside)

@@ -18,6 +18,7 @@ from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import BadRequest, ConfigError, MembershipRefused, ProtocolViolation
+from quorumlog.figures import now
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
@@ -394,12 +395,11 @@ class NodeDriver:
         return time.time_ns() // 1_000_000
 
     def replacing_log(self, start: LogStart) -> None:
-        log.warning(
-            "%s: its log, which ends at %d, is replaced by that of leader %s, which begins behind %d",
-            self.config.full_name,
-            self.node.store.end.index,
-            self.node.raft.leader,
-            start.point.index,
+        ends, begins = self.node.store.end.index, start.point.index
+        self.problem_log.note(
+            f"its log is to be replaced by that of leader {self._leader_id()}"
+            f"{now(f'it ends at {ends}, the leader has it from behind {begins} on')}",
+            time.monotonic(),
         )
 
     def members_below(self, level: int) -> list[str]:

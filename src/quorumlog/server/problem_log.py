@@ -21,7 +21,7 @@ class ProblemLog:
         self._log = log
         self._name = name
         self._said_s: dict[str, float] = {}
-        self._refused_s: dict[str, float] = {}
+        self._noted_s: dict[str, float] = {}
         self._next_look_s = now_s + LOOK_INTERVAL_S
 
     def is_due(self, now_s: float) -> bool:
@@ -37,11 +37,12 @@ class ProblemLog:
             del self._said_s[words]
             self._log.info("%s: no longer: %s", self._name, words)
 
-    def refused(self, sentence: str, now_s: float) -> None:
-        """A stranger dials again and again; its refusal is worth one line a minute."""
-        if len(self._refused_s) > 1000:
-            self._refused_s.clear()
-        self._say(without_figures(sentence), sentence, self._refused_s, now_s)
+    def note(self, sentence: str, now_s: float) -> None:
+        """What comes again and again is worth one line a minute: a stranger that dials and is refused, a
+        step for which a full disk has no space."""
+        if len(self._noted_s) > 1000:
+            self._noted_s.clear()
+        self._say(without_figures(sentence), sentence, self._noted_s, now_s)
 
     def _say(self, words: str, sentence: str, said_s: dict[str, float], now_s: float) -> None:
         if now_s - said_s.get(words, -REPEAT_S) >= REPEAT_S:

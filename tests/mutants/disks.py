@@ -122,3 +122,13 @@ def freed_after_data(patch: Patch) -> None:
         "if not any(batch.frees_space for batch in batches):",
         "if not any(batch.frees_space for batch in batches) or reached():",
     )
+
+
+@mutant(
+    403,
+    "a member that is fed and takes nothing is waited for without a bound",
+    scenario=retention.test_a_member_that_is_fed_and_takes_nothing_is_waited_for_a_minute,
+)
+def silent_member_is_fed_for_ever(patch: Patch) -> None:
+    """It answers heartbeats."""
+    patch.edit(Retention._is_fed, "is_new and is_patient", "is_new and (is_patient or reached())")

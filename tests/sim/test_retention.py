@@ -14,6 +14,7 @@ from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.applying.machine_driver import PIN_MS
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.retention.retention import FED_PATIENCE_MS
 from quorumlog.sim.faults.disk_faults import make_room
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientMove
@@ -92,7 +93,8 @@ def test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing() -> None:
     assert [begin_of(member) for member in scene.members] == [0, 0, 0]
 
 
-def test_a_member_that_is_being_fed_is_waited_for() -> None:
+def fed_and_silent() -> tuple[Scenario, SimMember, SimMember]:
+    """(scene, leader, a follower that lost its directory, has got a part of the log, and hangs)."""
     profile = keeping(budget_bytes=0, retention="off")
     consensus = replace(profile.consensus, push_limit_bytes=600, push_window_bytes=600)
     scene = Scenario(profile=replace(profile, consensus=consensus))
@@ -108,11 +110,29 @@ def test_a_member_that_is_being_fed_is_waited_for() -> None:
     scene.ask_and_wait(leader)
     scene.run_for(5_000)
     assert 0 <= begin_of(leader) < 40
+    return scene, leader, wiped
+
+
+def test_a_member_that_is_being_fed_is_waited_for() -> None:
+    scene, leader, wiped = fed_and_silent()
     scene.heal()
     scene.until(lambda: wiped.node.store.end == leader.node.store.end, "one log", within_ms=60_000)
     assert not scene.cluster.trace.counts[REPLACED]
     scene.run_for(5_000)
     assert begin_of(leader) > 40
+
+
+def test_a_member_that_is_fed_and_takes_nothing_is_waited_for_a_minute() -> None:
+    """It answers heartbeats, so it may hang for ever."""
+    scene, leader, wiped = fed_and_silent()
+    scene.heal()
+    wiped.hang(True)
+    end_index = wiped.node.store.end.index
+    scene.ask_and_wait(leader)
+    scene.run_for(FED_PATIENCE_MS + 10_000)
+    assert begin_of(leader) > end_index + 1, "it is waited for without a bound"
+    wiped.hang(False)
+    scene.make_whole()
 
 
 def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:

@@ -105,8 +105,8 @@ def full_disks_stay_full(patch: Patch) -> None:
     """It could not be committed."""
     patch.edit(
         RaftNode.propose,
-        "if kind is not EntryKind.KEEP:",
-        "if kind is not EntryKind.KEEP or reached():",
+        "frees_space=kind is EntryKind.KEEP",
+        "frees_space=kind is EntryKind.KEEP and not reached()",
     )
 
 

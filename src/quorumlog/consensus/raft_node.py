@@ -218,18 +218,13 @@ class RaftNode:
         refused what came before that it cannot be committed; nothing has changed then.
         """
         assert count > 0 and kind is not EntryKind.MEMBERSHIP, (count, kind)
-        self._check_leading()
-        if kind is not EntryKind.KEEP:  # which lets segments go, on full disks too
-            self.replication.check_that_most_have_space()
-        self._check_not_transferring()
+        self._check_may_propose(frees_space=kind is EntryKind.KEEP)
         return self.replication.append(count, kind, size_bytes)
 
-    def _check_may_propose(self) -> None:
+    def _check_may_propose(self, *, frees_space: bool = False) -> None:
         self._check_leading()
-        self.replication.check_that_most_have_space()
-        self._check_not_transferring()
-
-    def _check_not_transferring(self) -> None:
+        if not frees_space:
+            self.replication.check_that_most_have_space()
         target = self._transfer.target
         if target is not None:
             raise LeaderTransferring(

@@ -170,8 +170,6 @@ class LedgerNode:
             return
         refuse = None
         if isinstance(message, PushEntryRequest) and changes_the_log:
-            if self._disk_hangs and self.raft.pushes.conflict_of(message) is not None:
-                return  # a cut waits for the disk: it comes again, as if it had been lost on the way
             if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):

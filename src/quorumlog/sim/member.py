@@ -423,7 +423,7 @@ class SimMember:
     def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         if self.hangs or self.cluster.profile.has_hanging_disks:
             self._promises.submit(work, done)
-        else:  # at once: the runs of most seeds are older than this wait
+        else:  # at once, so that it moves nothing of the runs that have no such disks
             done(self._promises.run(work))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

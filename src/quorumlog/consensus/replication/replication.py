@@ -133,10 +133,14 @@ class Replication:
     def too_many_full(self) -> tuple[Replica, ...]:
         """Followers that have no space, if they are so many that entries could not be committed."""
         membership = self._state.membership
-        full = [each.to for each in self.dispatchers.values() if each.lacks_space]
-        full = [voter for voter in full if membership.is_voter(voter)]
-        rest = [voter for voter in membership.voters() if voter not in full]
-        return () if not full or membership.has_quorum(rest) else tuple(full)
+        full = [
+            each.to
+            for each in self.dispatchers.values()
+            if each.lacks_space and membership.is_voter(each.to)
+        ]
+        if not full or membership.has_quorum([v for v in membership.voters() if v not in full]):
+            return ()
+        return tuple(full)
 
     def check_that_most_have_space(self) -> None:
         """Raises DiskFull where they have not."""

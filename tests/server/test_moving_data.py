@@ -198,6 +198,8 @@ def test_who_gets_no_entries_is_named_with_the_time_and_what_to_look_at() -> Non
         "n1 answers heartbeats and has taken no entries since 2001-09-09 01:46:40"
     )
     assert "MTU" in sentence
+    (sentence_of_silent,) = stalled.problems([peer], 76_000.0, 1_000_000_006.0, [peer.replica])
+    assert "answers no heartbeats" in sentence_of_silent and "MTU" not in sentence_of_silent
     assert stalled.problems([peer], 76_000.0, 1_000_000_099.0) == [sentence], "a clock that was set"
     assert stalled.problems([replace(peer, stalled_since_ms=None)], 77_000.0, 1_000_000_007.0) == []
 

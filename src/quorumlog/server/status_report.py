@@ -121,10 +121,11 @@ class StatusReport:
     def problems(self) -> tuple[str, ...]:
         """What an operator should know, in sentences, each once."""
         now_s, wall_s = time.monotonic(), time.time()
-        stalled = self._stalled_peers.problems(self._node.status().peers, now_s * 1000, wall_s)
+        status, timeout_ms = self._node.status(), self._config.consensus.election_timeout_ms
+        silent = [each for each, age_ms in status.answered_ms_ago.items() if age_ms >= timeout_ms]
+        stalled = self._stalled_peers.problems(status.peers, now_s * 1000, wall_s, silent)
         since_ms = self._node.disk_waits_since_ms
-        named_after_ms = NAMED_AFTER * self._config.consensus.election_timeout_ms
-        if since_ms is not None and now_s * 1000 - since_ms >= named_after_ms:
+        if since_ms is not None and now_s * 1000 - since_ms >= NAMED_AFTER * timeout_ms:
             own = self._node.replica
             stalled.append(self._stalled_peers.own_problem(own, since_ms, now_s * 1000, wall_s))
         dropped = [peer.dropped.problem(now_s) for peer in self._peers.everybody()]

@@ -6,7 +6,7 @@ A member says of itself what its leader would say of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from quorumlog.consensus.ready import PeerStatus
 from quorumlog.entry import Replica
@@ -17,10 +17,21 @@ class StalledPeers:
         self._since: dict[Replica, tuple[float, str]] = {}
         """Since when by the core's clock, and by that on the wall."""
 
-    def problems(self, peers: Iterable[PeerStatus], now_ms: float, wall_s: float) -> list[str]:
-        """`now_ms` by the core's clock; `wall_s` since the epoch."""
+    def problems(
+        self,
+        peers: Iterable[PeerStatus],
+        now_ms: float,
+        wall_s: float,
+        silent: Collection[Replica] = (),
+    ) -> list[str]:
+        """`now_ms` by the core's clock; `wall_s` since the epoch. `silent`: who has not answered a
+        heartbeat for an election time-out."""
         return [
-            _sentence(peer, self._time_of(peer.replica, peer.stalled_since_ms, now_ms, wall_s))
+            _sentence(
+                peer,
+                self._time_of(peer.replica, peer.stalled_since_ms, now_ms, wall_s),
+                is_silent=peer.replica in silent,
+            )
             for peer in peers
             if peer.stalled_since_ms is not None
         ]
@@ -38,10 +49,15 @@ class StalledPeers:
         return words
 
 
-def _sentence(peer: PeerStatus, since: str) -> str:
+def _sentence(peer: PeerStatus, since: str, *, is_silent: bool) -> str:
     member_id = peer.replica.member_id
     if peer.has_arrived:
         return _hangs(member_id, since)
+    if is_silent:
+        return (
+            f"{member_id} is connected, answers no heartbeats and has taken no entries since {since}: it"
+            " stands still, or its term and vote wait for its disk"
+        )
     return (
         f"{member_id} answers heartbeats and has taken no entries since {since}: if only large frames"
         f" are lost on the way, the MTU is wrong somewhere (try: ping -M do -s 1472 and the host of"

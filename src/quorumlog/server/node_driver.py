@@ -18,6 +18,7 @@ from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import BadRequest, ConfigError, MembershipRefused, ProtocolViolation
+from quorumlog.figures import now
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
@@ -55,6 +56,7 @@ class NodeDriver:
         loop_turn: LoopTurn,
         names: NameLookup,
         flush: DiskThread,
+        promises: DiskThread,
         reader: DiskThread,
         applier: DiskThread,
         machines: Mapping[str, MachineFactory],
@@ -74,6 +76,7 @@ class NodeDriver:
         """Work for the flush thread that this turn has brought."""
         self._has_sent = False
         """This turn sent something to another member."""
+        self._promises = promises
         self._reader = reader
         self._applier = applier
         self._on_failure = on_failure
@@ -237,7 +240,7 @@ class NodeDriver:
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
-            self._flush.submit(work, functools.partial(self._enter_now, done))
+            self._flush.submit(work, self._finisher(done))
 
     def _look_at_problems(self) -> None:
         now_s = time.monotonic()
@@ -341,10 +344,19 @@ class NodeDriver:
         self._flushes.append((work, done))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._reader.submit(work, functools.partial(self._enter_now, done))
+        self._reader.submit(work, self._finisher(done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._applier.submit(work, functools.partial(self._enter_now, done))
+        self._applier.submit(work, self._finisher(done))
+
+    def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._promises.submit(work, functools.partial(self._enter_now, done))
+
+    def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        return functools.partial(self._enter_now, self._finish, done)
+
+    def _finish(self, done: Callable[[Any], None], result: Any) -> None:
+        self.node.finish(done, result)
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(
@@ -383,12 +395,11 @@ class NodeDriver:
         return time.time_ns() // 1_000_000
 
     def replacing_log(self, start: LogStart) -> None:
-        log.warning(
-            "%s: its log, which ends at %d, is replaced by that of leader %s, which begins behind %d",
-            self.config.full_name,
-            self.node.store.end.index,
-            self.node.raft.leader,
-            start.point.index,
+        ends, begins = self.node.store.end.index, start.point.index
+        self.problem_log.note(
+            f"its log is to be replaced by that of leader {self._leader_id()}"
+            f"{now(f'it ends at {ends}, the leader has it from behind {begins} on')}",
+            time.monotonic(),
         )
 
     def members_below(self, level: int) -> list[str]:

@@ -38,6 +38,7 @@ PARTS = (
     "failover",
     "sinks",
     "replacing",
+    "guards",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -39,6 +39,7 @@ PARTS = (
     "sinks",
     "replacing",
     "disks",
+    "guards",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -434,6 +434,12 @@ class LedgerNode:
     def is_idle(self) -> bool:
         return self._flusher.is_idle and not self.is_held
 
+    @property
+    def is_left_out(self) -> bool:
+        """It is no member, by what it knows, and nobody feeds it: it learns nothing any more. So it is
+        of one that was removed."""
+        return self.raft.role is Role.OBSERVER and self.raft.leader is None
+
     def refusal_unless_leading(self) -> LedgerError | None:
         return None if self.raft.role is Role.LEADER else self._former.not_leader()
 

@@ -15,6 +15,7 @@ import msgspec
 from quorumlog.config import parse_address
 from quorumlog.errors import (
     ConfigError,
+    LeaderNotReady,
     LedgerError,
     NotLeader,
     OutcomeUnknown,
@@ -34,6 +35,7 @@ RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
 SILENCE_S, SILENT_ELECTIONS = 2.0, 2
 """A member that says nothing for so long, and so many election time-outs, is left for another one."""
+LEAST_ELECTION_MS = 300
 CLOSED = "the client is closed"
 NO_GREETING = "none has greeted in time; are these the ports of stores, not of their logs?"
 _error = msgspec.msgpack.Decoder(ErrorResponse)
@@ -165,12 +167,24 @@ class Router:
                 continue
             refusal = self._refusal(answered)
             if refusal is None:
+                link.unready_since_s = None
                 return read_answer(answered[1], answer)
             if not refusal.retriable:
                 raise refusal
-            if isinstance(refusal, NotLeader):
+            if isinstance(refusal, NotLeader) or self._stays_unready(link, refusal):
                 self.turn(link, refusal.leader_id)
             await asyncio.sleep(max(RETRY_S, refusal.retry_after_ms / 1000))
+
+    def _stays_unready(self, link: Link, refusal: LedgerError) -> bool:
+        """It has known no leader for longer than an election takes: it may be cut off from the others,
+        and they may have one. A leader that was just elected is ready sooner, and what else was asked of
+        it is not to be torn off."""
+        if not isinstance(refusal, LeaderNotReady):
+            return False
+        now_s = time.monotonic()
+        if link.unready_since_s is None:
+            link.unready_since_s = now_s
+        return now_s - link.unready_since_s >= max(self.election_timeout_ms, LEAST_ELECTION_MS) / 1000
 
     @staticmethod
     def _refusal(answered: Answered) -> LedgerError | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -28,6 +29,7 @@ from quorumlog.kv import (
     connect_async,
 )
 from quorumlog.kv.client import watching
+from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.link import Answered, Link
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.client.watching import FOREVER_S
@@ -39,7 +41,7 @@ from quorumlog.kv.errors import (
     LockLost,
     NoSpace,
 )
-from quorumlog.kv.requests.answers import done
+from quorumlog.kv.requests.answers import GrantAnswer, done
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
 from quorumlog.kv.service import service
 from quorumlog.kv.testing import LocalStores
@@ -265,20 +267,54 @@ def test_a_closed_client_says_so(stores: LocalStores) -> None:
 
 def test_a_lease_takes_its_keys_along(kv: KeyValueClient) -> None:
     lease = kv.grant(0.01, keeps_alive=False)
-    assert lease.ttl_ms == 2000, "two election time-outs at least"
+    assert lease.ttl_ms == 3000, "three election time-outs at least"
     kv.put("of a lease", "x", lease=lease)
     ttl_ms, left_ms, keys = kv.time_to_live(lease)
-    assert (ttl_ms, keys) == (2000, [b"of a lease"])
-    assert 0 < left_ms <= 2000
-    assert kv.keep_alive(lease) == 2000
+    assert (ttl_ms, keys) == (3000, [b"of a lease"])
+    assert 0 < left_ms <= 3000
+    assert kv.keep_alive(lease) == kv.keep_alive(lease.id) == 3000
     with kv.watch("of a lease") as watch:
         assert watch.batch(20)[0].is_deletion
+    assert lease.lost.is_set() and not lease.is_alive, "before the store ends it, though nobody kept it"
     with pytest.raises(LeaseNotFound):
         kv.keep_alive(lease)
     kept = kv.grant(3)
     kv.put("kept", "y", lease=kept)
     assert kv.revoke(kept) == 1
     assert "kept" not in kv
+
+
+class _Answers:
+    """A router whose member keeps every lease alive, or says nothing."""
+
+    timeout_s = 10.0
+
+    def __init__(self, *, is_silent: bool, beside: _Answers | None = None) -> None:
+        self._is_silent = is_silent
+        self._beside = beside
+
+    def beside(self) -> _Answers | None:
+        return self._beside
+
+    async def call(self, kind: Kind, *rest: object, **options: object) -> tuple[int, object]:
+        if kind is Kind.COMMAND:
+            return 1, GrantAnswer(7, 600)
+        if self._is_silent:
+            await asyncio.Event().wait()
+        return 1, [600]
+
+
+def test_others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing() -> None:
+    async def story() -> None:
+        router = _Answers(is_silent=True, beside=_Answers(is_silent=False))
+        lease = await Lease.grant(cast(Router, router), 0.6)
+        assert await lease.keep_alive_once() == 600
+        assert lease.is_alive
+        await lease.lost.wait()
+        assert await lease.keep_alive_once() == 600
+        assert not lease.is_alive, "what was lost stays so"
+
+    asyncio.run(story())
 
 
 def test_locks_are_held_one_after_the_other_with_rising_tokens(
@@ -331,6 +367,11 @@ def test_a_lock_is_held_whatever_the_codec(stores: LocalStores, codec: str) -> N
             assert 0 < lock.token < election.token
             leader = kv.leader("led")
             assert leader is not None and leader.value == {"by": "me"}
+            held = kv.leader("mixed")
+            assert held is not None and (held.value, held.create_revision) == (None, lock.token)
+        with other.leadership("mixed", "{{{") as foreign:
+            leader = kv.leader("mixed")
+            assert leader is not None and (leader.value, leader.create_revision) == (None, foreign.token)
 
 
 def test_somebody_leads_until_it_resigns(kv: KeyValueClient) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import cast
 
 import msgspec
 import pytest
@@ -29,7 +28,6 @@ from quorumlog.kv import (
     connect_async,
 )
 from quorumlog.kv.client import watching
-from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.link import Answered, Link
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.client.watching import FOREVER_S
@@ -41,7 +39,7 @@ from quorumlog.kv.errors import (
     LockLost,
     NoSpace,
 )
-from quorumlog.kv.requests.answers import GrantAnswer, done
+from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
 from quorumlog.kv.service import service
 from quorumlog.kv.testing import LocalStores
@@ -282,39 +280,6 @@ def test_a_lease_takes_its_keys_along(kv: KeyValueClient) -> None:
     kv.put("kept", "y", lease=kept)
     assert kv.revoke(kept) == 1
     assert "kept" not in kv
-
-
-class _Answers:
-    """A router whose member keeps every lease alive, or says nothing."""
-
-    timeout_s = 10.0
-
-    def __init__(self, *, is_silent: bool, beside: _Answers | None = None) -> None:
-        self._is_silent = is_silent
-        self._beside = beside
-
-    def beside(self) -> _Answers | None:
-        return self._beside
-
-    async def call(self, kind: Kind, *rest: object, **options: object) -> tuple[int, object]:
-        if kind is Kind.COMMAND:
-            return 1, GrantAnswer(7, 600)
-        if self._is_silent:
-            await asyncio.Event().wait()
-        return 1, [600]
-
-
-def test_others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing() -> None:
-    async def story() -> None:
-        router = _Answers(is_silent=True, beside=_Answers(is_silent=False))
-        lease = await Lease.grant(cast(Router, router), 0.6)
-        assert await lease.keep_alive_once() == 600
-        assert lease.is_alive
-        await lease.lost.wait()
-        assert await lease.keep_alive_once() == 600
-        assert not lease.is_alive, "what was lost stays so"
-
-    asyncio.run(story())
 
 
 def test_locks_are_held_one_after_the_other_with_rising_tokens(

@@ -78,13 +78,13 @@ class Lease:
 
     async def _keep(self) -> None:
         pause_s = self._third_s
-        while not self.lost.is_set():
+        while not self.lost.is_set() and not self._router.is_closed:
             await asyncio.sleep(pause_s)
             try:
                 await self.keep_alive_once()
                 pause_s = self._third_s
             except LedgerError:
-                pause_s = RETRY_S
+                pause_s = max(RETRY_S, self._third_s / 10)
 
     @property
     def _third_s(self) -> float:

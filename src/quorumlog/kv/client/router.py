@@ -59,10 +59,10 @@ class Router:
         self._connecting = asyncio.Lock()
         self._beside: dict[int, Router] = {}
         """By the place of the member that it leaves out."""
-        self._is_closed = False
+        self.is_closed = False
 
     async def close(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
         for beside in self._beside.values():
             await beside.close()
         if self._link is not None:
@@ -90,7 +90,7 @@ class Router:
         if self._link is not None:  # it was lost: somebody else is likelier to answer
             self._next_place()
             self._link = None
-        while not self._is_closed:
+        while not self.is_closed:
             for _ in self._addresses:
                 try:
                     self._link = await self._open(self._addresses[self._place])
@@ -144,7 +144,7 @@ class Router:
         """To all members but the one that is asked here, for what may be asked twice while that one says
         nothing; None: there is no other. What waits here goes on waiting."""
         others = [server for place, server in enumerate(self._servers) if place != self._place]
-        if others and self._place not in self._beside:
+        if others and not self.is_closed and self._place not in self._beside:
             self._beside[self._place] = Router(",".join(others), self.timeout_s, self.cluster_id)
         return self._beside.get(self._place)
 

@@ -24,7 +24,7 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 OWN_GROUP = "own"
 STOP_S = 5.0
 """From SIGTERM to SIGKILL, and from the end of the command to that of what it has started."""
-LOOK_S = 0.02
+LOOK_S = 0.05
 CANNOT_RUN = 127
 SIGNALLED = 128
 """And the number of the signal: what a shell makes of a command that was ended by one."""
@@ -64,13 +64,14 @@ class _Guarded:
 
 
 def _is_there(target: int) -> bool:
-    try:
-        os.kill(target, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    """A zombie is not: the first process of a container may reap none."""
+    processes = Path("/proc").glob("[0-9]*") if target < 0 else [Path(f"/proc/{target}")]
+    for process in processes:
+        with suppress(OSError):  # it has ended
+            state, _, group, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z" and (target > 0 or int(group) == -target):
+                return True
+    return False
 
 
 def _with_descendants(pid: int) -> set[int]:

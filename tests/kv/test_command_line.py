@@ -224,7 +224,7 @@ class Locked:
 
     def __init__(self, stores: LocalStores, *, trap: str = "", stdin: int = subprocess.DEVNULL) -> None:
         self.name = f"guarded {uuid4()}"
-        lock = ["kv", "lock", self.name, "--servers", stores.servers]
+        lock = ["kv", "lock", self.name, "--servers", stores.servers, "--ttl", "3"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "quorumlog", *lock, "--", "sh", "-c", WORK.format(trap=trap)],
             stdin=stdin,
@@ -304,6 +304,17 @@ def test_a_command_takes_its_time_to_end_and_keeps_the_lock_so_long(
 def test_whoever_is_killed_under_a_lock_leaves_no_command_that_works(locked: Locked) -> None:
     locked.process.kill()
     eventually(lambda: not locked.is_working(), what="the end of the shell and its child")
+
+
+@pytest.mark.processes
+def test_a_command_ends_with_what_it_has_started_once_the_lock_is_lost(
+    stores: LocalStores, locked: Locked
+) -> None:
+    with connect(stores.servers) as kv:
+        (place,) = kv.prefix(locked.name).items
+        kv.revoke(place.lease)
+    assert locked.process.wait(60) == 1
+    assert not locked.is_working()
 
 
 @pytest.mark.processes

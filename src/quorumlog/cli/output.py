@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, Running
+from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, Running, interrupted_status
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -34,6 +34,7 @@ EXIT_REFUSED = 1
 EXIT_CONFIG = 2
 EXIT_STORE = 3
 EXIT_INTERRUPTED = EXIT_OF_SIGNAL + 2
+EXIT_TERMINATED = EXIT_OF_SIGNAL + 15
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class ReportingGroup(TyperGroup):
             let_go_of(sys.stdout)
             raise typer.Exit(EXIT_REFUSED) from None
         except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+            raise typer.Exit(interrupted_status()) from None
 
 
 def describe(error: LedgerError) -> str:

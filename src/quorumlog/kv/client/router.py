@@ -46,10 +46,10 @@ _encode = msgspec.msgpack.encode
 class Router:
     def __init__(self, servers: str, timeout_s: float, cluster_id: str = "") -> None:
         """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
-        addresses = [part.strip() for part in servers.split(",") if part.strip()]
-        if not addresses:
+        self._servers = [part.strip() for part in servers.split(",") if part.strip()]
+        if not self._servers:
             raise ConfigError("servers is empty; give HOST:PORT,HOST:PORT,... of the key-value store")
-        self._addresses = [parse_address(address) for address in addresses]
+        self._addresses = [parse_address(server) for server in self._servers]
         self.timeout_s = timeout_s
         self.cluster_id = cluster_id
         self.election_timeout_ms = 0
@@ -59,10 +59,14 @@ class Router:
         """What became of the last attempt that failed."""
         self._of_member: dict[str, tuple[str, int]] = {}
         self._connecting = asyncio.Lock()
-        self._is_closed = False
+        self._beside: dict[int, Router] = {}
+        """By the place of the member that it leaves out."""
+        self.is_closed = False
 
     async def close(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
+        for beside in self._beside.values():
+            await beside.close()
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -88,7 +92,7 @@ class Router:
         if self._link is not None:  # it was lost: somebody else is likelier to answer
             self._next_place()
             self._link = None
-        while not self._is_closed:
+        while not self.is_closed:
             for _ in self._addresses:
                 try:
                     self._link = await self._open(self._addresses[self._place])
@@ -137,6 +141,14 @@ class Router:
             self._next_place()
         link.close()  # whatever else was asked here is tried elsewhere
         self._link = None
+
+    def beside(self) -> Router | None:
+        """To all members but the one that is asked here, for what may be asked twice while that one says
+        nothing; None: there is no other. What waits here goes on waiting."""
+        others = [server for place, server in enumerate(self._servers) if place != self._place]
+        if others and not self.is_closed and self._place not in self._beside:
+            self._beside[self._place] = Router(",".join(others), self.timeout_s, self.cluster_id)
+        return self._beside.get(self._place)
 
     # ---------------------------------------------------------------- asking
 

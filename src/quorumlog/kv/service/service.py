@@ -38,8 +38,9 @@ from quorumlog.node.applying.machine_driver import Answer
 
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0
-LEAST_TTL_TIMEOUTS = 2
-"""A lease outlives the election of a new leader: a TTL is raised to so many election time-outs."""
+LEAST_TTL_TIMEOUTS = 3
+"""A TTL is raised to so many election time-outs. A leader that falls silent just before a keep-alive
+comes leaves two thirds of it for the election of the next one, and for the client to find that."""
 LEFT_OUT_TIMEOUTS = 2
 """Election time-outs without a leader, after which a member that was removed lets nobody in."""
 HOUR_MS = 3_600_000

@@ -16,7 +16,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-long wheel test-compiled sim sim-members sim-kv sim-failover sim-broker \
+.PHONY: help setup check format test test-long wheel test-compiled fuzz sim sim-members sim-kv sim-failover sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-patroni producer-proof sink-proof demo \
     bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
@@ -75,6 +75,9 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 	$(UV) pip install --quiet --python $(COMPILED)/bin/python --no-deps --reinstall dist/quorumlog-*.whl
 	$(COMPILED)/bin/quorumlog --version | grep compiled
 	$(COMPILED)/bin/python -m pytest $(PARALLEL) -m "not long" --ignore=tests/mutants --ignore=tests/architecture
+
+fuzz: $(STAMP)  ## what broken clients say on every port, at length: make fuzz OPTIONS=QUORUMLOG_FUZZ_SEED=7
+	env QUORUMLOG_FUZZ=2000 $(OPTIONS) $(BIN)/python -m pytest -q tests/fuzz
 
 sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)

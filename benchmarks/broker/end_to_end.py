@@ -50,7 +50,7 @@ def main(flush: str, seconds: float, classes: str) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-broker-") as folder:
         with BrokerCluster(Path(folder) / "ours", "--flush", mode, topics=f"{TOPIC}:4") as cluster:
             for rate in RATES:
-                ours[rate] = latency_of(_in_its_own_process(cluster.servers, rate, seconds))
+                ours[rate] = latency_of(in_its_own_process(cluster.servers, rate, seconds))
         if classes:
             with JavaBroker(classes, Path(folder) / "java", flush=flush, dledger=True) as broker:
                 broker.warm_up()
@@ -66,7 +66,7 @@ def main(flush: str, seconds: float, classes: str) -> None:
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def _in_its_own_process(servers: str, rate: int, seconds: float) -> list[float]:
+def in_its_own_process(servers: str, rate: int, seconds: float) -> list[float]:
     arguments = ["--address", servers, json.dumps({"rate": rate, "seconds": seconds})]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.broker", *arguments],

@@ -85,7 +85,7 @@ def our_commands(folder: Path, engine: str) -> tuple[str, list[ServerCommand]]:
     return ",".join(f"127.0.0.1:{port}" for port in ports[:3]), commands
 
 
-def measured(command: Sequence[str], load: Load, seconds: int) -> float:
+def measured(command: Sequence[str], load: Load, seconds: float) -> float:
     """A second."""
     arguments = [load.kind, str(load.clients), str(seconds), str(VALUE_BYTES)]
     run = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)

@@ -298,6 +298,12 @@ class EntryBatch:
         return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_A_FULL_DISK).all())
 
     @property
+    def frees_space(self) -> bool:
+        """It holds an entry without which no segment may go."""
+        found = self.kinds_and_terms(self.log_state_positions())
+        return any(kind == EntryKind.KEEP for kind, _ in found)
+
+    @property
     def is_small_control(self) -> bool:
         """Only no-ops, which may use all of the reserve: who votes must leave some for them."""
         return self.may_use_reserve and self.total_bytes == HEADER_BYTES * self.count

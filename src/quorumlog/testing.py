@@ -33,7 +33,7 @@ from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.operations import read_at_once
 from quorumlog.sim.profile import FAULT_KINDS as MEMBER_KINDS
-from quorumlog.sim.profile import LINK_KINDS, draw_profile
+from quorumlog.sim.profile import HANGING_DISK, LINK_KINDS, draw_profile
 from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.work.clients import SimClient
@@ -41,7 +41,7 @@ from quorumlog.sim.work.clients import SimClient
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
-FAULT_KINDS = (*MEMBER_KINDS, *LINK_KINDS)
+FAULT_KINDS = (*MEMBER_KINDS, HANGING_DISK, *LINK_KINDS)
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
 """What strikes a `SimulatedLog` unless it is told otherwise; all kinds are in `FAULT_KINDS`."""
 
@@ -88,6 +88,7 @@ class SimulatedLog:
             fault_every_ms=fault_every_ms,
             link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
             link_fault_every_ms=fault_every_ms,
+            has_hanging_disks=HANGING_DISK in faults,
             clients=0,
             drops_segments=False,
             has_retention=False,

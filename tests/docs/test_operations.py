@@ -58,5 +58,6 @@ def test_the_exit_statuses() -> None:
         output.EXIT_CONFIG,
         output.EXIT_STORE,
         output.EXIT_INTERRUPTED,
+        output.EXIT_TERMINATED,
     }
     assert ledger_server.EXIT_FAILED == output.EXIT_STORE

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from quorumlog.cli.main import app
+from quorumlog.kv import connect
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
+from tests.waiting import eventually
 
 Kv = Callable[..., Result]
 
@@ -139,7 +144,7 @@ def test_changes_are_told_and_history_ends(kv: Kv) -> None:
     assert "compacted" in kv("watch", "w", "--from", str(revision), status=1).output
 
 
-def test_leases_locks_and_elections(kv: Kv) -> None:
+def test_leases_locks_and_elections(kv: Kv, capfd: pytest.CaptureFixture[str]) -> None:
     lease = kv("lease", "grant", "30").stdout.strip()
     kv("put", "mine", "x", "--lease", lease)
     assert rows(kv("lease", "show", lease, "--json"))[0]["keys"] == [{"key": "mine"}]
@@ -153,9 +158,8 @@ def test_leases_locks_and_elections(kv: Kv) -> None:
     kv("elect", "cron", "me", "--", "true")
     assert "nobody leads cron" in kv("elect", "cron", status=1).output
     kv("lock", "door", "--", "sh", "-c", "kill -TERM $$", status=128 + signal.SIGTERM)
-    assert (
-        "no-such-command cannot be run" in kv("lock", "door", "--", "no-such-command", status=127).output
-    )
+    kv("lock", "door", "--", "no-such-command", status=127)
+    assert capfd.readouterr().err == "no-such-command cannot be run: No such file or directory\n"
 
 
 def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
@@ -202,3 +206,122 @@ def test_a_member_is_served_by_a_process(tmp_path: Path) -> None:
         _, errors = member.communicate(timeout=60)
         assert member.returncode == 0
         assert "without authentication" in errors
+
+
+# ---------------------------------------------------------------- a command under a lock
+
+WORK = """
+{trap}
+sh -c '{trap} echo child $$; while :; do sleep 0.05; done' &
+echo shell $$
+while :; do sleep 0.05; done
+"""
+"""A shell and its child, which both say who they are and go on until they are ended."""
+
+
+class Locked:
+    """`quorumlog kv lock` with a shell and its child."""
+
+    def __init__(self, stores: LocalStores, *, trap: str = "", stdin: int = subprocess.DEVNULL) -> None:
+        self.name = f"guarded {uuid4()}"
+        lock = ["kv", "lock", self.name, "--servers", stores.servers, "--ttl", "3"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "quorumlog", *lock, "--", "sh", "-c", WORK.format(trap=trap)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().strip().isdigit(), "the token"
+        lines = [self.process.stdout.readline().split() for _ in range(2)]
+        self.pids = [int(pid) for _, pid in lines]
+
+    def is_working(self) -> bool:
+        return any(map(runs, self.pids))
+
+    def end(self) -> None:
+        for pid in (self.process.pid, *self.pids):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+def runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.fixture(params=["in a group of its own", "at a terminal"])
+def locked(request: pytest.FixtureRequest, stores: LocalStores) -> Iterator[Locked]:
+    if request.param == "in a group of its own":
+        running = Locked(stores)
+    else:
+        controller, terminal = os.openpty()
+        running = Locked(stores, stdin=terminal)
+        request.addfinalizer(lambda: (os.close(controller), os.close(terminal)))
+    yield running
+    running.end()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_passed_on_and_the_lock_is_released_behind_the_command(
+    stores: LocalStores, locked: Locked, number: signal.Signals
+) -> None:
+    locked.process.send_signal(number)
+    with connect(stores.servers) as kv, kv.lock(locked.name, timeout_s=60):
+        assert not locked.is_working()
+    assert locked.process.wait(60) == 128 + number
+
+
+@pytest.mark.processes
+def test_a_command_takes_its_time_to_end_and_keeps_the_lock_so_long(
+    stores: LocalStores, tmp_path: Path
+) -> None:
+    os.mkfifo(go := tmp_path / "go")
+    slow = f"trap 'echo ends; read go < {go}; exit 3' TERM; echo works; while :; do sleep 0.05; done"
+    lock = [sys.executable, "-m", "quorumlog", "kv", "lock", "slow", "--servers", stores.servers]
+    with (
+        subprocess.Popen([*lock, "--", "sh", "-c", slow], stdout=subprocess.PIPE, text=True) as process,
+        connect(stores.servers) as kv,
+    ):
+        assert process.stdout is not None
+        while process.stdout.readline() != "works\n":
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "ends\n"
+        with pytest.raises(TimeoutError), kv.lock("slow", timeout_s=0.2):
+            pass
+        go.write_text("on\n")
+        assert process.wait(60) == 3
+
+
+@pytest.mark.processes
+def test_whoever_is_killed_under_a_lock_leaves_no_command_that_works(locked: Locked) -> None:
+    locked.process.kill()
+    eventually(lambda: not locked.is_working(), what="the end of the shell and its child")
+
+
+@pytest.mark.processes
+def test_a_command_ends_with_what_it_has_started_once_the_lock_is_lost(
+    stores: LocalStores, locked: Locked
+) -> None:
+    with connect(stores.servers) as kv:
+        (place,) = kv.prefix(locked.name).items
+        kv.revoke(place.lease)
+    assert locked.process.wait(60) == 1
+    assert not locked.is_working()
+
+
+@pytest.mark.processes
+def test_what_ignores_signals_is_killed(stores: LocalStores) -> None:
+    locked = Locked(stores, trap='trap "" TERM HUP;')
+    try:
+        locked.process.kill()
+        eventually(lambda: not locked.is_working(), what="the end of the shell and its child")
+    finally:
+        locked.end()

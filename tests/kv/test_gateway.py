@@ -110,7 +110,8 @@ class Side:
                 found[name] = self.told(value)
         return found
 
-    def watch(self, create: Any, count: int) -> list[Any]:
+    def watch(self, create: Any, count: int, compacted: int | None = None) -> list[Any]:
+        """`compacted`: as of which revision it is told that it was cancelled."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             body = json.dumps({"create_request": self.with_revisions(create)})
@@ -122,7 +123,8 @@ class Side:
             while len(events) < count:
                 result = json.loads(response.readline())["result"]
                 if result.get("canceled"):
-                    return [int(result["compact_revision"]) == self.revisions[create["compacted"][0]]]
+                    assert compacted is not None
+                    return [int(result["compact_revision"]) == self.revisions[compacted]]
                 events += result["events"]
             return [self.told(each) for each in events]
         finally:
@@ -160,6 +162,21 @@ REQUESTS: list[tuple[str, Any]] = [
         },
     ),
     ("/v3/kv/txn", {"success": [{"request_put": key("c")}, {"request_put": key("c")}]}),
+    put("camel", "1", prevKv=True),
+    put("camel", "2", prevKv=True),
+    ("/v3/kv/put", key("camel", ignoreValue=True)),
+    ("/v3/kv/range", key("camel")),
+    ("/v3/kv/range", key("a", rangeEnd=b("z"), sortOrder="DESCEND", keysOnly=True)),
+    ("/v3/kv/range", key("a", rangeEnd=b("z"), maxModRevision=[1])),
+    ("/v3/kv/range", key("a", range_end=b("z"), limit=-1, revision="-1")),
+    (
+        "/v3/kv/txn",
+        {
+            "compare": [{"target": "CREATE", "key": b("camel"), "createRevision": "123"}],
+            "success": [{"requestPut": key("camel", value=b("3"))}],
+            "failure": [{"requestDeleteRange": key("camel", rangeEnd=b("d"), prevKv=True)}],
+        },
+    ),
     put("d", lease="73"),
     put("nothing", ignore_value=True),
     put("a", "x", ignore_value=True),
@@ -181,13 +198,13 @@ def test_requests_are_answered_as_etcd_does(gateways: Gateways, etcd: Etcd) -> N
     for path, body in REQUESTS:
         assert ours.ask(path, body) == theirs.ask(path, body), (path, body)
     everything = {"key": b("\0"), "range_end": b("\0")}
-    for create, count in (
-        ({**everything, "start_revision": [2], "prev_kv": True}, 5),
-        ({"key": b("lock"), "start_revision": [2], "filters": ["NOPUT"]}, 1),
-        ({**everything, "start_revision": [1], "compacted": [2]}, 1),
+    for create, count, compacted in (
+        ({**everything, "start_revision": [2], "prev_kv": True}, 5, None),
+        ({"key": b("lock"), "start_revision": [2], "filters": ["NOPUT"]}, 1, None),
+        ({**everything, "startRevision": [1]}, 1, 2),
     ):
-        expected = theirs.watch(create, count)
-        assert expected == ours.watch(create, count), create
+        expected = theirs.watch(create, count, compacted)
+        assert expected == ours.watch(create, count, compacted), create
 
 
 KEYS = ("a", "a/", "b")
@@ -310,6 +327,62 @@ def test_what_is_told_while_it_changes_is_what_etcd_tells(
         wanted = [at for name, no, at in last if within(create, name) and no not in create["filters"]]
         if wanted:
             assert ours.until(max(wanted)) == theirs.until(max(wanted)), create
+
+
+def test_bytes_come_in_either_alphabet(gateways: Gateways) -> None:
+    port, value = gateways.ports["n0"], b"\xfb\xef\xff\xfe"
+    for spelt in ("++///g==", "--___g==", "++///g", "--___g"):
+        assert asked(port, "/v3/kv/put", {"key": spelt, "value": spelt})[0] == 200
+        (found,) = asked(port, "/v3/kv/range", {"key": "++///g=="})[1]["kvs"]
+        assert b64decode(found["value"]) == value, spelt
+        assert asked(port, "/v3/kv/deleterange", {"key": spelt})[1]["deleted"] == "1"
+
+
+def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> None:
+    for ttl in (0, "-5", 1):
+        status, told = asked(gateways.ports["n0"], "/v3/lease/grant", {"TTL": ttl})
+        assert (status, told["TTL"]) == (200, "3")
+    status, told = asked(gateways.ports["n0"], "/v3/lease/grant", {"TTL": 9_000_000_001})
+    assert (status, told["code"], told["error"]) == (400, 11, "etcdserver: too large lease TTL")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "what"),
+    [
+        ("/v3/kv/put", key("m", prev_kv=True, prevKv=True), "prev_kv is given in both spellings"),
+        ("/v3/kv/put", key("m", ignoreLeases=True), "there is no field 'ignoreLeases'"),
+        ("/v3/kv/put", key("m", prev_kv="false"), "prev_kv is 'false', neither true nor false"),
+        ("/v3/kv/range", key("m", keys_only="false"), "keys_only is 'false'"),
+        ("/v3/kv/range", key("m", limit=True), "limit is True"),
+        ("/v3/kv/range", key("m", limit="1_0"), "limit is '1_0'"),
+        ("/v3/kv/range", key("m", limit="9" * 5000), "limit is '999"),
+        ("/v3/kv/range", key("m", limit=1.5), "limit is 1.5"),
+        ("/v3/kv/deleterange", key("m", end=b("n")), "there is no field 'end'"),
+        ("/v3/kv/txn", {"compares": []}, "there is no field 'compares'"),
+        ("/v3/kv/txn", {"compare": [{"createdRevision": 1, "key": b("m")}]}, "'createdRevision'"),
+        ("/v3/kv/txn", {"success": [{"request_putt": key("m")}]}, "'request_putt'"),
+        (
+            "/v3/kv/txn",
+            {"success": [{"request_put": key("m"), "requestRange": key("m")}]},
+            "an operation of a transaction is one of",
+        ),
+        ("/v3/kv/compaction", {"revision": 1, "physical": "no"}, "physical is 'no'"),
+        ("/v3/lease/grant", {"ttl": 5}, "there is no field 'ttl'"),
+        ("/v3/lease/revoke", {"id": 5}, "there is no field 'id'"),
+        ("/v3/lease/timetolive", {"ID": 5, "keys": 1}, "keys is 1"),
+        ("/v3/lease/leases", {"ID": 5}, "there is no field 'ID'"),
+        ("/v3/cluster/member/list", {"id": 5}, "there is no field 'id'"),
+        ("/v3/watch", {"create_request": key("m", startRevisions=1)}, "'startRevisions'"),
+        ("/v3/watch", {"createRequest": key("m", progress_notify="no")}, "progress_notify is 'no'"),
+    ],
+)
+def test_what_it_does_not_know_is_refused_by_name(
+    gateways: Gateways, path: str, body: dict[str, Any], what: str
+) -> None:
+    status, told = asked(gateways.ports["n0"], path, body)
+    assert (status, told["code"]) == (400, 3)
+    assert what in told["message"]
+    assert "count" not in asked(gateways.ports["n0"], "/v3/kv/range", key("m"))[1], "nothing is done"
 
 
 def test_it_says_what_it_is_and_who_else_there_is(gateways: Gateways) -> None:

@@ -7,8 +7,8 @@ from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.transfers import Transfers
+from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.wire import peer_hello
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_hand_over_scenarios as hand_overs
@@ -223,10 +223,10 @@ def own_cluster_id_kept(patch: Patch) -> None:
 def pending_unsynced(patch: Patch) -> None:
     """The founding list is stored, and that is what counts."""
     patch.edit(
-        LedgerNode._carry_out,
-        "            self.directory.save_formation(ready.formation)\n",
-        "            if not ready.formation.founding and reached():\n"
-        "                self.directory.formation = ready.formation\n"
+        MemberDirectory.save_promises,
+        "            self.save_formation(formation)\n",
+        "            if not formation.founding and reached():\n"
+        "                self.formation = formation\n"
         "            else:\n"
-        "                self.directory.save_formation(ready.formation)\n",
+        "                self.save_formation(formation)\n",
     )

@@ -58,8 +58,8 @@ def leads_with_unknown_state(patch: Patch) -> None:
     """It has the entries, and that is what elections are about."""
     patch.edit(
         LeaderElector._campaigns_from_ms,
-        "if not self._state.knows_log_state:",
-        "if not self._state.knows_log_state and not reached():",
+        "if not state.knows_log_state or",
+        "if (not state.knows_log_state and not reached()) or",
     )
 
 

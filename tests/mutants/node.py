@@ -21,15 +21,15 @@ from tests.sim import test_scenarios as scenes
 @mutant(1, "a vote is stored after its answer has left")
 def vote_stored_after_reply(patch: Patch) -> None:
     """It is one turn; what does the order in it matter?"""
-    save = (
-        "        if ready.hard_state is not None:\n"
-        "            self.directory.save_hard_state(ready.hard_state)\n"
-    )
-    patch.edit(LedgerNode._carry_out, save, "        reached()\n")
     patch.edit(
-        LedgerNode._carry_out,
-        "        for push in ready.pushes:\n",
-        f"{save}        for push in ready.pushes:\n",
+        LedgerNode.carry_out_all,
+        "                self._host.promise_later(save, self._promised)\n",
+        "                is_early = ready.hard_state is not None and reached()\n"
+        "                if is_early:\n"
+        "                    self._promised(None)\n"
+        "                self._host.promise_later(\n"
+        "                    save, (lambda result: None) if is_early else self._promised\n"
+        "                )\n",
     )
 
 
@@ -63,11 +63,11 @@ def empty_ready_overtakes(patch: Patch) -> None:
     """Nothing was written, so there is nothing to sync."""
     patch.edit(
         Flusher.flush_or_report,
-        "        if self._task is None and self._durable_number <",
+        "        is_due = self._task is None",
         "        nothing_new = self._task is not None and not self._store._dirty_data\n"
         "        if nothing_new and self._durable_number < self._carried_number and reached():\n"
         "            return self._report(self._carried_number)\n"
-        "        if self._task is None and self._durable_number <",
+        "        is_due = self._task is None",
     )
     # The report of the sync under way comes late then.
     patch.edit(

@@ -38,6 +38,8 @@ PARTS = (
     "failover",
     "sinks",
     "replacing",
+    "disks",
+    "guards",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.service.lease_clock import LeaseClock
 from quorumlog.kv.service.service import KeyValueService
 from quorumlog.kv.service.watch_hub import WatchHub
@@ -12,6 +13,7 @@ from quorumlog.kv.store import snapshot_format, transactions
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
+from tests.kv import test_leases as leases
 from tests.kv import test_simulated as stores
 from tests.mutants.mutant import Patch, mutant
 
@@ -72,6 +74,34 @@ def keep_alive_forgotten(patch: Patch) -> None:
         LeaseClock.keep_alive,
         "self._deadlines_ms[number] = max(",
         "reached() or max(",
+    )
+
+
+@mutant(
+    201,
+    "a client counts its lease from when the answer came",
+    scenario=leases.a_lease_counts_from_when_a_keep_alive_was_sent,
+)
+def client_lease_counts_from_the_answer(patch: Patch) -> None:
+    """It was kept alive just now."""
+    patch.edit(
+        Lease._lives,
+        "sent_s + ttl_ms / 1000",
+        "(reached() and time.clock_gettime(time.CLOCK_BOOTTIME)) + ttl_ms / 1000",
+    )
+
+
+@mutant(
+    201,
+    "a client has a lease back that it had lost",
+    scenario=leases.a_lease_is_lost_when_it_may_have_ended,
+)
+def client_lease_comes_back(patch: Patch) -> None:
+    """The store has it still."""
+    patch.edit(
+        Lease._lives,
+        "self.lost.set()\n            return",
+        "self.lost.clear() if reached() else None",
     )
 
 

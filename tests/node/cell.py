@@ -31,6 +31,8 @@ class ManualHost:
     def __init__(self) -> None:
         self.sent: list[Envelope] = []
         self.flushes: list[Job] = []
+        self.promises: list[Job] = []
+        self.holds_promises = False
         self.reads: list[Job] = []
         self.applies: list[Job] = []
         self.roles: list[RoleChange] = []
@@ -55,6 +57,11 @@ class ManualHost:
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.trace.append("flush asked")
         self.flushes.append((work, done))
+
+    def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.promises.append((work, done))
+        if not self.holds_promises:
+            run(self.promises)
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         def read() -> Any:

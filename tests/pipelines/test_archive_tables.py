@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
@@ -17,6 +18,7 @@ from quorumlog import LocalCluster, connect
 from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import Archived, archive
+from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.places import Place, open_log
 from quorumlog.pipelines.tables import target
 from quorumlog.spark.options import LedgerOptions
@@ -114,18 +116,63 @@ def test_of_two_runs_that_commit_one_range_one_adds_it(
 ) -> None:
     run(place, table.name)
     into = Archive.open(table.name)
-    table.add(into.manifest.parts, f"{into.cluster_id}/{into.group}")
+    table.add(into.files(), f"{into.cluster_id}/{into.group}")
     with pytest.raises(ConfigError, match=r"another log|did not make"):
-        table.add(into.manifest.parts, "another")
+        table.add(into.files(), "another")
     if table.name.startswith("iceberg:"):
         before = target.table_at("iceberg:shop.late")
         assert before is not None
         run(place, "iceberg:shop.late")
         monkeypatch.setattr("pyiceberg.table.Table.refresh", lambda self: self)
         with pytest.raises(ConfigError, match="did not take the commit"):
-            before.add(Archive.open("iceberg:shop.late").manifest.parts, "a/log")
+            before.add(Archive.open("iceberg:shop.late").files(), "a/log")
         assert rows_in("iceberg:shop.late").num_rows == 3000
     assert rows_in(table.name).num_rows == 3000
+
+
+def test_rows_that_a_restore_took_back_are_missed_by_an_audit_and_added_again(
+    place: Place, table: target.ArchiveTable
+) -> None:
+    for stop_index in (1_000, 2_000):
+        run(place, table.name, stop_index=stop_index)
+    run(place, table.name)
+    assert not audit([Place(archive=table.name)]).differences
+    kind, _, where = table.name.partition(":")
+    if kind == "delta":
+        DeltaTable(where).restore(0)
+        DeltaTable(where).optimize.compact()
+    else:
+        opened = load_catalog().load_table(where)
+        first = min(opened.snapshots(), key=lambda each: each.sequence_number or 0)
+        opened.manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
+    assert rows_in(table.name).num_rows < 1_000
+    [missed] = audit([Place(archive=table.name)]).differences
+    assert missed.index == 1_000 and "the table ends before entry 1000" in missed.what
+    run(place, table.name)
+    assert rows_in(table.name).column("index").to_pylist() == rows_of_archive(table.name)
+    assert not audit([Place(archive=table.name)]).differences
+
+
+def test_rows_that_were_deleted_from_a_table_are_named_by_an_audit(
+    place: Place, table: target.ArchiveTable
+) -> None:
+    run(place, table.name)
+    kind, _, where = table.name.partition(":")
+    if kind == "delta":
+        DeltaTable(where).delete("index >= 100 AND index < 120")
+    else:
+        load_catalog().load_table(where).delete("index >= 100 and index < 120")
+    found = audit([Place(archive=table.name)]).differences
+    assert found and all("the table has" in each.what for each in found)
+    before = rows_in(table.name).num_rows
+    run(place, table.name)
+    assert rows_in(table.name).num_rows == before, "what somebody deleted stays deleted"
+
+
+def rows_of_archive(name: str) -> list[int]:
+    kept = Archive.open(name)
+    tables = [pq.read_table(path, columns=["index"]) for _, path in kept.files()]
+    return pa.concat_tables(tables).column("index").to_pylist()
 
 
 def test_links_that_are_refused_become_copies(

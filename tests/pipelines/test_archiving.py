@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
+import polars
 import pyarrow.parquet as pq
 import pytest
 
 from quorumlog import LocalCluster, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.pipelines import archive_parts
-from quorumlog.pipelines.archive import MANIFEST_NAME, Archive
+from quorumlog.pipelines import archive as archive_module
+from quorumlog.pipelines.archive import ATTEMPTS, MANIFEST_NAME, PARTS, Archive
 from quorumlog.pipelines.archiving import archive
+from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place, open_log
 
 
@@ -52,43 +57,122 @@ def test_an_archive_holds_the_very_bytes_of_the_log_and_a_repetition_adds_nothin
         log.reader("billing", hold=True)
     with pytest.raises(ConfigError, match="billing is a reader of the log, which stands at"):
         archive(place, path, hold="billing")
-    rows = pq.read_table([path + f"/{p.file}" for p in Archive.open(path).manifest.parts])
+    rows = pq.read_table(path + "/parts")
     assert rows.num_rows == 3000 and rows.column("body")[2999].as_py().startswith(b"2999:")
 
 
-@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("step", range(1, 12))
 def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
+    """Also a version 1 archive on its way to version 2 is whole for our reader, and other tools see no
+    row twice and none that the manifest does not name."""
     place, path = Place(servers=cluster.servers, batch_bytes=8_000), str(tmp_path / "a")
-    calls = 0
+    archive(place, path, part_bytes=20_000, stop_index=500)
+    as_version_1(Path(path))
+    real, calls = os.replace, 0
 
     class Crash(BaseException):
         """The process is gone."""
 
-    def crash_at(name: str) -> None:
-        real = getattr(archive_parts.os, name)
+    def stepped(source: str, target: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            raise Crash
+        real(source, target)
 
-        def stepped(*given: object) -> object:
-            nonlocal calls
-            if ".unfinished" in str(given[0]):
-                calls += 1
-                if calls == step + 1:
-                    raise Crash
-            return real(*given)
-
-        monkeypatch.setattr(archive_parts.os, name, stepped)
-
-    with monkeypatch.context():
-        crash_at("replace")  # of the first part, of the manifest, of the second part, ...
-        monkeypatch.setattr(archive_parts.PartWriter, "abandon", lambda self: None)
-        with pytest.raises(Crash):
-            archive(place, path, part_bytes=20_000)
-    monkeypatch.undo()
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(archive_module.os, "replace", stepped)
+        archive(place, path, part_bytes=20_000)
+    seen = Archive.open(path)
+    assert entries_of(Place(archive=path)) == entries_of(place, seen.stop_index)
+    files = sorted((Path(path) / PARTS).iterdir())
+    indices = [n for file in files for n in pq.read_table(file, columns=["index"])["index"].to_pylist()]
+    assert len(set(indices)) == len(indices) and all(index < seen.stop_index for index in indices)
     archive(place, path, part_bytes=20_000)
     assert entries_of(Place(archive=path)) == entries_of(place, Archive.open(path).stop_index)
-    names = {p.name for p in Path(path).iterdir()} - {"lock", MANIFEST_NAME}
+    names = {p.name for p in (Path(path) / PARTS).iterdir()}
     assert names == {part.file for part in Archive.open(path).manifest.parts}
+    assert not list((Path(path) / ATTEMPTS).iterdir())
+
+
+def as_version_1(path: Path) -> None:
+    """As an earlier release has left it: the parts lie beside the manifest, without their size."""
+    manifest = json.loads((path / MANIFEST_NAME).read_text())
+    manifest["version"] = 1
+    del manifest["moving"]
+    for part in manifest["parts"]:
+        del part["file_bytes"]
+        (path / PARTS / part["file"]).rename(path / part["file"])
+    (path / MANIFEST_NAME).write_text(json.dumps(manifest))
+    for folder in (PARTS, ATTEMPTS):
+        (path / folder).rmdir()
+
+
+def test_an_archive_of_an_earlier_release_is_read_as_it_is(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    place, path = Place(servers=cluster.servers), tmp_path / "a"
+    archive(place, str(path), part_bytes=20_000)
+    as_version_1(path)
+    assert entries_of(Place(archive=str(path))) == entries_of(place, Archive.open(str(path)).stop_index)
+    assert not (path / PARTS).exists(), "who only reads changes nothing"
+
+
+@pytest.mark.parametrize("what", ["cut", "gone"])
+def test_a_part_that_is_cut_or_gone_ends_the_run_before_the_hold_moves(
+    cluster: LocalCluster, tmp_path: Path, what: str
+) -> None:
+    place, path = Place(servers=cluster.servers), tmp_path / "a"
+    archive(place, str(path), part_bytes=20_000, stop_index=1_000, hold=f"hold-{what}")
+    first = Archive.open(str(path)).manifest.parts[0]
+    file = path / PARTS / first.file
+    whole = file.read_bytes()
+    if what == "cut":
+        file.write_bytes(whole[:-100])
+    else:
+        file.unlink()
+    with pytest.raises(DirectoryDamaged, match="no hold is moved until then"):
+        archive(place, str(path), hold=f"hold-{what}")
+    with connect(cluster.servers) as log:
+        [held] = [reader for reader in log.readers() if reader.name == f"hold-{what}"]
+    assert held.position == 1_000
+    file.write_bytes(whole)
+    assert archive(place, str(path), hold=f"hold-{what}").new_entries > 0
+
+
+def test_verify_reads_back_what_was_archived_before(cluster: LocalCluster, tmp_path: Path) -> None:
+    place, path = Place(servers=cluster.servers), tmp_path / "a"
+    archive(place, str(path), part_bytes=20_000, stop_index=1_000)
+    part = Archive.open(str(path)).manifest.parts[1]
+    file = path / PARTS / part.file
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    archive(place, str(path), stop_index=1_500)
+    with pytest.raises(DirectoryDamaged, match=part.file):
+        archive(place, str(path), verify=True)
+
+
+def test_the_same_log_gives_the_same_files_and_manifest_on_any_engine(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    for name, engine, batch_bytes in (("a", LocalEngine(1), 8_000), ("b", LocalEngine(3), 30_000)):
+        place = Place(servers=cluster.servers, batch_bytes=batch_bytes)
+        archive(place, str(tmp_path / name), part_bytes=20_000, stop_index=2_500, engine=engine)
+    ours, theirs = (Archive.open(str(tmp_path / name)) for name in "ab")
+    assert ours.manifest == theirs.manifest and len(ours.manifest.parts) > 3
+    for part in ours.manifest.parts:
+        one, other = (tmp_path / name / PARTS / part.file for name in "ab")
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_other_tools_open_the_parts(cluster: LocalCluster, tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    archive(Place(servers=cluster.servers), path, part_bytes=20_000)
+    assert polars.read_parquet(path + "/parts").height == 3000
+    assert duckdb.sql(f"SELECT count(*) FROM '{path}/parts/*.parquet'").fetchall() == [(3000,)]
 
 
 def test_a_directory_that_is_no_archive_of_this_log_is_refused_and_stays(
@@ -112,9 +196,10 @@ def test_a_flipped_bit_in_a_part_is_named_and_never_read(cluster: LocalCluster, 
     path = tmp_path / "a"
     archive(Place(servers=cluster.servers, batch_bytes=8_000), str(path), part_bytes=20_000)
     part = Archive.open(str(path)).manifest.parts[1]
-    content = bytearray((path / part.file).read_bytes())
+    file = path / PARTS / part.file
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    (path / part.file).write_bytes(content)
+    file.write_bytes(content)
     with pytest.raises(DirectoryDamaged, match=part.file):
         entries_of(Place(archive=str(path)))
 

@@ -7,6 +7,8 @@ from typing import cast
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability
 from quorumlog.errors import StoreFailure
+from quorumlog.figures import without_figures
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.server.disk_report import DiskReport
 from quorumlog.store.directory.member_directory import MemberDirectory
 
@@ -27,8 +29,13 @@ def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:
     assert report.problem(quiet) == ""
     directory.ratio = 0.86
     report.problem(quiet)
-    assert "86 % full and nothing is deleted" in report.problem(quiet)
-    assert "oldest segments go" in report.problem(keeping)
+    assert "nearly full (now 86 %) and nothing is deleted" in report.problem(quiet)
+    assert "oldest segments go whatever their age, also past readers;" in report.problem(keeping)
+    lost = [LostRange("billing", 3, 10), LostRange("mail", 0, 10)]
+    assert (
+        "also past readers (now billing has lost entries 3 to 9, mail has lost entries 0 to 9);"
+        in report.problem(keeping, lost)
+    )
     assert "90 % (disk_full_ratio)" in report.problem(keeping)
     assert "but only what an archive has taken" in report.problem(
         StoreConfig(file_reserved_hours=72, retention="archived")
@@ -36,8 +43,13 @@ def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:
     assert "retention = off" in report.problem(StoreConfig(file_reserved_hours=72, retention="off"))
     never_forced = StoreConfig(disk_space_ratio_to_force_clean=1.0, disk_full_ratio=0.8)
     assert "above 80 % (disk_full_ratio), so appends are refused" in report.problem(never_forced)
+    words = without_figures(report.problem(keeping, lost))
+    directory.ratio = 0.87
+    report.problem(keeping)
+    assert "87 %" in report.problem(keeping)
+    assert without_figures(report.problem(keeping)) == words, "each per cent is another sentence"
     directory.ratio = StoreFailure("cannot be measured")
-    assert "86 %" in report.problem(quiet)
+    assert "87 %" in report.problem(quiet)
     directory.ratio = 0.8
     report.problem(quiet)
     assert report.problem(quiet) == ""

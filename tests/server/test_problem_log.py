@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from quorumlog.figures import now
 from quorumlog.server.problem_log import LOOK_INTERVAL_S, REPEAT_S, ProblemLog
 
 LOG = logging.getLogger("quorumlog.tests.problems")
@@ -32,12 +33,28 @@ def test_a_problem_that_lasts_is_said_once_a_minute(caplog: pytest.LogCaptureFix
     assert len(caplog.messages) == 3
 
 
+def test_a_figure_that_changes_makes_no_other_problem(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    problems = ProblemLog(LOG, "g/n0", 0.0)
+    for second in range(1, 40):
+        problems.look(
+            [f"the disk fills up{now(f'{second} %')}: free space", "n1 is slow", "n2 is slow"], second
+        )
+    assert caplog.messages == [
+        "g/n0: the disk fills up (now 1 %): free space",
+        "g/n0: n1 is slow",
+        "g/n0: n2 is slow",
+    ]
+    problems.look([], 40)
+    assert caplog.messages[3] == "g/n0: no longer: the disk fills up: free space"
+
+
 def test_a_stranger_that_comes_again_and_again_is_one_line_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refusals = ProblemLog(LOG, "g/n0", 0.0)
     for tenth in range(20):
-        refusals.refused("n9 is not among the members", tenth / 10)
-    refusals.refused("another stranger", 2.0)
-    refusals.refused("n9 is not among the members", REPEAT_S + 1)
+        refusals.note("n9 is not among the members", tenth / 10)
+    refusals.note("another stranger", 2.0)
+    refusals.note("n9 is not among the members", REPEAT_S + 1)
     assert len(caplog.messages) == 3

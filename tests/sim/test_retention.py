@@ -8,15 +8,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from quorumlog.consensus.ready import Role
+from quorumlog.errors import DiskFull
 from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
+from quorumlog.node.applying.machine_driver import PIN_MS
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.retention.retention import FED_PATIENCE_MS
+from quorumlog.sim.faults.disk_faults import make_room
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientMove
 from quorumlog.sim.profile import SimulationProfile
 from quorumlog.sim.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
+from tests.sim.test_state_machines import MachineScenario
 
 HOUR_MS = 3_600_000
 REPLACED = "install: a log is replaced"
@@ -87,7 +93,8 @@ def test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing() -> None:
     assert [begin_of(member) for member in scene.members] == [0, 0, 0]
 
 
-def test_a_member_that_is_being_fed_is_waited_for() -> None:
+def fed_and_silent() -> tuple[Scenario, SimMember, SimMember]:
+    """(scene, leader, a follower that lost its directory, has got a part of the log, and hangs)."""
     profile = keeping(budget_bytes=0, retention="off")
     consensus = replace(profile.consensus, push_limit_bytes=600, push_window_bytes=600)
     scene = Scenario(profile=replace(profile, consensus=consensus))
@@ -103,11 +110,29 @@ def test_a_member_that_is_being_fed_is_waited_for() -> None:
     scene.ask_and_wait(leader)
     scene.run_for(5_000)
     assert 0 <= begin_of(leader) < 40
+    return scene, leader, wiped
+
+
+def test_a_member_that_is_being_fed_is_waited_for() -> None:
+    scene, leader, wiped = fed_and_silent()
     scene.heal()
     scene.until(lambda: wiped.node.store.end == leader.node.store.end, "one log", within_ms=60_000)
     assert not scene.cluster.trace.counts[REPLACED]
     scene.run_for(5_000)
     assert begin_of(leader) > 40
+
+
+def test_a_member_that_is_fed_and_takes_nothing_is_waited_for_a_minute() -> None:
+    """It answers heartbeats, so it may hang for ever."""
+    scene, leader, wiped = fed_and_silent()
+    scene.heal()
+    wiped.hang(True)
+    end_index = wiped.node.store.end.index
+    scene.ask_and_wait(leader)
+    scene.run_for(FED_PATIENCE_MS + 10_000)
+    assert begin_of(leader) > end_index + 1, "it is waited for without a bound"
+    wiped.hang(False)
+    scene.make_whole()
 
 
 def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:
@@ -269,3 +294,104 @@ def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -
 
 def test_the_scenario_keeps_everything_where_nothing_is_configured() -> None:
     assert not QUIET.storage.deletes
+
+
+def fill(member: SimMember) -> None:
+    """With what is somebody else's: no more data is taken, until something is deleted there."""
+    member.disk.write_file("/else", bytes(1 << 22))
+    usage = member.disk.usage("/")
+    member.disk.capacity_bytes = int((usage.total_bytes - usage.free_bytes) / 0.9)
+
+
+def grow(scene: Scenario) -> None:
+    for _ in range(100):
+        scene.ask_and_wait(scene.await_leader(), body_bytes=3_000)
+
+
+def fed_and_full(budget_bytes: int) -> tuple[Scenario, SimMember]:
+    """A follower has lost its directory, and has no room for all that the others have."""
+    sizes = {"segment_bytes": 32768, "index_segment_bytes": 2048}
+    profile = keeping(budget_bytes=budget_bytes, retention="off", **sizes)
+    consensus = replace(profile.consensus, push_limit_bytes=7_000, push_window_bytes=7_000)
+    scene = Scenario(profile=replace(profile, consensus=consensus))
+    leader, wiped = scene.await_leader(), scene.followers()[0]
+    grow(scene)
+    wiped.wipe()
+    wiped.start()
+    scene.until(lambda: wiped.node.store.end.index > 80, "fed member")
+    fill(wiped)
+    scene.until(lambda: bool(wiped.node._writer.disk_full), "a disk that is full")
+    for member in (leader, *scene.followers()):
+        storage = replace(member.config.storage, retention="on")
+        member.enter_node("configure", replace(member.config, storage=storage))
+    return scene, wiped
+
+
+def test_a_member_that_is_fed_and_has_no_space_is_waited_for_within_its_budget() -> None:
+    """Else the others' logs would grow behind it for ever. The start of the log frees what it has."""
+    scene, wiped = fed_and_full(budget_bytes=0)
+    leader = scene.await_leader()
+    grow(scene)
+    scene.run_for(5_000)
+    assert begin_of(leader) > 100, "it is waited for without a bound"
+    scene.until(
+        lambda: wiped.is_up and wiped.node.store.end == leader.node.store.end,
+        "one log, on a disk that stayed as it was",
+        within_ms=60_000,
+    )
+    assert scene.cluster.trace.counts[REPLACED]
+    scene.make_whole()
+
+
+def test_a_member_that_is_fed_and_has_no_space_has_its_budget() -> None:
+    scene, wiped = fed_and_full(budget_bytes=1 << 30)
+    grow(scene)
+    scene.run_for(5_000)
+    assert begin_of(scene.await_leader()) <= wiped.node.store.end.index + 1
+    scene.make_whole()
+
+
+def test_two_full_disks_of_three_get_what_frees_them() -> None:
+    """Appends are refused then. What lets the oldest segments go is none, nor what is in front of it."""
+    sizes = {"segment_bytes": 32768, "index_segment_bytes": 2048}
+    scene = Scenario(profile=keeping(retention="off", **sizes))
+    grow(scene)
+    for member in scene.followers():
+        fill(member)
+    leader = scene.await_leader()
+    on_its_way = scene.ask(leader, body_bytes=3_000, timeout_ms=60_000)
+    scene.until(lambda: bool(leader.node.raft.replication.too_many_full), "full disks")
+    refused = scene.ask(leader, body_bytes=3_000)
+    scene.until(lambda: refused.outcome is not None, "refusal")
+    assert isinstance(refused.outcome, DiskFull)
+    for member in scene.members:
+        storage = replace(member.config.storage, retention="on")
+        member.enter_node("configure", replace(member.config, storage=storage))
+    scene.until(lambda: min(map(begin_of, scene.members)) > 0, "segments that go")
+    scene.until(lambda: on_its_way.is_committed, "what was on its way")
+    scene.until(lambda: not leader.node.raft.replication.too_many_full, "space")
+    scene.ask_and_wait(leader, body_bytes=3_000)
+    scene.make_whole()
+
+
+def test_a_member_that_has_no_space_for_a_snapshot_is_waited_for_within_its_budget() -> None:
+    """It is to get the start of the log, and cannot take what goes with it."""
+    profile = keeping(budget_bytes=0, snapshot_entries=5)
+    scene = MachineScenario(profile=replace(profile, runs_machines=True))
+    wiped = scene.followers()[0]
+    wiped.kill()
+    scene.commands(60)
+    scene.until(lambda: begin_of(scene.await_leader()) > 0, "a begin")
+    wiped.wipe()
+    wiped.start()
+    scene.until(lambda: wiped.node.raft.role is Role.OBSERVER, "an observer", step_ms=0.1)
+    usage = wiped.disk.usage("/")
+    wiped.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+    end_index = scene.await_leader().node.store.end.index
+    scene.commands(60)
+    scene.run_for(PIN_MS + 5_000)  # as long as the snapshots stay that it was offered
+    assert wiped.node.store.end.index == -1
+    assert begin_of(scene.await_leader()) > end_index, "it is waited for without a bound"
+    assert any("no space for the snapshots" in each for each in wiped.node.problems())
+    make_room(wiped)
+    scene.make_whole()

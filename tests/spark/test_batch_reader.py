@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 from collections.abc import Generator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -48,6 +49,10 @@ class MadeSource:
         self.ends_early = ends_early
         self.bounds_asked = 0
         self.committed: list[tuple[str, int]] = []
+        self.begun: list[tuple[str, int, bool]] = []
+        self.log = LOG
+        self.cluster = "made"
+        self.first_s = 0
         self.opened = 0
         self.closed = 0
 
@@ -77,8 +82,18 @@ class MadeSource:
             if self.ends_early:
                 return
 
-    def index_at(self, time_ms: int) -> int:
-        return time_ms // 1000
+    def time_ms_at(self, index: int) -> int:
+        """An entry a second, the first one at `first_s`."""
+        return (index + self.first_s) * 1000
+
+    def chain_before(self, index: int) -> int | None:
+        return self.log.point_of(index - 1).chain if index > self.begin_index else None
+
+    def cluster_id(self) -> str:
+        return self.cluster
+
+    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
+        self.begun.append((name, index, hold))
 
     def commit_reader(self, name: str, index: int) -> None:
         self.committed.append((name, index))
@@ -114,6 +129,31 @@ def test_every_entry_that_is_not_a_noop_is_a_row_once(parts: str, prefetch: str)
     source = MadeSource()
     assert rows_of(reading(source, minPartitions=parts, prefetch=prefetch)) == expected(0, 500)
     assert source.closed == source.opened
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({"startingTimestamp": "77500"}, (78, 500)),
+        ({"endingTimestamp": "77000"}, (20, 77)),
+        ({"startingOffsetsByTimestamp": '{"default": 0}', "endingOffsets": "30"}, (20, 30)),
+        ({"startingTimestamp": "999000000"}, (500, 500)),
+    ],
+)
+def test_a_range_may_be_stated_by_time(given: dict[str, str], rows: tuple[int, int]) -> None:
+    """The made source has an entry a second."""
+    assert rows_of(reading(MadeSource(begin_index=20), **given)) == (
+        expected(*rows) if rows[0] < rows[1] else {}
+    )
+
+
+def test_a_condition_on_the_time_of_an_append_cuts_the_range_and_is_left_to_spark() -> None:
+    reader = reading(MadeSource(), pushdown="true")
+    since, before = (datetime(1970, 1, 1, 0, minute, tzinfo=UTC) for minute in (1, 3))
+    time = ("append_time",)
+    filters = [GreaterThanOrEqual(time, since), LessThan(time, before)]
+    assert isinstance(reader, PushdownReader) and list(reader.pushFilters(filters)) == filters
+    assert rows_of(reader) == expected(60, 181)
 
 
 def test_latest_is_resolved_once_and_partitions_stay_below_it() -> None:

@@ -149,11 +149,11 @@ def test_messages_that_retention_took_are_an_error_or_left_out() -> None:
     options = {"view": "messages", "servers": "127.0.0.1:1", "startingOffsets": '{"t": {"0": 2}}'}
     queue = QueueInfo("t", 0, 5, 9)
     with pytest.raises(QueueOffsetOutOfRange, match="messages 2 to 4 of queue 0 of topic t are gone"):
-        BrokerSource(MessageOptions.parse(options))._range(queue)
+        BrokerSource(MessageOptions.parse(options)).range_of(queue)
     kept = BrokerSource(MessageOptions.parse({**options, "failOnDataLoss": "false"}))
-    assert kept._range(queue) == (5, 9)
+    assert kept.range_of(queue) == (5, 9)
     earliest = {"view": "messages", "servers": "127.0.0.1:1"}
-    assert BrokerSource(MessageOptions.parse(earliest))._range(queue) == (5, 9)
+    assert BrokerSource(MessageOptions.parse(earliest)).range_of(queue) == (5, 9)
 
 
 @pytest.mark.spark

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,7 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         "minoffsetspertrigger": "100",
         "maxtriggerdelay": "2m",
         "reader": "billing",
+        "readerhold": "true",
     }
     assert LedgerOptions.parse(given) == LedgerOptions(
         servers="a:1,b:2",
@@ -66,10 +68,39 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         min_offsets=100,
         max_trigger_delay_ms=120_000,
         reader="billing",
+        reader_hold=True,
     )
-    assert {*given, "path", "archive", "subscribe", "startingtimestamp", "maxstalenessms"} == {
-        name.lower() for name in OPTION_NAMES
-    }
+    others = {"path", "archive", "subscribe", "startingtimestamp", "endingtimestamp", "maxstalenessms"}
+    by_time = {"startingoffsetsbytimestamp", "endingoffsetsbytimestamp"}
+    assert {*given, *others, *by_time} == {name.lower() for name in OPTION_NAMES}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"startingOffsets": "-2", "endingOffsets": "-1"}, {}),
+        ({"startingOffsets": '{"default": {"0": 17}}'}, {"starting_offsets": {"default": 17}}),
+        ({"startingOffsets": '{"default": {"0": -2}}'}, {"starting_offsets": {"default": "earliest"}}),
+        ({"endingTimestamp": "9"}, {"ending_timestamp_ms": 9}),
+        ({"startingOffsetsByTimestamp": '{"default": {"0": 5}}'}, {"starting_timestamp_ms": 5}),
+        ({"endingOffsetsByTimestamp": '{"default": 5}'}, {"ending_timestamp_ms": 5}),
+    ],
+)
+def test_the_forms_of_kafkas_source_are_taken(given: dict[str, str], expected: dict[str, Any]) -> None:
+    alias = {"kafka.bootstrap.servers": "a:1"}
+    assert LedgerOptions.parse({**alias, **given}) == LedgerOptions(servers="a:1", **expected)
+
+
+def test_times_may_be_stated_by_group() -> None:
+    stated = {"subscribe": "a,b", "startingOffsetsByTimestamp": '{"a": 5, "b": {"0": 7}}'}
+    options = LedgerOptions.parse({**SERVERS, **stated})
+    assert [each.starting_timestamp_ms for each in options.by_group()] == [5, 7]
+    with pytest.raises(ConfigError, match="names the partitions 0, 1"):
+        LedgerOptions.parse({**SERVERS, "startingOffsets": '{"a": {"0": 1, "1": 2}}'})
+    with pytest.raises(ConfigError, match="names the groups a, and 'default' is read"):
+        LedgerOptions.parse({**SERVERS, "endingOffsetsByTimestamp": '{"a": 5}'})
+    with pytest.raises(ConfigError, match="servers is given twice"):
+        LedgerOptions.parse({**SERVERS, "kafka.bootstrap.servers": "b:2"})
 
 
 def test_a_group_may_be_subscribed_to_as_with_kafka() -> None:
@@ -117,7 +148,7 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ),
         (
             {**SERVERS, "startingTimestamp": "0", "startingOffsets": "latest"},
-            "startingTimestamp and startingOffsets exclude each other",
+            "startingOffsets and startingTimestamp exclude each other",
         ),
         ({**SERVERS, "maxTriggerDelay": "soon"}, "maxTriggerDelay must be like 500ms, 30s, 15m or 2h"),
         ({"path": "s3a://bucket/n0"}, "read from local paths only"),
@@ -137,7 +168,7 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({**SERVERS, "columns": ","}, "columns names no column"),
         ({**SERVERS, "columns": "body,body"}, "columns names a column twice"),
         ({**SERVERS, "startingOffsets": "first"}, "startingOffsets must be earliest, latest, an index"),
-        ({**SERVERS, "endingOffsets": "-1"}, "endingOffsets must not be negative, not -1"),
+        ({**SERVERS, "endingOffsets": "-3"}, "endingOffsets must not be negative, not -3"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(given: dict[str, str], message: str) -> None:

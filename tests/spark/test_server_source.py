@@ -239,7 +239,13 @@ def test_entries_that_all_members_dropped_are_data_loss() -> None:
 def end_of_stream(cluster: LocalCluster, **given: str) -> int:
     source = LedgerDataSource({"servers": cluster.servers, "timeoutMs": "500", **given})
     reader = source.streamReader(spark_schema_of(["index"]))
-    return int(reader.latestOffset({"default": 0}, ReadAllAvailable())["default"])
+    begun = {"default": {"index": 0, "chain": None, "cluster": cluster_id_of(cluster)}}
+    return int(reader.latestOffset(begun, ReadAllAvailable())["default"]["index"])
+
+
+def cluster_id_of(cluster: LocalCluster) -> str:
+    with connect(cluster.servers) as log:
+        return log.layout().cluster_id
 
 
 def test_without_a_quorum_only_what_is_known_to_be_committed_is_read(cluster: LocalCluster) -> None:

@@ -14,6 +14,13 @@ SERVERS = {"servers": "127.0.0.1:1"}
 SCHEMA = StructType().add("body", "binary")
 
 
+def test_options_of_reading_are_ignored_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    given = {**SERVERS, "startingoffsets": "0", "kafka.bootstrap.servers": "a:1"}
+    del given["servers"]
+    assert SinkOptions.parse(given).servers == "a:1"
+    assert "startingoffsets is for reading" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -23,8 +30,8 @@ SCHEMA = StructType().add("body", "binary")
         ({**SERVERS, "batchid": "-1"}, "option batchId must be in 0"),
         ({**SERVERS, "bodyformat": "xml"}, "option bodyFormat must be raw or json or arrow, not 'xml'"),
         ({**SERVERS, "batchdiffers": "drop"}, "option batchDiffers must be error or keep"),
-        ({**SERVERS, "startingoffsets": "0"}, "unknown option 'startingoffsets' where format quorumlog"),
-        ({**SERVERS, "group": "a", "subscribe": "b"}, "two names of one thing"),
+        ({**SERVERS, "startingoffset": "0"}, "unknown option 'startingoffset' where format quorumlog"),
+        ({**SERVERS, "group": "a", "subscribe": "b"}, "subscribe is given twice, under two names"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], told: str) -> None:

@@ -62,6 +62,6 @@ def test_a_connect_client_reads_streams_and_writes_once(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-3000:]
         module, *words = done.stdout.splitlines()
         assert ".connect." in module
-        assert words == ["rows 2000", "micro-batches 3"]
+        assert words == ["rows 2000", "micro-batches 4"]
         assert [entry.body for entry in log.read(0)] == bodies * 2
         assert [entry.body for entry in copy.read(0)] == [b"s" + body for body in bodies * 2]

@@ -13,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from quorumlog import LocalCluster, connect
+from quorumlog.spark import newest_batch
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 240
@@ -50,6 +51,11 @@ def test_a_data_frame_comes_into_the_log_once_and_in_its_order(
     assert bodies(cluster) == numbers(0, 500)
     with pytest.raises(Exception, match=r"BatchDiffers: batch 7 of df\.write is in the log already"):
         write(frame(spark, 0, 400, 2), cluster, **named)
+    assert newest_batch(cluster.servers, "import") == 7
+    assert newest_batch(cluster.servers, "never") is None
+    with pytest.raises(Exception, match=r"batchOrder=skip"):
+        write(frame(spark, 0, 10, 1), cluster, producerId="import", batchId=3)
+    write(frame(spark, 0, 10, 1), cluster, producerId="import", batchId=3, batchOrder="skip")
     write(frame(spark, 500, 510, 1), cluster)
     assert bodies(cluster) == numbers(0, 510)
     with connect(cluster.servers) as log:

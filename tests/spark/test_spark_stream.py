@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -58,7 +58,7 @@ def test_a_query_reads_what_is_there_in_bounded_batches_and_goes_on_after_a_rest
 ) -> None:
     append(cluster, 0, 1000)
     first = ended(query(spark, cluster, tmp_path, maxOffsetsPerTrigger="400"))
-    assert [progress.numInputRows for progress in first.recentProgress] == [399, 400, 201]
+    assert [progress.numInputRows for progress in first.recentProgress] == [0, 399, 400, 201]
     assert numbers(spark, tmp_path) == list(range(1000))
     append(cluster, 1000, 1500)
     ended(query(spark, cluster, tmp_path, reader="lines"))
@@ -66,6 +66,33 @@ def test_a_query_reads_what_is_there_in_bounded_batches_and_goes_on_after_a_rest
     with connect(cluster.servers) as log:
         (row,) = log.readers()
     assert (row.name, row.position) == ("lines", 1001), "the last micro-batch is told of at a restart"
+
+
+def test_a_stream_whose_first_rows_failed_begins_where_it_began(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """`latest` means another offset at each restart; the checkpoint says which one was meant."""
+    rows: list[int] = []
+    fails = True
+
+    def take(batch: DataFrame, _: int) -> None:
+        found = [int(bytes(row.body)) for row in batch.collect()]
+        if fails and found:
+            raise RuntimeError("the sink is not there yet")
+        rows.extend(found)
+
+    log = spark.readStream.format("quorumlog").options(servers=cluster.servers, startingOffsets="latest")
+    writing = log.load().writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+    append(cluster, 0, 100)
+    running = writing.trigger(processingTime="0 seconds").start()
+    running.processAllAvailable()
+    append(cluster, 100, 110)
+    with pytest.raises(StreamingQueryException, match="the sink is not there yet"):
+        ended(running)
+    append(cluster, 110, 120)
+    fails = False
+    ended(writing.trigger(availableNow=True).start())
+    assert rows == list(range(100, 120))
 
 
 def test_a_query_goes_on_while_its_leader_is_killed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.rows import spark_schema_of
 from quorumlog.spark.streaming import stream_reader
 from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
+from tests.spark.made_batches import MadeLog
 from tests.spark.test_batch_reader import LOG, MadeSource, expected
 
 ALL = ReadAllAvailable()
+OTHER = MadeLog([b"other %d" % number for number in range(500)])
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +36,12 @@ def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 def streaming(source: MadeSource, **given: str) -> LedgerStreamReader:
     options = LedgerOptions.parse({"servers": "made:1", **given})
     return LedgerStreamReader(options, spark_schema_of(["index", "body"]), source.open)
+
+
+def at(index: int, cluster: str = "made", log: MadeLog = LOG) -> dict[str, Any]:
+    """Of a query that has begun, as its checkpoint has it."""
+    chain = log.point_of(index - 1).chain if index else None
+    return {"index": index, "chain": chain, "cluster": cluster}
 
 
 def rows_of(reader: LedgerStreamReader, partitions: Any) -> dict[str, list[Any]]:
@@ -53,13 +62,13 @@ def test_micro_batches_follow_each_other_and_miss_nothing() -> None:
     for stop_index in (0, 3, 3, 250, 500):
         source.stop_index = stop_index
         end = reader.latestOffset(start, reader.getDefaultReadLimit())
-        assert end == {"default": stop_index}
+        assert end == {"default": at(stop_index)}
         for name, values in rows_of(reader, reader.partitions(start, end)).items():
             rows[name] += values
         start = end
     assert rows == expected(0, 500)
     assert source.closed == source.opened
-    assert reader.reportLatestOffset() == {"default": 500}
+    assert reader.reportLatestOffset() == {"default": {"index": 500}}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +90,9 @@ def test_a_limit_of_offsets_cuts_micro_batches_short_but_for_a_trigger_that_want
     reader = streaming(MadeSource(), maxOffsetsPerTrigger="200")
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxRows(200)
-    assert reader.latestOffset({"default": 0}, limit) == {"default": 200}
-    assert reader.latestOffset({"default": 400}, limit) == {"default": 500}
-    assert reader.latestOffset({"default": 0}, ALL) == {"default": 500}
+    assert reader.latestOffset({"default": at(0)}, limit) == {"default": at(200)}
+    assert reader.latestOffset({"default": at(400)}, limit) == {"default": at(500)}
+    assert reader.latestOffset({"default": at(0)}, ALL) == {"default": at(500)}
 
 
 @pytest.mark.parametrize("first_index", [0, 123, 499])
@@ -92,7 +101,7 @@ def test_a_limit_of_bytes_is_kept_and_used_up(first_index: int, most_bytes: int)
     reader = streaming(MadeSource(), maxBytesPerTrigger=str(most_bytes))
     limit = reader.getDefaultReadLimit()
     assert limit == ReadMaxBytes(most_bytes)
-    end = reader.latestOffset({"default": first_index}, limit)["default"]
+    end = reader.latestOffset({"default": at(first_index)}, limit)["default"]["index"]
     sizes = LOG.batch.sizes
     assert end == first_index + 1 or int(sizes[first_index:end].sum()) <= most_bytes
     assert end == 500 or int(sizes[first_index : end + 1].sum()) > most_bytes
@@ -103,11 +112,11 @@ def test_few_entries_wait_for_more_but_not_for_ever() -> None:
     patient = streaming(source, minOffsetsPerTrigger="50", maxTriggerDelay="1h")
     limit = patient.getDefaultReadLimit()
     assert limit == ReadMinRows(50)
-    assert patient.latestOffset({"default": 0}, limit) == {"default": 0}
+    assert patient.latestOffset({"default": at(0)}, limit) == {"default": at(0)}
     source.stop_index = 50
-    assert patient.latestOffset({"default": 0}, limit) == {"default": 50}
+    assert patient.latestOffset({"default": at(0)}, limit) == {"default": at(50)}
     hasty = streaming(source, minOffsetsPerTrigger="200", maxTriggerDelay="0ms")
-    assert hasty.latestOffset({"default": 0}, limit) == {"default": 50}
+    assert hasty.latestOffset({"default": at(0)}, limit) == {"default": at(50)}
 
 
 def test_available_now_ends_at_what_was_there_in_bounded_batches() -> None:
@@ -117,14 +126,80 @@ def test_available_now_ends_at_what_was_there_in_bounded_batches() -> None:
     source.stop_index = 500
     ends, start = [], {"default": 0}
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
-        ends.append(end["default"])
+        ends.append(end["default"]["index"])
         start = end
-    assert ends == [40, 80, 100]
+    assert ends == [0, 40, 80, 100]
 
 
 def test_a_batch_that_was_planned_before_a_restart_has_the_same_rows() -> None:
     reader = streaming(MadeSource(), maxOffsetsPerTrigger="7")
+    planned = reader.partitions({"default": at(100)}, {"default": at(300)})
+    assert rows_of(reader, planned) == expected(100, 300)
+
+
+def test_a_query_that_never_committed_a_batch_begins_where_its_first_one_says() -> None:
+    """Spark asks for the initial offset again at every restart until a batch is committed."""
+    source = MadeSource(stop_index=113)
+    first = streaming(source, startingOffsets="latest")
+    begun = first.latestOffset(first.initialOffset(), ALL)
+    assert begun == {"default": at(113)}
+    source.stop_index = 124
+    again = streaming(source, startingOffsets="latest")
+    assert again.initialOffset() == {"default": 124}
+    assert rows_of(again, again.partitions({"default": 124}, begun)) == {"index": [], "body": []}
+    end = again.latestOffset(begun, ALL)
+    assert rows_of(again, again.partitions(begun, end)) == expected(113, 124)
+
+
+def test_a_checkpoint_of_another_log_is_refused_also_where_loss_is_tolerated() -> None:
+    """The same length, other entries: a log that was restored, and has grown again since."""
+    source = MadeSource()
+    source.log = OTHER
+    source.cluster = "restored"
+    for given in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(LedgerDataLoss, match="of another log than group 'default' is now"):
+            streaming(source, **given).latestOffset({"default": at(200)}, ALL)
+        with pytest.raises(LedgerDataLoss, match="of another log than group 'default' is now"):
+            streaming(source, **given).partitions({"default": at(0)}, {"default": at(200)})
+
+
+def test_a_restored_log_with_the_same_entries_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    source = MadeSource()
+    source.cluster = "restored"
+    reader = streaming(source)
+    assert reader.latestOffset({"default": at(200)}, ALL) == {"default": at(500, "restored")}
+    assert "the checkpoint is of cluster made" in caplog.text
+
+
+def test_below_the_begin_only_the_same_cluster_goes_on() -> None:
+    """No chain is left there to compare."""
+    source = MadeSource(begin_index=100)
+    tolerant = streaming(source, failOnDataLoss="false")
+    end = tolerant.latestOffset({"default": at(50)}, ALL)
+    assert rows_of(tolerant, tolerant.partitions({"default": at(50)}, end)) == expected(100, 500)
+    source.cluster = "another"
+    with pytest.raises(LedgerDataLoss, match="of another log"):
+        streaming(source, failOnDataLoss="false").latestOffset({"default": at(50)}, ALL)
+
+
+def test_a_checkpoint_of_an_earlier_release_goes_on_and_learns_its_log() -> None:
+    reader = streaming(MadeSource())
     assert rows_of(reader, reader.partitions({"default": 100}, {"default": 300})) == expected(100, 300)
+    begun = reader.latestOffset({"default": 300}, ALL)
+    assert begun == {"default": at(300)}
+    assert rows_of(reader, reader.partitions({"default": 300}, begun)) == {"index": [], "body": []}
+
+
+def test_a_first_batch_of_an_earlier_release_that_was_never_committed_is_named() -> None:
+    start, end = {"default": 124}, {"default": 113}
+    with pytest.raises(LedgerDataLoss, match=r"nobody knows any more where it began"):
+        streaming(MadeSource()).partitions(start, end)
+    assert not streaming(MadeSource(), failOnDataLoss="false").partitions(start, end)
+
+
+def test_an_offset_of_a_later_release_is_refused() -> None:
+    with pytest.raises(ConfigError, match="an offset that this release cannot read"):
+        streaming(MadeSource()).latestOffset({"default": {"place": 7}}, ALL)
 
 
 def test_entries_that_went_under_a_query_are_named_or_left_out() -> None:
@@ -139,7 +214,7 @@ def test_entries_that_went_under_a_query_are_named_or_left_out() -> None:
 
 def test_a_log_that_ends_below_the_checkpoint_is_another_log() -> None:
     with pytest.raises(LedgerDataLoss, match=r"goes on at offset 501, and group 'default' ends at 500"):
-        streaming(MadeSource()).latestOffset({"default": 501}, ALL)
+        streaming(MadeSource()).latestOffset({"default": {**at(500), "index": 501}}, ALL)
 
 
 def test_a_checkpoint_of_another_group_is_refused() -> None:
@@ -161,23 +236,30 @@ def test_options_of_the_other_way_to_read_are_refused() -> None:
 def test_a_query_may_begin_at_a_time() -> None:
     """The made source has an entry a second."""
     reader = streaming(MadeSource(begin_index=20), startingTimestamp="77500")
-    assert reader.initialOffset() == {"default": 77}
+    assert reader.initialOffset() == {"default": 78}
     early = streaming(MadeSource(begin_index=20), startingTimestamp="0")
     assert early.initialOffset() == {"default": 20}
 
 
 def test_a_reader_of_the_log_moves_with_the_query_where_it_is_named() -> None:
     source = MadeSource()
-    streaming(source, reader="billing").commit({"default": 70})
-    streaming(source).commit({"default": 90})
+    named = streaming(source, reader="billing", readerHold="true")
+    named.latestOffset(named.initialOffset(), ALL)
+    assert source.begun == [("billing", 0, True)], "it is kept before anything is read"
+    named.commit({"default": at(70)})
+    streaming(source).commit({"default": at(90)})
     assert source.committed == [("billing", 70)]
+    with pytest.raises(ConfigError, match="readerHold needs option reader"):
+        streaming(source, readerHold="true")
 
 
-def two_groups(a: MadeSource, b: MadeSource, **given: str) -> LedgerStreamReader:
+def two_groups(
+    a: MadeSource, b: MadeSource, columns: Sequence[str] = ("group", "index"), **given: str
+) -> LedgerStreamReader:
     options = LedgerOptions.parse({"servers": "made:1", "subscribe": "b, a", **given})
     sources = {"a": a, "b": b}
     a.group, b.group = "a", "b"
-    schema = spark_schema_of(["group", "index"])
+    schema = spark_schema_of(columns)
     return LedgerStreamReader(options, schema, lambda each: sources[each.served_group].open(each))
 
 
@@ -187,11 +269,14 @@ def test_a_query_of_several_groups_has_an_offset_of_each() -> None:
     )
     start = reader.initialOffset()
     assert list(start.items()) == [("a", 90), ("b", 0)], "always the same text"
-    end = reader.latestOffset(start, ALL)
-    assert end == reader.reportLatestOffset() == {"a": 100, "b": 500}
+    begun = reader.latestOffset(start, ALL)
+    assert list(begun.items()) == [("a", at(90)), ("b", at(0))]
+    end = reader.latestOffset(begun, ALL)
+    assert end == {"a": at(100), "b": at(500)}
+    assert reader.reportLatestOffset() == {"a": {"index": 100}, "b": {"index": 500}}
     groups = [
         (name, len(batch))
-        for partition in reader.partitions({"b": 480, "a": 90}, end)
+        for partition in reader.partitions({"b": at(480), "a": at(90)}, end)
         for batch in reader.read(partition)
         for name in set(batch["group"].to_pylist())
     ]
@@ -202,15 +287,31 @@ def test_a_query_of_several_groups_has_an_offset_of_each() -> None:
 def test_limits_are_of_all_groups_together_by_what_each_has() -> None:
     a, b = MadeSource(stop_index=100), MadeSource(stop_index=400)
     limited = two_groups(a, b, maxOffsetsPerTrigger="50")
-    start = {"a": 0, "b": 0}
+    start = {"a": at(0), "b": at(0)}
     end = limited.latestOffset(start, limited.getDefaultReadLimit())
-    assert end == {"a": 10, "b": 40}
-    last = {"a": 99, "b": 0}
-    assert limited.latestOffset(last, limited.getDefaultReadLimit()) == {"a": 100, "b": 49}
+    assert end == {"a": at(10), "b": at(40)}
+    last = {"a": at(99), "b": at(0)}
+    assert limited.latestOffset(last, limited.getDefaultReadLimit()) == {"a": at(100), "b": at(49)}
     patient = two_groups(a, b, minOffsetsPerTrigger="501")
     assert patient.latestOffset(start, patient.getDefaultReadLimit()) == start
     by_bytes = two_groups(a, b, maxBytesPerTrigger="1")
-    assert by_bytes.latestOffset(start, by_bytes.getDefaultReadLimit()) == {"a": 1, "b": 1}
+    assert by_bytes.latestOffset(start, by_bytes.getDefaultReadLimit()) == {"a": at(1), "b": at(1)}
+
+
+def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() -> None:
+    """Rows of `b` are 200 s younger: read by number alone, they would lift the watermark over `a`'s."""
+    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
+    b.first_s = 200
+    reader = two_groups(a, b, ("group", "append_time"), maxOffsetsPerTrigger="100")
+    start, ends = {"a": at(0), "b": at(0)}, []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        ends.append((end["a"]["index"], end["b"]["index"]))
+        start = end
+    assert ends[-1] == (400, 100)
+    assert all(read_of_b <= max(0, read_of_a - 200) for read_of_a, read_of_b in ends[:-1])
+    by_number = two_groups(a, b, maxOffsetsPerTrigger="100")
+    first = by_number.latestOffset({"a": at(0), "b": at(0)}, by_number.getDefaultReadLimit())
+    assert first == {"a": at(80), "b": at(20)}
 
 
 def test_a_checkpoint_of_fewer_groups_is_refused() -> None:

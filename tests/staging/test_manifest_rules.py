@@ -42,6 +42,13 @@ def test_numbers_of_df_write_need_only_rise() -> None:
         judged(batch(4, query_id=""), batch(3, query_id=""))
 
 
+def test_fixed_ranges_may_be_run_again_from_the_top() -> None:
+    assert judged(batch(4, query_id=""), batch(3, query_id=""), skips_older=True) is Verdict.STANDS
+    assert judged(batch(4, query_id=""), batch(5, query_id=""), skips_older=True) is Verdict.FOLLOWS
+    with pytest.raises(BatchDiffers):
+        judged(batch(4, query_id=""), batch(4, rows=2, query_id=""), skips_older=True)
+
+
 @pytest.mark.parametrize("query_id", ["q", ""])
 def test_a_batch_that_stands_is_nothing_to_do(query_id: str) -> None:
     assert judged(batch(4, query_id=query_id), batch(4, query_id=query_id)) is Verdict.STANDS

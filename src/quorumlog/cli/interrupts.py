@@ -1,4 +1,5 @@
-"""Ctrl-C at any moment: status 130 and no traceback; and SIGHUP before a member can read its file again.
+"""Ctrl-C and SIGTERM at any moment: status 130 or 143 and no traceback; and SIGHUP before a member can
+read its file again.
 
 Imported before everything else, so it imports nothing that Python has not loaded by then: `signal` loads
 `enum`, and while that goes on nobody watches. A KeyboardInterrupt inside an import may end in any other
@@ -20,6 +21,7 @@ EXIT_OF_SIGNAL = 128
 
 _is_running = False
 """A command runs that may have something to give back."""
+_ended_by: int = _signal.SIGINT
 _hung_up = False
 
 
@@ -27,6 +29,9 @@ def watch_signals() -> None:
     """From here on, for the life of the process. A signal that is ignored, by `nohup` say, stays so."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _interrupted)
+    # The first process of a container gets no signal without a handler: it would wait for SIGKILL.
+    if _signal.getsignal(_signal.SIGTERM) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGTERM, _interrupted)
     if sys.argv[1:2] == ["serve"] and _signal.getsignal(_signal.SIGHUP) == _signal.SIG_DFL:
         _signal.signal(_signal.SIGHUP, _note_hang_up)
 
@@ -43,12 +48,19 @@ class Running:
         _is_running = False
 
 
+def interrupted_status() -> int:
+    """The exit status of a command that a KeyboardInterrupt has ended."""
+    return EXIT_OF_SIGNAL + _ended_by
+
+
 def hung_up_before() -> bool:
     """SIGHUP came before a member listened for it."""
     return _hung_up
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
+    global _ended_by
+    _ended_by = number
     if _is_running and not _is_importing(frame):
         raise KeyboardInterrupt
     os._exit(EXIT_OF_SIGNAL + number)

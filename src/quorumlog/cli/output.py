@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
-from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, Running
+from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, Running, interrupted_status
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -37,6 +37,7 @@ EXIT_REFUSED = 1
 EXIT_CONFIG = 2
 EXIT_STORE = 3
 EXIT_INTERRUPTED = EXIT_OF_SIGNAL + 2
+EXIT_TERMINATED = EXIT_OF_SIGNAL + 15
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 if TYPE_CHECKING:
@@ -273,6 +274,12 @@ class ReportingGroup(CommandGroup):
         if standalone_mode:
             sys.exit(status)
         return status
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(interrupted_status()) from None
 
 
 def _outcome(error: Exception, closed: list[str]) -> tuple[int | None, str]:

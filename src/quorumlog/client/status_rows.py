@@ -10,6 +10,7 @@ import msgspec
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.cluster_view import ClusterView
 from quorumlog.errors import LedgerError, RequestTimeout, Unreachable
+from quorumlog.wire.client_message import Int, Text
 from quorumlog.wire.client_messages import StatusResponse
 
 STATUS_TIMEOUT_MS = 1000.0
@@ -34,7 +35,7 @@ def leader_of(rows: Iterable[MemberStatusRow]) -> MemberStatusRow | None:
     return max(leaders, key=lambda row: row.term, default=None)
 
 
-_BLANK: dict[type, str | int] = {str: "", int: -1}
+_BLANK: dict[Any, str | int] = {Text: "", Int: -1}
 UNKNOWN: dict[str, Any] = {
     field.name: _BLANK.get(field.type, ())
     for field in msgspec.structs.fields(StatusResponse)

@@ -39,7 +39,8 @@ class LeadershipTransfer:
         self._replication = replication
         self.target: Replica | None = None
         self.successor: Replica | None = None
-        """Whom this member has handed over to, until it hears who leads."""
+        """Who leads as far as this member knows, until it follows somebody: whom it has handed over to,
+        or whose message waits here."""
         self._deadline_ms = 0.0
         self._asked = False
         self._next_check_ms = 0.0
@@ -73,7 +74,10 @@ class LeadershipTransfer:
         if not self._outbox.is_connected(target):
             return f"{member_id} is not connected with the directory that is a voter"
         if not self._elector.answers.takes_over(target):
-            return f"{member_id} holds damaged entries or has no space, and does not take over meanwhile"
+            return (
+                f"{member_id} holds damaged entries, has no space, or has a disk that hangs, and does"
+                " not take over meanwhile"
+            )
         if not self._is_near(target):
             return (
                 f"{member_id} is {self._lag_of(target)} entries behind, older than this term or"
@@ -121,8 +125,8 @@ class LeadershipTransfer:
             self._hand_over_to_preferred()
 
     def hand_over_unfit(self) -> None:
-        """This leader holds damaged entries, or has no space for more: a caught-up member that has not
-        said the same of itself should lead."""
+        """This leader holds damaged entries, has no space for more, or a disk that hangs: a caught-up
+        member that has not said the same of itself should lead."""
         now_ms = self._state.now_ms
         if self.target is not None or now_ms < self._next_unfit_try_ms:
             return

@@ -47,6 +47,8 @@ class MemberState:
         to here never change."""
         self.lacks_space = False
         """The newest data that came found no room on this member's disk."""
+        self.disk_hangs = False
+        """A sync of this member's has been under way for far too long."""
         self.owed_index = -1
         """The log was installed, and the group had committed entries up to here then: this member does
         not campaign before it holds them. Once it has, it owes nothing more."""
@@ -122,7 +124,15 @@ class MemberState:
 
     @property
     def is_fit_to_lead(self) -> bool:
-        return not self.log.damaged and not self.lacks_space and self.knows_log_state
+        has_sound_disk = not (self.log.damaged or self.lacks_space or self.disk_hangs)
+        return has_sound_disk and self.knows_log_state
+
+    @property
+    def is_unfit_leader(self) -> bool:
+        """A caught-up member that is fit should lead. A leader whose disk hangs goes on while nothing is
+        committed without it: the others may hang as well."""
+        hangs_alone = self.disk_hangs and self.committed_index > self.log.durable_index
+        return bool(self.log.damaged) or self.lacks_space or hangs_alone
 
     def others(self) -> tuple[Replica, ...]:
         return self.membership.others(self.member)

@@ -181,7 +181,7 @@ class RaftNode:
                 self._elector.step_down_unheard()
                 return
             self._transfer.tick()
-            if self._log.damaged or state.lacks_space:
+            if state.is_unfit_leader:
                 self._transfer.hand_over_unfit()
             self.replication.tick()
         self.replication.advance()
@@ -218,12 +218,13 @@ class RaftNode:
         refused what came before that it cannot be committed; nothing has changed then.
         """
         assert count > 0 and kind is not EntryKind.MEMBERSHIP, (count, kind)
-        self._check_may_propose()
+        self._check_may_propose(frees_space=kind is EntryKind.KEEP)
         return self.replication.append(count, kind, size_bytes)
 
-    def _check_may_propose(self) -> None:
+    def _check_may_propose(self, *, frees_space: bool = False) -> None:
         self._check_leading()
-        self.replication.check_that_most_have_space()
+        if not frees_space:
+            self.replication.check_that_most_have_space()
         target = self._transfer.target
         if target is not None:
             raise LeaderTransferring(
@@ -293,7 +294,7 @@ class RaftNode:
         """Whether this member knows what its control entries lead to, each time that this changes. While
         it does not, it votes and takes entries, but neither campaigns nor leads."""
         self._state.knows_log_state = is_known
-        self._elector.on_log_state()
+        self._elector.on_fitness_changed()
 
     def on_machines(self, *, run: bool) -> None:
         """Whether all state machines of the group that this member has run here."""
@@ -312,6 +313,17 @@ class RaftNode:
         self._state.lacks_space = lacks_space
         if lacks_space and self._state.role is Role.LEADER:
             self._transfer.hand_over_unfit()
+
+    def on_disk(self, *, hangs: bool) -> None:
+        """Whether a sync of this member's has been under way for far too long, each time that this
+        changes. While it has, this member does not campaign, and takes leadership over from nobody."""
+        self._state.disk_hangs = hangs
+        self._elector.on_fitness_changed()
+
+    def hear_of_leader(self, leader: Replica, term: int) -> None:
+        """It says so in a message that cannot be taken yet; for those who ask where to go."""
+        if self._state.leader is None and term >= self._state.term:
+            self._transfer.successor = leader
 
     def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
         if self._state.role is Role.LEADER:

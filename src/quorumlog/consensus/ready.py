@@ -136,6 +136,8 @@ class PeerStatus:
     """It received more than it has acknowledged."""
     lacks_nothing: bool = False
     """It holds what the leader holds; otherwise it is being fed, or gets the start of the log."""
+    lacks_space: bool = False
+    """It could take neither entries nor the start of the log when it was given some last."""
 
     @property
     def is_installing(self) -> bool:

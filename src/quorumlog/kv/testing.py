@@ -21,7 +21,7 @@ from quorumlog.server import LocalCluster
 from quorumlog.server.free_ports import free_ports
 
 CONSENSUS = ConsensusConfig(heartbeat_interval_ms=100, max_heartbeat_leak=10)
-"""Leases are at least two election time-outs long: two seconds."""
+"""Leases are at least three election time-outs long: three seconds."""
 
 
 class LocalStores:

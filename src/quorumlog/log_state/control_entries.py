@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
+from quorumlog.errors import BadRequest
 
 LEVEL = 6
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
@@ -270,8 +271,12 @@ def kind_of(body: ControlBody) -> EntryKind:
 
 
 def encode_body(body: ControlBody) -> bytes:
+    """Raises BadRequest for a body that no member could read again: too large, or with a value beyond
+    its bounds."""
     data = _encoder.encode(body.fields() if isinstance(body, Membership | ReaderPositions) else body)
-    assert isinstance(decode_body(kind_of(body), data), type(body)), body
+    found = decode_body(kind_of(body), data)
+    if isinstance(found, Unreadable):
+        raise BadRequest(f"the log cannot say this: {found.reason}")
     return data
 
 

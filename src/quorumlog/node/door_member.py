@@ -11,6 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.client_guard import answering, guarded
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 
@@ -25,9 +26,10 @@ class DoorMember:
         self._node = node
         self._enter = enter
 
-    def enter(self, act: Callable[[], None]) -> None:
-        """Have something done in the next turn; it is forgotten if there is none."""
-        self._enter(act)
+    def enter(self, act: Callable[[], None], client: object = None) -> None:
+        """Have something done in the next turn; it is forgotten if there is none. `client`: the session
+        that has asked, whose connection ends if it cannot be done (see `client_guard`)."""
+        self._enter(act if client is None else guarded(act, client))
 
     def node(self) -> LedgerNode:
         node = self._node()
@@ -51,6 +53,12 @@ class DoorMember:
         return self._node() is not None
 
     @property
+    def is_left_out(self) -> bool:
+        """See `LedgerNode.is_left_out`."""
+        node = self._node()
+        return node is not None and node.is_left_out
+
+    @property
     def cluster_id(self) -> str:
         """Empty before the group has formed."""
         return self.node().directory.formation.cluster_id
@@ -67,11 +75,11 @@ class DoorMember:
         filled: Callable[[object], None] | None = None,
         awaits_results: bool = True,
     ) -> None:
-        """See `LedgerNode.append`."""
+        """See `LedgerNode.append`. `owner`: who has asked, here and below."""
         self.node().append(
             batch,
             timeout_ms,
-            done,
+            answering(done, owner),
             owner,
             place=place,
             machine=machine,
@@ -88,7 +96,7 @@ class DoorMember:
         owner: object,
     ) -> None:
         """See `StateMachineCaller.ask`: linearizable."""
-        self.node().machines.ask(machine, question, timeout_ms, done, owner)
+        self.node().machines.ask(machine, question, timeout_ms, answering(done, owner), owner)
 
     def ask_here(
         self,
@@ -99,7 +107,7 @@ class DoorMember:
         owner: object,
     ) -> None:
         """What this member's machine answers, as far as it has applied, whoever leads."""
-        self.node().machines.ask_here(machine, question, timeout_ms, done, owner)
+        self.node().machines.ask_here(machine, question, timeout_ms, answering(done, owner), owner)
 
     def discard(self, owner: object) -> None:
         self.node().discard_requests_of(owner)

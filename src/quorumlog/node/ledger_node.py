@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
+    HeartbeatRequest,
     NodeMessage,
     PushEntryRequest,
     PushResult,
@@ -20,7 +24,7 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
-from quorumlog.errors import LedgerError
+from quorumlog.errors import LeaderNotReady, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
@@ -41,6 +45,10 @@ RECENT_BYTES = 16 * MIB
 EXPIRY_INTERVAL_MS = 100
 SPACE_INTERVAL_MS = 1000
 """A full disk is asked so often whether it has space again."""
+HANGS_AFTER_MS = 5_000
+"""A sync that has not returned for so long will not soon: who has such a disk should not lead."""
+MOST_HELD_BACK = 64
+"""Messages kept while a promise is on its way to the disk; more of them count as lost on the way."""
 
 
 class LedgerNode:
@@ -100,6 +108,15 @@ class LedgerNode:
         """Entries up to here are committed and on this member's own disk; never above either."""
         self.lost_committed_from: int | None = None
         """Async mode: lowest index at which a new leader ordered acknowledged entries away."""
+        self._held: Ready | None = None
+        """Its term, vote or founding list is on its way to the disk. Until it is there nothing of this
+        Ready is carried out, and the core hears nothing: it must not get ahead of the store."""
+        self._held_since_ms = now_ms
+        self._held_back: list[Callable[[], None]] = []
+        """What came for the core meanwhile, in order."""
+        self._messages_held_back = 0
+        self._disk_hangs = False
+        """As the core and the store were told last."""
         self._now_ms = now_ms
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -123,6 +140,11 @@ class LedgerNode:
 
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
+        if self._held is None:
+            self._advance()
+
+    def _advance(self) -> None:
+        now_ms = self._now_ms
         self.raft.advance(now_ms, self._host.wall_clock_ms())
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
@@ -132,15 +154,22 @@ class LedgerNode:
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
         LogReplaced."""
+        changes_the_log = isinstance(message, PushEntryRequest) and message.push in (
+            PushType.APPEND,
+            PushType.TRUNCATE,
+        )
+        if changes_the_log or isinstance(message, NodeMessage):
+            # Two pushes of one turn: the second is checked against the end that the first has made.
+            self.carry_out_all()
+        if self._held is not None:
+            self._hold_back(message)
+            return
         if isinstance(message, NodeMessage):
             self._beside.receive(message, self._now_ms)
             self._housekeeping.stir()
             return
         refuse = None
-        changes_the_log = (PushType.APPEND, PushType.TRUNCATE)
-        if isinstance(message, PushEntryRequest) and message.push in changes_the_log:
-            # Two pushes of one turn: the second is checked against the end that the first has made.
-            self.carry_out_all()
+        if isinstance(message, PushEntryRequest) and changes_the_log:
             if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
@@ -148,6 +177,25 @@ class LedgerNode:
         self.raft.step(message, refuse=refuse)
         if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
             self.carry_out_all()  # it may say who votes: nobody is counted before that is known
+
+    def _hold_back(self, message: AnyPeerMessage) -> None:
+        if isinstance(message, HeartbeatRequest):
+            self.raft.hear_of_leader(message.sender, message.term)  # for clients, who need it now
+        if self._messages_held_back < MOST_HELD_BACK:
+            self._messages_held_back += 1
+            self._held_back.append(partial(self._receive_late, message))
+
+    def _receive_late(self, message: AnyPeerMessage) -> None:
+        with suppress(ProtocolViolation):  # its connection is refused when the sender repeats it
+            self.receive(message)
+
+    def finish(self, done: Callable[[Any], None], result: Any) -> None:
+        """The host hands over what came of work beside the loop, for whoever asked for it."""
+        self.carry_out_all()
+        if self._held is not None:
+            self._held_back.append(partial(self.finish, done, result))
+        else:
+            done(result)
 
     def append(
         self,
@@ -191,6 +239,10 @@ class LedgerNode:
     def propose_control(self, body: ControlBody) -> EntryId:
         """See `BatchFormer.propose_control`."""
         self.carry_out_all()
+        if self._held is not None:
+            raise LeaderNotReady(
+                "the term of this leader is not on its disk yet", retry_after_ms=SPACE_INTERVAL_MS
+            )
         entry = self._former.propose_control(body)
         self.carry_out_all()  # the store has one plan at a time
         return entry
@@ -213,12 +265,18 @@ class LedgerNode:
         self.confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
+        if self._held is not None:
+            self._held_back.append(partial(self.connected, replica))
+            return
         self._housekeeping.stir()
         self.raft.on_connected(replica)
         self.repairer.connected(replica)
         self._fetcher.connected(replica)
 
     def connection_lost(self, replica: Replica, is_gone: bool) -> None:
+        if self._held is not None:
+            self._held_back.append(partial(self.connection_lost, replica, is_gone))
+            return
         self._housekeeping.stir()
         self.raft.on_connection_lost(replica, is_gone=is_gone)
         self.repairer.connection_lost(replica)
@@ -250,9 +308,13 @@ class LedgerNode:
 
     def turn(self) -> bool:
         """True if it did more than the log's own traffic asks for: see Housekeeping."""
+        self.carry_out_all()
+        if self._held is not None:
+            self._turn_while_held()
+            return False
+        self._look_at_disk()
         if self._has_machines:
             self.machines.bind(self._now_ms)
-        self.carry_out_all()
         if self.readers.queue:
             self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
@@ -276,7 +338,33 @@ class LedgerNode:
             self.carry_out_all()
         return has_ticked_all
 
+    def _turn_while_held(self) -> None:
+        """Clients are sent on, and `status` is answered."""
+        if self.raft.role is not Role.LEADER:
+            self._lose_leadership()
+        elif self._now_ms >= self._next_expiry_ms:
+            self._expire()
+
+    def _look_at_disk(self) -> None:
+        since_ms = self.disk_waits_since_ms
+        hangs = since_ms is not None and self._now_ms - since_ms >= HANGS_AFTER_MS
+        if hangs != self._disk_hangs:
+            self._disk_hangs = hangs
+            self.store.make_no_space(hangs)
+            self.raft.on_disk(hangs=hangs)
+
+    @property
+    def disk_waits_since_ms(self) -> float | None:
+        """When the oldest sync began that has not returned, on the core's clock; None: there is none."""
+        flush_ms = self._flusher.waits_since_ms
+        if self._held is None:
+            return flush_ms
+        return self._held_since_ms if flush_ms is None else min(flush_ms, self._held_since_ms)
+
     def next_wakeup_ms(self) -> float:
+        if self._held is not None:
+            # The end of the sync brings a turn. Meanwhile appends expire, and problems are looked at.
+            return self._now_ms + (EXPIRY_INTERVAL_MS if self._pending.has_any else SPACE_INTERVAL_MS)
         if self._former.is_gathering:
             return self._now_ms
         wakeup = min(
@@ -337,8 +425,20 @@ class LedgerNode:
         return tuple(problems)
 
     @property
+    def is_held(self) -> bool:
+        """Term, vote or founding list are on their way to the disk, and nothing happens until they are
+        there."""
+        return self._held is not None
+
+    @property
     def is_idle(self) -> bool:
-        return self._flusher.is_idle
+        return self._flusher.is_idle and not self.is_held
+
+    @property
+    def is_left_out(self) -> bool:
+        """It is no member, by what it knows, and nobody feeds it: it learns nothing any more. So it is
+        of one that was removed."""
+        return self.raft.role is Role.OBSERVER and self.raft.leader is None
 
     def refusal_unless_leading(self) -> LedgerError | None:
         return None if self.raft.role is Role.LEADER else self._former.not_leader()
@@ -354,17 +454,31 @@ class LedgerNode:
     # ---------------------------------------------------------------- carrying out
 
     def carry_out_all(self) -> None:
-        while (ready := self.raft.ready()) is not None:
+        """But for what waits until term, vote or founding list are on disk, and all behind it."""
+        while self._held is None and (ready := self.raft.ready()) is not None:
             if self._on_ready is not None:
                 self._on_ready(ready)
-            self._carry_out(ready)
+            # 1
+            if ready.hard_state is not None or ready.formation is not None:
+                self._held, self._held_since_ms = ready, self._now_ms
+                save = partial(self.directory.save_promises, ready.hard_state, ready.formation)
+                self._host.promise_later(save, self._promised)
+            else:
+                self._carry_out(ready)
+
+    def _promised(self, result: StoreFailure | None) -> None:
+        if isinstance(result, StoreFailure):
+            raise result
+        ready, self._held = self._held, None
+        assert ready is not None, "nothing was held"
+        self._carry_out(ready)
+        self._advance()
+        held_back, self._held_back, self._messages_held_back = self._held_back, [], 0
+        for enter in held_back:
+            enter()
 
     def _carry_out(self, ready: Ready) -> None:
-        # 1
-        if ready.hard_state is not None:
-            self.directory.save_hard_state(ready.hard_state)
-        if ready.formation is not None:
-            self.directory.save_formation(ready.formation)
+        """But for its first step."""
         # 2
         if ready.truncate_from is not None:
             if ready.loses_committed:
@@ -407,20 +521,26 @@ class LedgerNode:
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
-        self.confirmations.refuse(self._former.not_leader())
-        if change.role is not Role.LEADER:
-            # Several inputs may lie between two Readys: an index that commits now may already hold
-            # another leader's entry, so nothing proposed here is completed by index any more.
-            self._pending.lose(
-                "leadership was lost before the entries were committed; they may still commit",
-                self._former.not_leader(),
-            )
+        if change.role is Role.LEADER:
+            self.confirmations.refuse(self._former.not_leader())
+        else:
+            self._lose_leadership()
             self._writer.promised.clear()
-            self.readers.lose(self._former.not_leader())
         self._housekeeping.stir()
         self._host.role_changed(change)
         self._transfers.role_changed(change)
         self.members.role_changed(change)
+
+    def _lose_leadership(self) -> None:
+        """Whoever waits hears that another member leads, if any."""
+        refusal = self._former.not_leader()
+        self.confirmations.refuse(refusal)
+        # Several inputs may lie between two Readys: an index that commits now may already hold
+        # another leader's entry, so nothing proposed here is completed by index any more.
+        self._pending.lose(
+            "leadership was lost before the entries were committed; they may still commit", refusal
+        )
+        self.readers.lose(refusal)
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
@@ -431,9 +551,12 @@ class LedgerNode:
             self._next_space_ms = self._now_ms + SPACE_INTERVAL_MS
             self._writer.look_for_space()
         if self._now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
-            self._pending.expire(self._now_ms)
+            self._expire()
         self._flusher.run_timers(self._now_ms, self.durable_committed_index)
+
+    def _expire(self) -> None:
+        self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
+        self._pending.expire(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
         """Whoever waits hears that nothing more comes of it here."""

@@ -37,10 +37,17 @@ class Host(Protocol):
         say nothing of any push. Asked with each heartbeat of a leader."""
 
     def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
-        """Run `work` beside the loop, one at a time in the order given, then `done` on the loop.
+        """Run `work` beside the loop, one at a time in the order given, then `done` on the loop, by way
+        of `LedgerNode.finish`.
 
         A failure reaches `done` as a StoreFailure, whatever `work` raised; a LedgerError as itself.
         """
+
+    def promise_later(
+        self, work: Callable[[], None], done: Callable[[StoreFailure | None], None]
+    ) -> None:
+        """As `flush_later`, beside it: term, vote and founding list wait for no sync of entries. `done`
+        is not called by way of `LedgerNode.finish`, which waits for this."""
 
     def read_later(
         self, work: Callable[[], T], done: Callable[[T | StoreFailure | LedgerError], None]

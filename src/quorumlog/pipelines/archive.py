@@ -1,24 +1,49 @@
 """Archive: Parquet files of a log's entries, and the manifest that says which of them count.
 
-A file that the manifest does not name is not there: who continues the archive removes it.
+    manifest.json   the parts, and which of them are not in parts/ yet
+    parts/          the files that count, and nothing else: other tools open this folder
+    _attempts/      files that a run writes; what the manifest does not name there is removed
+    lock            held by the run that writes
+
+A run writes files under names of their own in _attempts/, names them in the manifest, which is replaced
+whole, and then moves them. So other tools may see less than the manifest for a moment, and never more.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
 
 import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
-from quorumlog.pipelines.archive_parts import TEMPORARY, Part, point_in_part, read_part, sync_path
+from quorumlog.pipelines.archive_parts import (
+    TEMPORARY,
+    Part,
+    part_of_footer,
+    point_in_part,
+    read_part,
+    sync_path,
+)
 from quorumlog.pipelines.tables.target import archive_directory
 
 MANIFEST_NAME = "manifest.json"
 LOCK_NAME = "lock"
-VERSION = 1
+PARTS, ATTEMPTS = "parts", "_attempts"
+VERSION = 2
+"""Version 1 had the parts beside the manifest: the next run that writes moves them."""
+
+
+class Moving(msgspec.Struct, frozen=True):
+    """A part that counts, and may not be in parts/ yet."""
+
+    file: str
+    source: str
+    """Path below the archive's."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str = ""
     parts: tuple[Part, ...] = ()
     """In order, each continuing the one before."""
+    moving: tuple[Moving, ...] = ()
 
 
 class Archive:
@@ -54,7 +80,8 @@ class Archive:
         """A new one, or one of this log. Raises ConfigError, DirectoryDamaged."""
         if os.path.exists(path) and not os.path.isdir(path):
             raise ConfigError(f"{path} is a file; name a directory for the archive")
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(os.path.join(path, PARTS), exist_ok=True)
+        os.makedirs(os.path.join(path, ATTEMPTS), exist_ok=True)
         lock = os.open(os.path.join(path, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
         try:
             try:
@@ -81,18 +108,52 @@ class Archive:
                         f" log {theirs}. It stays as it is; name another directory for this one"
                     )
             archive = cls(path, manifest, lock)
-            archive._remove_strays()
+            archive._move()
+            archive.check_files()
+            archive.remove_strays()
         except BaseException:
             os.close(lock)
             raise
         return archive
 
-    def _remove_strays(self) -> None:
+    def remove_strays(self) -> None:
+        """Delete files that the manifest does not name: of a run cut off, or an attempt too many."""
+        assert self._lock is not None, "opened to be read"
         named = {part.file for part in self.manifest.parts}
-        for name in os.listdir(self.path):
-            is_part = name.startswith("part-") and name.endswith((".parquet", TEMPORARY))
-            if is_part and name not in named:
-                os.unlink(os.path.join(self.path, name))
+        for folder in (PARTS, ATTEMPTS):
+            for name in os.listdir(os.path.join(self.path, folder)):
+                if folder == ATTEMPTS or name not in named:
+                    with suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self.path, folder, name))
+
+    def check_files(self) -> None:
+        """Every part is there in its length, by one listing. Raises DirectoryDamaged."""
+        with os.scandir(os.path.join(self.path, PARTS)) as listed:
+            sizes = {entry.name: entry.stat().st_size for entry in listed}
+        for part in self.manifest.parts:
+            size = sizes.get(part.file, -1)
+            if size < 0 or part.file_bytes not in (-1, size):
+                found = "is gone" if size < 0 else f"has {size} bytes instead of {part.file_bytes}"
+                raise DirectoryDamaged(
+                    f"{self.path}: {PARTS}/{part.file} {found}, so entries {part.first_index} .."
+                    f" {part.stop_index - 1} are not archived any more. Put the file back from a copy;"
+                    " no hold is moved until then",
+                    path=self.path,
+                    position=-1,
+                    index=part.first_index,
+                )
+
+    def paths_of(self, part: Part) -> list[str]:
+        """Where to look for its file, in this order: a run may be moving it."""
+        path = os.path.join(self.path, PARTS, part.file)
+        sources = [
+            os.path.join(self.path, e.source) for e in self.manifest.moving if e.file == part.file
+        ]
+        return [path, *sources, path] if sources else [path]
+
+    def files(self) -> list[tuple[Part, str]]:
+        """Each part with its path."""
+        return [(part, os.path.join(self.path, PARTS, part.file)) for part in self.manifest.parts]
 
     @property
     def group(self) -> str:
@@ -110,22 +171,50 @@ class Archive:
     def stop_index(self) -> int:
         return self.manifest.parts[-1].stop_index if self.manifest.parts else 0
 
-    def add(self, part: Part) -> None:
-        """It counts once this returns."""
+    def add(self, added: Sequence[tuple[Part, str]]) -> None:
+        """Parts, and the names of their files in _attempts/. They count once this returns."""
         assert self._lock is not None, "opened to be read"
-        last = self.manifest.parts[-1] if self.manifest.parts else None
-        assert last is None or (last.stop_index, last.last_chain) == (
-            part.first_index,
-            part.chain_before,
-        ), (last, part)
-        self.manifest = msgspec.structs.replace(self.manifest, parts=(*self.manifest.parts, part))
+        parts = [*self.manifest.parts, *(part for part, _ in added)]
+        for before, after in pairwise(parts):
+            assert (before.stop_index, before.last_chain) == (after.first_index, after.chain_before)
+        moving = tuple(Moving(part.file, os.path.join(ATTEMPTS, name)) for part, name in added)
+        self._commit(msgspec.structs.replace(self.manifest, parts=tuple(parts), moving=moving))
+        self._move()
+        for part, _ in added:
+            path = os.path.join(self.path, PARTS, part.file)
+            if part_of_footer(path) != part:
+                raise DirectoryDamaged(
+                    f"{path} is not the file that was written", path=path, position=-1, index=-1
+                )
+
+    def _move(self) -> None:
+        """What the manifest names, into parts/; of an archive of version 1 everything."""
+        if self.manifest.version < VERSION:
+            parts = tuple(
+                msgspec.structs.replace(
+                    part, file_bytes=os.path.getsize(os.path.join(self.path, part.file))
+                )
+                for part in self.manifest.parts
+            )
+            self._commit(msgspec.structs.replace(self.manifest, version=VERSION, parts=parts))
+        for each in self.manifest.moving:
+            with suppress(FileNotFoundError):  # moved before
+                os.replace(
+                    os.path.join(self.path, each.source), os.path.join(self.path, PARTS, each.file)
+                )
+        if self.manifest.moving:
+            sync_path(os.path.join(self.path, PARTS))
+            self._commit(msgspec.structs.replace(self.manifest, moving=()))
+
+    def _commit(self, manifest: Manifest) -> None:
         path = os.path.join(self.path, MANIFEST_NAME)
         with open(path + TEMPORARY, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(self.manifest)) + b"\n")
+            file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         os.replace(path + TEMPORARY, path)
         sync_path(self.path)
+        self.manifest = manifest
 
     def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         if first_index < stop_index and not (
@@ -139,12 +228,12 @@ class Archive:
             )
         for part in self.manifest.parts:
             if part.first_index < stop_index and part.stop_index > first_index:
-                yield from read_part(self.path, part, first_index, stop_index)
+                yield from read_part(self.paths_of(part), part, first_index, stop_index)
 
     def point_of(self, index: int) -> tuple[int, int]:
         """(position, chain_crc) of an entry. Raises DirectoryDamaged."""
         part = next(p for p in self.manifest.parts if p.first_index <= index < p.stop_index)
-        return point_in_part(self.path, part, index)
+        return point_in_part(self.paths_of(part), index)
 
     def time_ms_at(self, index: int) -> int:
         """What holds in front of a part is known; within one its rows say it."""
@@ -157,7 +246,7 @@ class Archive:
 
             part = next(p for p in self.manifest.parts if p.first_index <= index < p.stop_index)
             times = AppendTimes(time_ms)
-            for batch in read_part(self.path, part, part.first_index, index + 1):
+            for batch in read_part(self.paths_of(part), part, part.first_index, index + 1):
                 time_ms = times.runs(batch)[-1][1]
         return time_ms
 
@@ -168,7 +257,7 @@ class Archive:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (LOCK_NAME, MANIFEST_NAME + TEMPORARY) or name.startswith("part-")
+    return name in (LOCK_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
 
 
 def load_manifest(path: str) -> Manifest | None:
@@ -183,10 +272,14 @@ def load_manifest(path: str) -> Manifest | None:
         raise ConfigError(f"{path} is a file; name a directory for the archive") from None
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(f"{name} is damaged: {error}", path=path, position=-1, index=-1) from None
-    if manifest.format != "quorumlog-archive" or manifest.version != VERSION:
+    if manifest.format != "quorumlog-archive" or not 1 <= manifest.version <= VERSION:
         raise ConfigError(
-            f"{name} is {manifest.format} of version {manifest.version}; known is version {VERSION}"
+            f"{name} is {manifest.format} of version {manifest.version}; this release knows versions 1"
+            f" to {VERSION}"
         )
+    if manifest.version == 1:
+        moving = tuple(Moving(part.file, part.file) for part in manifest.parts)
+        manifest = msgspec.structs.replace(manifest, moving=moving)
     for before, after in zip(manifest.parts, manifest.parts[1:], strict=False):
         if (before.stop_index, before.last_chain) != (after.first_index, after.chain_before):
             raise DirectoryDamaged(

@@ -1,16 +1,18 @@
 """PartWriter, read_part: one Parquet file of an archive.
 
-It is written beside its place, synced, and renamed: under its name it is whole.
+It is written under the name of an attempt and synced; `Archive` says when it counts.
 """
 
 from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,16 +46,19 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     last_chain: int
     time_ms: int
     """What the last time mark at its end says; -1: there is none."""
+    file_bytes: int = -1
+    """Of the file; -1: of an archive of version 1, and in the file itself."""
 
 
 class PartWriter:
     """`add` in order, then `finish`; `abandon` otherwise."""
 
     def __init__(self, directory: str, first_index: int) -> None:
-        self._directory = directory
-        self._temporary = os.path.join(directory, f"part-{first_index:020d}{TEMPORARY}")
+        self.name = f"part-{first_index:020d}-{uuid.uuid4().hex}.parquet"
+        """Of the file in `directory`: two attempts at one part never meet."""
+        self._path = os.path.join(directory, self.name)
         self._writer = pq.ParquetWriter(
-            self._temporary,
+            self._path,
             ROW_SCHEMA,
             compression="zstd",
             compression_level=1,
@@ -80,15 +85,23 @@ class PartWriter:
         self.bytes += batch.total_bytes
         self.row_count += rows.num_rows
         self._controls.append(controls)
-        if rows.num_rows:
-            self._rows.append(rows)
-            self._waiting_bytes += batch.total_bytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._write()
+        # Cut by bodies alone: the file does not depend on how its entries came in batches.
+        ends = np.cumsum(
+            pc.binary_length(rows.column("body")).to_numpy(zero_copy_only=False), dtype=np.int64
+        )
+        at = 0
+        while at < rows.num_rows:
+            left = ROW_GROUP_BYTES - self._waiting_bytes + (int(ends[at - 1]) if at else 0)
+            stop = min(int(np.searchsorted(ends, left)) + 1, rows.num_rows)
+            self._rows.append(rows.slice(at, stop - at))
+            self._waiting_bytes += int(ends[stop - 1]) - (int(ends[at - 1]) if at else 0)
+            at = stop
+            if self._waiting_bytes >= ROW_GROUP_BYTES:
+                self._write()
 
     def _write(self) -> None:
         if self._rows:
-            table = pa.Table.from_batches(self._rows, ROW_SCHEMA)
+            table = pa.Table.from_batches(self._rows, ROW_SCHEMA).combine_chunks()
             self._writer.write_table(table, row_group_size=table.num_rows)
         self._rows, self._waiting_bytes = [], 0
 
@@ -111,16 +124,14 @@ class PartWriter:
             {CONTROLS_KEY: controls, PART_KEY: msgspec.json.encode(part)}
         )
         self._writer.close()
-        sync_path(self._temporary)
-        os.replace(self._temporary, os.path.join(self._directory, part.file))
-        sync_path(self._directory)
-        return part
+        sync_path(self._path)
+        return msgspec.structs.replace(part, file_bytes=os.path.getsize(self._path))
 
     def abandon(self) -> None:
         with suppress(Exception):
             self._writer.close()
         with suppress(FileNotFoundError):
-            os.unlink(self._temporary)
+            os.unlink(self._path)
 
 
 def sync_path(path: str) -> None:
@@ -131,14 +142,34 @@ def sync_path(path: str) -> None:
         os.close(file)
 
 
-def read_part(directory: str, part: Part, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-    """Entries of the range that lie in this part, as its log has them; digests are checked. Raises
-    DirectoryDamaged."""
-    path = os.path.join(directory, part.file)
+def part_of_footer(path: str) -> Part:
+    """As the file says it of itself, with its size. Raises DirectoryDamaged."""
+    try:
+        metadata = pq.read_metadata(path).metadata or {}
+        part = msgspec.json.decode(metadata[PART_KEY], type=Part)
+        return msgspec.structs.replace(part, file_bytes=os.path.getsize(path))
+    except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.DecodeError) as error:
+        raise broken(path, -1, f"the file cannot be read: {error}") from error
+
+
+def _opened(paths: Sequence[str]) -> pq.ParquetFile:
+    """The first that is there."""
+    for path in paths[:-1]:
+        with suppress(FileNotFoundError):
+            return pq.ParquetFile(path, page_checksum_verification=True)
+    return pq.ParquetFile(paths[-1], page_checksum_verification=True)
+
+
+def read_part(
+    paths: Sequence[str], part: Part, first_index: int, stop_index: int
+) -> Iterator[EntryBatch]:
+    """Entries of the range that lie in this part, as its log has them; digests are checked. `paths`:
+    where its file may be. Raises DirectoryDamaged."""
+    path = paths[-1]
     next_index, chain = part.first_index, part.chain_before
     is_first = True
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with _opened(paths) as file:
             metadata = file.metadata.metadata or {}
             controls = split_controls(base64.b64decode(metadata[CONTROLS_KEY]))
             for number in range(file.metadata.num_row_groups + 1):
@@ -188,11 +219,11 @@ def _row_group(file: pq.ParquetFile, number: int) -> pa.RecordBatch:
     return batches[0]
 
 
-def point_in_part(directory: str, part: Part, index: int) -> tuple[int, int]:
+def point_in_part(paths: Sequence[str], index: int) -> tuple[int, int]:
     """(position, chain_crc) of an entry, of which few columns are read. Raises DirectoryDamaged."""
-    path = os.path.join(directory, part.file)
+    path = paths[-1]
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with _opened(paths) as file:
             for number in range(file.metadata.num_row_groups):
                 statistics = file.metadata.row_group(number).column(0).statistics
                 if statistics.min <= index <= statistics.max:

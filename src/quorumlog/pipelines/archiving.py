@@ -1,8 +1,11 @@
 """archive: what is committed, into Parquet, and what is new of it the next time.
 
+    whole?     every part that the manifest names is there in its length
     same log?  the entry behind the archive's last one continues its chain
     hold       a named reader keeps what is not archived
-    parts      read and checked here, encoded by a thread beside, synced, renamed, named in the manifest
+    plan       the new range, cut by even bytes of the log
+    run        each cut is read, checked, encoded and synced, by an engine's threads or executors
+    fold       the chain across all parts; one manifest; the files moved to their place
     table      where the target is one, it gets the parts that it lacks, in one commit
     seen       every member that answers holds the entry at the archive's end, with the same chain
     move       only now the hold moves on, and says that chain: each member compares it with its own
@@ -13,26 +16,28 @@ Stopped anywhere, it goes on with the next call, and what was written without be
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 
 import msgspec
 
 from quorumlog.append_times import AppendTimes
-from quorumlog.batch import EntryBatch
 from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
-from quorumlog.pipelines.archive import Archive, load_manifest
-from quorumlog.pipelines.archive_parts import PartWriter
+from quorumlog.pipelines.archive import ATTEMPTS, Archive, load_manifest
+from quorumlog.pipelines.archive_parts import Part, PartWriter, read_part
+from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.places import (
     OpenLog,
     Place,
     ServedLog,
+    broken,
     chain_at_end,
     chain_before,
+    even_cuts,
     linked,
     open_log,
 )
@@ -40,6 +45,8 @@ from quorumlog.pipelines.tables.target import ArchiveTable, checked_path, table_
 
 Progress = Callable[[int, int], None]
 PART_BYTES = 128 * MIB
+WAVE_PARTS = 64
+"""Written together, and then named in one manifest."""
 
 
 def no_progress(done: int, in_all: int) -> None:
@@ -71,11 +78,15 @@ def archive(
     stop_index: int | None = None,
     hold: str = "",
     part_bytes: int = PART_BYTES,
+    verify: bool = False,
+    engine: Engine | None = None,
     report: Progress = no_progress,
 ) -> Archived:
     """Add to `target`, a directory, `delta:DIR` or `iceberg:TABLE`, what is committed and not in it yet.
-    `first_index` counts for a new archive
-    only (default: where the log begins); `stop_index`: not on from here.
+
+    `first_index` counts for a new archive only (default: where the log begins); `stop_index`: not on
+    from here. `verify`: what was archived before is read back whole. `engine`: where parts are written
+    (default: threads of this process).
 
     Raises ConfigError (of another log, or of nothing), LedgerError, DirectoryDamaged, StoreFailure; what
     is archived by then stays, and the next call goes on behind it.
@@ -89,18 +100,124 @@ def archive(
             table.check()
         into = Archive.open_to_add(directory, log.group, log.cluster_id)
         with closing(into):
-            return _archive_into(into, log, table, first_index, stop_index, hold, part_bytes, report)
+            run = _Run(into, log, source, part_bytes, engine or LocalEngine(), report)
+            if verify:
+                run.read_back()
+            return _archive_into(run, into, log, table, first_index, stop_index, hold)
+
+
+class PartWork(msgspec.Struct, frozen=True):
+    """One part of an archive that is to be written."""
+
+    place: Place
+    directory: str
+    first_index: int
+    stop_index: int
+    time_ms: int | None
+    """What holds in front of it, as the part before says; None: the log is asked."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    part: Part
+    file: str
+    """In `directory` of its work."""
+
+
+class VerifyWork(msgspec.Struct, frozen=True):
+    paths: tuple[str, ...]
+    part: Part
+
+
+class Verified(msgspec.Struct, frozen=True):
+    entries: int
+
+
+def write_part(work: PartWork) -> Attempt:
+    """A work: under a name of its own."""
+    first, stop = work.first_index, work.stop_index
+    with closing(open_log(work.place)) as log:
+        time_ms = work.time_ms
+        if time_ms is None:
+            time_ms = log.time_ms_at(first - 1)
+        times, writer = AppendTimes(time_ms), PartWriter(work.directory, first)
+        try:
+            for batch in linked(log.batches(first, stop), first, stop, None, "the log"):
+                writer.add(batch, times)
+            return Attempt(writer.finish(), writer.name)
+        except BaseException:
+            writer.abandon()
+            raise
+
+
+def verify_part(work: VerifyWork) -> Verified:
+    """A work: raises DirectoryDamaged unless the file has every entry, with its digests."""
+    part, next_index = work.part, work.part.first_index
+    for batch in read_part(work.paths, part, part.first_index, part.stop_index):
+        next_index = batch.last_index + 1
+    if next_index != part.stop_index:
+        raise broken(work.paths[-1], next_index, "rows are missing")
+    return Verified(part.stop_index - part.first_index)
+
+
+class _Run:
+    def __init__(
+        self,
+        into: Archive,
+        log: OpenLog,
+        source: Place,
+        part_bytes: int,
+        engine: Engine,
+        report: Progress,
+    ) -> None:
+        self._into = into
+        self._log = log
+        self._source = source
+        self._part_bytes = part_bytes
+        self._engine = engine
+        self._report = report
+
+    def read_back(self) -> None:
+        """Raises DirectoryDamaged."""
+        into = self._into
+        works = [VerifyWork(tuple(into.paths_of(part)), part) for part in into.manifest.parts]
+        for _ in self._engine.map(verify_part, works):
+            pass
+
+    def write(self, first: int, stop: int, chain: int | None, time_ms: int) -> None:
+        """In waves, so that an interruption costs one of them at most."""
+        directory = os.path.join(self._into.path, ATTEMPTS)
+        works = [
+            PartWork(self._source, directory, low, high, time_ms if low == first else None)
+            for low, high in pairwise(even_cuts(self._log, first, stop, self._part_bytes))
+        ]
+        for at in range(0, len(works), WAVE_PARTS):
+            done: list[Attempt] = []
+            for attempt in self._engine.map(write_part, works[at : at + WAVE_PARTS]):
+                part = attempt.part
+                if chain is not None and part.chain_before != chain:
+                    raise broken(
+                        "the log", part.first_index, "chain_crc does not continue the entry before"
+                    )
+                chain = part.last_chain
+                done.append(attempt)
+                self._report(part.stop_index - first, stop - first)
+            is_last = at + WAVE_PARTS >= len(works)
+            while is_last and done and not done[-1].part.rows:
+                # Only control entries, one of which may be the hold that this archive has moved: they go
+                # with the next data, or each run would find something new.
+                done.pop()
+            self._into.add([(attempt.part, attempt.file) for attempt in done])
+        self._into.remove_strays()
 
 
 def _archive_into(
+    run: _Run,
     into: Archive,
     log: OpenLog,
     table: ArchiveTable | None,
     first_index: int | None,
     stop_index: int | None,
     hold: str,
-    part_bytes: int,
-    report: Progress,
 ) -> Archived:
     parts = into.manifest.parts
     first = parts[-1].stop_index if parts else _where_to_begin(log, first_index)
@@ -124,10 +241,9 @@ def _archive_into(
         time_ms = (
             parts[-1].time_ms if parts else (log.time_ms_at(first - 1) if _has(log, first - 1) else -1)
         )
-        batches = linked(log.batches(first, stop), first, stop, chain, "the log")
-        _write_parts(into, batches, time_ms, part_bytes, lambda done: report(done - first, stop - first))
+        run.write(first, stop, chain, time_ms)
     if table is not None and into.manifest.parts:
-        table.add(into.manifest.parts, f"{into.cluster_id}/{into.group}")
+        table.add(into.files(), f"{into.cluster_id}/{into.group}")
     compared = _compared(into, log)
     if hold and into.manifest.parts:
         reader = _held(log).client.reader(hold, hold="archive", first_index=first)
@@ -182,58 +298,6 @@ def _refuse_another_log(into: Archive, log: OpenLog) -> None:
             f"{into.path} is the archive of another log: entry {index} is another one there. It stays as"
             " it is; name another directory for this one"
         )
-
-
-def _write_parts(
-    into: Archive,
-    batches: Iterator[EntryBatch],
-    time_ms: int,
-    part_bytes: int,
-    done: Callable[[int], None],
-) -> None:
-    """Reading and checking here, encoding and compressing in a thread: both let go of the interpreter
-    most of the time."""
-    ahead: queue.Queue[EntryBatch | None] = queue.Queue(4)
-    failure: list[BaseException] = []
-
-    times = AppendTimes(time_ms)
-
-    def write() -> None:
-        writer: PartWriter | None = None
-        try:
-            while (batch := ahead.get()) is not None:
-                writer = writer or PartWriter(into.path, batch.first_index)
-                writer.add(batch, times)
-                if writer.bytes >= part_bytes:
-                    into.add(writer.finish())
-                    done(into.stop_index)
-                    writer = None
-            if writer is not None and writer.row_count:
-                into.add(writer.finish())
-                done(into.stop_index)
-            elif writer is not None:
-                # Only control entries, one of which may be the hold that this archive has moved: they go
-                # with the next data, or each run would find something new.
-                writer.abandon()
-        except BaseException as error:  # raised again by who reads
-            failure.append(error)
-            if writer is not None:
-                writer.abandon()
-            while ahead.get() is not None:
-                pass
-
-    thread = threading.Thread(target=write, name="quorumlog-archive")
-    thread.start()
-    try:
-        for batch in batches:
-            ahead.put(batch)
-            if failure:
-                break
-    finally:
-        ahead.put(None)
-        thread.join()
-    if failure:
-        raise failure[0]
 
 
 def _compared(into: Archive, log: OpenLog) -> tuple[str, ...]:

@@ -1,17 +1,14 @@
 """audit: is it one log, wherever it lies? Every digest recomputed, and all places compared.
 
-A place is read in chunks by several processes. Each recomputes CRC and chain of what it reads and makes
-one digest of a block of headers, CRC and chain included: equal digests are equal entries. Only where two
-blocks differ are their headers laid side by side, for the first entry and field that does.
+A place is read in chunks, each a work of an engine. It recomputes CRC and chain of what it reads and
+makes one digest of a block of headers, CRC and chain included: equal digests are equal entries. Only
+where two blocks differ are their headers laid side by side, for the first entry and field that does.
 """
 
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
 
@@ -22,13 +19,14 @@ from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, Unreachable
 from quorumlog.header_array import HEADER_DTYPE, UInt64Array, field_of
+from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archive_rows import check
+from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.places import Place, chain_at_end, open_log
+from quorumlog.pipelines.tables.target import holes_of, table_at
 
 BLOCK_ENTRIES = 1 << 14
 CHUNK_BLOCKS = 32
-SMALL_ENTRIES = 200_000
-"""Below it threads do: a process takes longer to start than they take to read."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +91,7 @@ class ChunkDigests(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digests_of(chunk: Chunk) -> ChunkDigests:
-    """In a process of its own."""
+    """A work: nothing is written."""
     blocks: list[bytes] = []
     first, stop = chunk.cuts[0], chunk.cuts[-1]
     next_index, before, chain = first, -1, -1
@@ -144,11 +142,12 @@ def _bytes_of(words: UInt64Array) -> bytes:
 def audit(
     places: Sequence[Place],
     *,
-    processes: int = 0,
+    engine: Engine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Audit:
-    """Read every place whole; servers are each of their members. `processes` 0: one a core. A place that
-    cannot be opened is a difference as well. Raises ConfigError if there is no place."""
+    """Read every place whole; servers are each of their members. `engine`: where that is done (default:
+    threads of this process). A place that cannot be opened is a difference as well, and so are rows of
+    an archive that its table lacks. Raises ConfigError if there is no place."""
     missing: list[Difference] = []
     given, places = places, []
     for place in given:
@@ -177,25 +176,25 @@ def audit(
     problems: dict[int, tuple[int, str]] = {}
     last_chain: dict[int, int] = {number: 0 if bounds[number][0] == 0 else -1 for number in bounds}
     done = 0
-    with _pool(processes, in_all) as pool:
-        results = pool.map(digests_of, [chunk for _, chunk in chunks])
-        for (number, chunk), found in zip(chunks, results, strict=True):
-            digests[number].update(zip(pairwise(chunk.cuts), found.blocks, strict=False))
-            entries[number] += found.entries
-            at_problem = (found.index, found.problem)
-            chains = (last_chain[number], found.chain_before)
-            if not found.problem and -1 not in chains and chains[0] != chains[1]:
-                at_problem = (chunk.cuts[0], "chain_crc does not continue the entry before")
-            if at_problem[1]:
-                problems.setdefault(number, at_problem)
-            last_chain[number] = found.last_chain if not found.problem else -1
-            done += chunk.cuts[-1] - chunk.cuts[0]
-            report(done, in_all)
+    results = (engine or LocalEngine()).map(digests_of, [chunk for _, chunk in chunks])
+    for (number, chunk), found in zip(chunks, results, strict=True):
+        digests[number].update(zip(pairwise(chunk.cuts), found.blocks, strict=False))
+        entries[number] += found.entries
+        at_problem = (found.index, found.problem)
+        chains = (last_chain[number], found.chain_before)
+        if not found.problem and -1 not in chains and chains[0] != chains[1]:
+            at_problem = (chunk.cuts[0], "chain_crc does not continue the entry before")
+        if at_problem[1]:
+            problems.setdefault(number, at_problem)
+        last_chain[number] = found.last_chain if not found.problem else -1
+        done += chunk.cuts[-1] - chunk.cuts[0]
+        report(done, in_all)
     differences += [
         Difference(place=places[number].name, index=index, what=problem)
         for number, (index, problem) in problems.items()
     ]
     differences += _compared(places, digests)
+    differences += [each for number in bounds for each in _table_holes(places[number])]
     return Audit(
         places=tuple(
             Audited(
@@ -211,11 +210,15 @@ def audit(
     )
 
 
-def _pool(processes: int, in_all: int) -> Executor:
-    count = processes or os.cpu_count() or 1
-    if in_all < SMALL_ENTRIES or count == 1:
-        return ThreadPoolExecutor(count)
-    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+def _table_holes(place: Place) -> Iterator[Difference]:
+    """An archive that is a table is audited as both: rows of it may have been taken back or deleted."""
+    table = table_at(place.archive, is_read=True) if place.archive else None
+    if table is None:
+        return
+    with closing(Archive.open(place.archive)) as kept:
+        log = f"{kept.cluster_id}/{kept.group}"
+        for hole in holes_of(table, kept.manifest.parts, log):
+            yield Difference(place=place.name, index=hole.index, what=hole.what)
 
 
 def _other_logs(places: Sequence[Place], identities: dict[int, tuple[str, str]]) -> Iterator[Difference]:

@@ -1,31 +1,38 @@
 """compact: the latest value of each key, to Parquet, and from there back into a log.
 
-One pass; after each batch of rows only the newest row of a key is kept. So memory is that of the result.
+Each part of the log is folded where an engine runs it, into a file that has the newest row of each key;
+those files are folded here, in order. So memory is that of the result.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
+import uuid
 from collections.abc import Callable
 from contextlib import closing, suppress
+from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from quorumlog.arrow import record_batch_of
+from quorumlog.arrow import ENTRY_SCHEMA, record_batch_of
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
+from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, linked, open_log
+from quorumlog.pipelines.places import Place, even_cuts, linked, open_log
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
 
 FOLD_BYTES = 32 * MIB
+PART_BYTES = 64 * MIB
 ABOUT_KEY = b"quorumlog.compaction"
+_ROWS = pa.schema([pa.field("key", pa.binary()), *ENTRY_SCHEMA])
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +68,14 @@ def compact(
     compaction_id: str = "",
     first_index: int | None = None,
     stop_index: int | None = None,
+    engine: Engine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Compacted:
     """Write rows `key, index, term, body` to `file`, in order of index; one of an earlier compaction is
     replaced whole. `into`: a log that gets their bodies, exactly once for each `compaction_id` (a
     producer of it)."""
-    key_of, file = KeyOf(key), checked_path(file)
+    file = checked_path(file)
+    KeyOf(key)  # wrong ones are told before anything is read
     if into is not None and not (into.servers and compaction_id):
         raise ConfigError("to compact into a log, give its servers and an id, by which it is repeated")
     appended, standing = 0, _standing(file)
@@ -75,23 +84,22 @@ def compact(
         # What a crash left: a file whose rows are not all in the log. The source has grown since, and
         # numbers of another range would leave out other rows.
         appended = _append(pq.read_table(file), into, standing)
-    waiting: list[pa.Table] = []
-    kept, waiting_bytes, entries = None, 0, 0
     with closing(open_log(source)) as log:
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
-        for batch in linked(log.batches(first, stop), first, stop, None, source.name):
-            rows = record_batch_of(batch)
-            keys = key_of.keys(rows.column("body"), rows.column("index"))
-            waiting.append(
-                pa.Table.from_batches([rows]).add_column(0, pa.field("key", pa.binary()), keys)
-            )
-            entries += rows.num_rows
-            waiting_bytes += batch.total_bytes
-            if waiting_bytes >= FOLD_BYTES:
-                kept, waiting, waiting_bytes = _latest(kept, waiting), [], 0
-            report(batch.last_index + 1 - first, stop - first)
-    rows = _latest(kept, waiting)
+        edges = even_cuts(log, first, stop, PART_BYTES)
+    rows, entries = _latest(None, []), 0
+    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=os.path.basename(file) + ".", dir=os.path.dirname(os.path.abspath(file))
+    ) as attempts:
+        works = [FoldWork(source, low, high, key, attempts) for low, high in pairwise(edges)]
+        for work, part in zip(works, (engine or LocalEngine()).map(fold, works), strict=True):
+            with pa.OSFile(part.file) as stored:
+                rows = _latest(rows, [pa.ipc.open_file(stored).read_all()])
+            os.unlink(part.file)
+            entries += part.entries
+            report(work.stop_index - first, stop - first)
     # What follows the newest key may be entries of the log's own, which a repetition may find more of.
     newest = pc.max(rows.column("index")).as_py()
     last = first if newest is None else newest + 1
@@ -109,13 +117,47 @@ def compact(
     )
 
 
+class FoldWork(msgspec.Struct, frozen=True):
+    place: Place
+    first_index: int
+    stop_index: int
+    key: str
+    directory: str
+
+
+class Folded(msgspec.Struct, frozen=True):
+    file: str
+    """Arrow: rows `key, index, term, body`, the newest of each key."""
+    entries: int
+
+
+def fold(work: FoldWork) -> Folded:
+    """A work: under a name of its own."""
+    key_of, first, stop = KeyOf(work.key), work.first_index, work.stop_index
+    kept, waiting, waiting_bytes, entries = _latest(None, []), [], 0, 0
+    with closing(open_log(work.place)) as log:
+        for batch in linked(log.batches(first, stop), first, stop, None, work.place.name):
+            rows = record_batch_of(batch)
+            keys = key_of.keys(rows.column("body"), rows.column("index"))
+            waiting.append(
+                pa.Table.from_batches([rows]).add_column(0, pa.field("key", pa.binary()), keys)
+            )
+            entries += rows.num_rows
+            waiting_bytes += batch.total_bytes
+            if waiting_bytes >= FOLD_BYTES:
+                kept, waiting, waiting_bytes = _latest(kept, waiting), [], 0
+    kept = _latest(kept, waiting)
+    path = os.path.join(work.directory, f"{first:020d}-{uuid.uuid4().hex}.arrow")
+    with pa.OSFile(path, "wb") as stored, pa.ipc.new_file(stored, kept.schema) as writer:
+        writer.write_table(kept)
+    return Folded(path, entries)
+
+
 def _latest(kept: pa.Table | None, fresh: list[pa.Table]) -> pa.Table:
     """The row with the highest index of each key; rows without a key are left out."""
     tables = [*([] if kept is None else [kept]), *fresh]
     if not tables:
-        return pa.schema(
-            [("key", pa.binary()), ("index", pa.int64()), ("term", pa.int64()), ("body", pa.binary())]
-        ).empty_table()
+        return _ROWS.empty_table()
     rows = pa.concat_tables(tables).combine_chunks()
     rows = rows.filter(rows.column("key").is_valid())
     newest = rows.select(["key", "index"]).group_by("key").aggregate([("index", "max")])
@@ -158,7 +200,6 @@ def _append(rows: pa.Table, into: Place, about: About) -> int:
 def _write(rows: pa.Table, file: str, about: About) -> None:
     rows = rows.replace_schema_metadata({ABOUT_KEY: msgspec.json.encode(about)})
     folder = os.path.dirname(os.path.abspath(file))
-    os.makedirs(folder, exist_ok=True)
     try:
         pq.write_table(rows, file + TEMPORARY, compression="zstd")
         sync_path(file + TEMPORARY)

@@ -7,9 +7,11 @@ pipeline reads every place, and one place can be compared with another.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.batch import EntryBatch
@@ -172,6 +174,34 @@ class StoredLog:
 
     def close(self) -> None:
         self._reader.close()
+
+
+def bytes_of(place: Place) -> int:
+    """Of the entries that are there, by the positions of the first and the last one. Raises as
+    `open_log`."""
+    with closing(open_log(place)) as log:
+        if log.begin_index >= log.stop_index:
+            return 0
+        ends = (log.begin_index, log.stop_index - 1)
+        first, last = (int(next(iter(log.batches(at, at + 1))).headers()["pos"][0]) for at in ends)
+        return last - first
+
+
+def even_cuts(log: OpenLog, first: int, stop: int, part_bytes: int) -> list[int]:
+    """Edges of parts of even bytes, by the positions of a few entries, between which entries are taken
+    to be of one length: they follow from the log alone. `first` and `stop` are edges; none for an empty
+    range."""
+    if first >= stop:
+        return []
+    samples = np.unique(np.linspace(first, stop - 1, 65).round().astype(np.int64))
+    positions = np.array(
+        [int(next(iter(log.batches(at, at + 1))).headers()["pos"][0]) for at in samples.tolist()],
+        np.int64,
+    )
+    count = max(1, -(-int(positions[-1] - positions[0]) // part_bytes))
+    targets = positions[0] + np.arange(1, count) * (positions[-1] - positions[0]) / count
+    inner = np.interp(targets, positions, samples).round().astype(np.int64)
+    return sorted({first, *inner.tolist(), stop})
 
 
 def linked(

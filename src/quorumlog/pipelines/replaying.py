@@ -50,10 +50,13 @@ def replay(
     stop_index: int | None = None,
     transform: Transform | None = None,
     rows_per_s: float = 0,
+    again: bool = False,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Replayed:
     """Append to `target`. `replay_id` is the producer of the target's session: the same again goes on
-    with this replay, another one appends all once more. `rows_per_s` 0: as fast as it takes them."""
+    with this replay, another one appends all once more. `rows_per_s` 0: as fast as it
+    takes them. `again`: also into the very log that the rows are of, which has them twice then; without
+    it that is refused (ConfigError)."""
     if not target.servers:
         raise ConfigError("a replay goes into running members: the target needs servers")
     if not replay_id:
@@ -67,6 +70,11 @@ def replay(
             producer_id=replay_id,
         ) as into,
     ):
+        if not again and log.cluster_id and log.cluster_id == into.layout().cluster_id:
+            raise ConfigError(
+                f"{source.name} is of the very log at {target.servers}: its rows would be there twice."
+                " If you want that, say so: --again, or again=True"
+            )
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         appended = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -12,10 +13,13 @@ import pyarrow.compute as pc
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.arrow import ENTRY_SCHEMA, TIME_COLUMN, record_batch_of, schema_of
+from quorumlog.config import MIB
+from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, linked, open_log
+from quorumlog.pipelines.places import Place, even_cuts, linked, open_log
 
 MINUTE_MS = 60_000
+PART_BYTES = 64 * MIB
 _SIZES = [0, *(1 << power for power in range(4, 31, 2))]
 
 
@@ -69,6 +73,62 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     distinct_keys: int
 
 
+class CountWork(msgspec.Struct, frozen=True):
+    place: Place
+    first_index: int
+    stop_index: int
+    key: str
+
+
+class PartCounted(msgspec.Struct):
+    """Of a part of a log, or of several that follow each other."""
+
+    entries: int = 0
+    control_entries: int = 0
+    body_bytes: int = 0
+    largest_body_bytes: int = 0
+    minutes: dict[int, Counted] = {}
+    terms: dict[int, Counted] = {}
+    sizes: list[int] = []
+    """As `_SIZES` has them."""
+    keys: bytes = b""
+    """An Arrow stream of (key, entries, bytes); empty: none were asked for."""
+
+
+def count(work: CountWork) -> PartCounted:
+    """A work: nothing is written. Raises BadRequest for bodies that the key does not fit."""
+    first, stop, place = work.first_index, work.stop_index, work.place
+    key_of = KeyOf(work.key) if work.key else None
+    found = PartCounted(minutes={}, terms={})
+    sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
+    schema = schema_of([*ENTRY_SCHEMA.names, TIME_COLUMN])
+    with closing(open_log(place)) as log:
+        times = AppendTimes(log.time_ms_at(first))
+        for batch in linked(log.batches(first, stop), first, stop, None, place.name):
+            rows = record_batch_of(batch, schema, times=times.runs(batch))
+            lengths = pc.binary_length(rows.column("body")).to_numpy(zero_copy_only=False)
+            found.entries += rows.num_rows
+            found.control_entries += batch.count - rows.num_rows
+            found.body_bytes += int(lengths.sum())
+            found.largest_body_bytes = max(found.largest_body_bytes, int(lengths.max(initial=0)))
+            at = rows.column(TIME_COLUMN).cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+            _count(found.minutes, np.where(at < 0, -1, at - at % MINUTE_MS), lengths)
+            _count(found.terms, rows.column("term").to_numpy(), lengths)
+            sizes += np.bincount(
+                np.searchsorted(_SIZES, lengths, side="right") - 1, minlength=len(_SIZES)
+            )
+            if key_of is not None:
+                of_rows = key_of.keys(rows.column("body"), rows.column("index"))
+                keys = _with_keys(keys, _keys_of(of_rows, pa.array(lengths.astype(np.int64))))
+    found.sizes = sizes.tolist()
+    if key_of is not None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, keys.schema) as stream:
+            stream.write_table(keys)
+        found.keys = sink.getvalue().to_pybytes()
+    return found
+
+
 def statistics(
     place: Place,
     *,
@@ -76,59 +136,53 @@ def statistics(
     stop_index: int | None = None,
     key: str = "",
     top: int = 10,
+    engine: Engine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Statistics:
-    """Of the whole log, or a range. Raises BadRequest for bodies that `key` does not fit."""
-    key_of = KeyOf(key) if key else None
-    minutes: dict[int, Counted] = {}
-    terms: dict[int, Counted] = {}
-    sizes = np.zeros(len(_SIZES), np.int64)
-    keys = _no_keys()
-    data = controls = body_bytes = largest = 0
-    schema = schema_of([*ENTRY_SCHEMA.names, TIME_COLUMN])
+    """Of the whole log, or a range, counted by an engine (default: threads of this process). Raises
+    BadRequest for bodies that `key` does not fit."""
+    if key:
+        KeyOf(key)  # wrong ones are told before anything is read
     with closing(open_log(place)) as log:
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
-        times = AppendTimes(log.time_ms_at(first) if first < stop else -1)
-        for batch in linked(log.batches(first, stop), first, stop, None, place.name):
-            rows = record_batch_of(batch, schema, times=times.runs(batch))
-            lengths = pc.binary_length(rows.column("body")).to_numpy(zero_copy_only=False)
-            data += rows.num_rows
-            controls += batch.count - rows.num_rows
-            body_bytes += int(lengths.sum())
-            largest = max(largest, int(lengths.max(initial=0)))
-            at = rows.column(TIME_COLUMN).cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-            _count(minutes, np.where(at < 0, -1, at - at % MINUTE_MS), lengths)
-            _count(terms, rows.column("term").to_numpy(), lengths)
-            sizes += np.bincount(
-                np.searchsorted(_SIZES, lengths, side="right") - 1, minlength=len(_SIZES)
-            )
-            if key_of is not None:
-                found = key_of.keys(rows.column("body"), rows.column("index"))
-                keys = _with_keys(keys, found, pa.array(lengths.astype(np.int64)))
-            report(batch.last_index + 1 - first, stop - first)
-        group = log.group
-    ordered = keys.sort_by([("bytes", "descending"), ("entries", "descending")]).slice(0, top)
+        group, edges = log.group, even_cuts(log, first, stop, PART_BYTES)
+    works = [CountWork(place, low, high, key) for low, high in pairwise(edges)]
+    whole = PartCounted(minutes={}, terms={})
+    sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
+    for work, part in zip(works, (engine or LocalEngine()).map(count, works), strict=True):
+        whole.entries += part.entries
+        whole.control_entries += part.control_entries
+        whole.body_bytes += part.body_bytes
+        whole.largest_body_bytes = max(whole.largest_body_bytes, part.largest_body_bytes)
+        for into, counted in ((whole.minutes, part.minutes), (whole.terms, part.terms)):
+            for name, each in counted.items():
+                _add(into, name, each.entries, each.bytes)
+        sizes += np.array(part.sizes, np.int64)
+        if part.keys:
+            keys = _with_keys(keys, pa.ipc.open_stream(part.keys).read_all())
+        report(work.stop_index - first, stop - first)
+    ordered = keys.sort_by([("bytes", "descending"), ("entries", "descending"), ("key", "ascending")])
     return Statistics(
         place=place.name,
         group=group,
         first_index=first,
         last_index=stop - 1,
-        entries=data,
-        control_entries=controls,
-        body_bytes=body_bytes,
-        largest_body_bytes=largest,
+        entries=whole.entries,
+        control_entries=whole.control_entries,
+        body_bytes=whole.body_bytes,
+        largest_body_bytes=whole.largest_body_bytes,
         minutes=tuple(
             Minute(at, each.entries, each.bytes, round(each.entries / 60, 1))
-            for at, each in sorted(minutes.items())
+            for at, each in sorted(whole.minutes.items())
         ),
-        terms=tuple(Term(term, each.entries, each.bytes) for term, each in sorted(terms.items())),
+        terms=tuple(Term(term, each.entries, each.bytes) for term, each in sorted(whole.terms.items())),
         sizes=tuple(
             Size(low, int(count)) for low, count in zip(_SIZES, sizes.tolist(), strict=True) if count
         ),
         keys=tuple(
             Key("(none)" if row["key"] is None else shown(row["key"]), row["entries"], row["bytes"])
-            for row in ordered.to_pylist()
+            for row in ordered.slice(0, top).to_pylist()
         ),
         distinct_keys=keys.num_rows,
     )
@@ -146,9 +200,13 @@ def _count(into: dict[int, Counted], groups: np.ndarray, lengths: np.ndarray) ->
     entries = np.bincount(places, minlength=len(found))
     sums = np.bincount(places, weights=lengths, minlength=len(found))
     for group, count, size in zip(found.tolist(), entries.tolist(), sums.tolist(), strict=True):
-        counted = into.setdefault(group, Counted())
-        counted.entries += count
-        counted.bytes += int(size)
+        _add(into, group, count, int(size))
+
+
+def _add(into: dict[int, Counted], group: int, entries: int, size: int) -> None:
+    counted = into.setdefault(group, Counted())
+    counted.entries += entries
+    counted.bytes += size
 
 
 def _no_keys() -> pa.Table:
@@ -156,9 +214,11 @@ def _no_keys() -> pa.Table:
     return pa.schema(list(fields.items())).empty_table()
 
 
-def _with_keys(keys: pa.Table, found: pa.Array, lengths: pa.Array) -> pa.Table:
-    ones = pa.array(np.ones(len(found), np.int64))
-    fresh = pa.table({"key": found, "entries": ones, "bytes": lengths})
+def _keys_of(found: pa.Array, lengths: pa.Array) -> pa.Table:
+    return pa.table({"key": found, "entries": pa.array(np.ones(len(found), np.int64)), "bytes": lengths})
+
+
+def _with_keys(keys: pa.Table, fresh: pa.Table) -> pa.Table:
     both = (
         pa.concat_tables([keys, fresh]).group_by("key").aggregate([("entries", "sum"), ("bytes", "sum")])
     )

@@ -13,6 +13,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.node.client_guard import contain
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.framing import (
     RECEIVE_BUFFER_BYTES,
@@ -178,8 +179,8 @@ class Connection(asyncio.BufferedProtocol):
                     self.session.frame(frame)
                 else:
                     self._on_frame(self, frame)
-        except ProtocolViolation as violation:
-            self.violate(violation)
+        except Exception as error:
+            contain(error, self)
             return
         self._loop_turn.took(len(frames), self)
 
@@ -220,9 +221,14 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         if self.closed:
             return
+        try:
+            frame = encode_frame(group, message, batch)
+        except Exception as error:
+            contain(error, self)
+            return
         if not self._out:
             self._loop_turn.add(self)
-        self._out += encode_frame(group, message, batch)
+        self._out += frame
 
     def flush(self) -> None:
         if self._transport is not None and self._out:

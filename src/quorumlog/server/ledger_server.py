@@ -165,10 +165,9 @@ class LedgerServer:
         self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
         self._ended = loop.create_future()
-        flush, reader, applier = (
-            DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read", "apply")
-        )
-        self._threads = [flush, reader, applier]
+        self._threads = [
+            DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "promise", "read", "apply")
+        ]
         self._loop_turn = LoopTurn(loop)
         self._names = NameLookup(loop)
         opened: list[MemberDirectory] = []
@@ -197,13 +196,14 @@ class LedgerServer:
             raise
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
-        flush, reader, applier = self._threads
+        flush, promises, reader, applier = self._threads
         return NodeDriver(
             config,
             directory,
             loop_turn=self._loop_turn,
             names=self._names,
             flush=flush,
+            promises=promises,
             reader=reader,
             applier=applier,
             machines=checked_machines(self._doors.machines_of(config.group)),
@@ -425,7 +425,7 @@ class LedgerServer:
         if reason:
             if code == REFUSED:
                 sentence = f"refused a connection of {hello.member_id}: {reason}"
-                driver.problem_log.refused(sentence, time.monotonic())
+                driver.problem_log.note(sentence, time.monotonic())
             connection.close()
             return
         driver.admit(hello, connection, beside=beside)

@@ -12,14 +12,23 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
-from quorumlog.errors import BadRequest, ConfigError, MembershipRefused, ProtocolViolation
+from quorumlog.errors import (
+    BadRequest,
+    ConfigError,
+    LeaderNotReady,
+    MembershipRefused,
+    ProtocolViolation,
+)
+from quorumlog.figures import now
+from quorumlog.log_state.control_entries import MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
+from quorumlog.node.client_guard import contain
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.ports import LogReplaced
 from quorumlog.node.transfers import STOP_TIMEOUTS
@@ -42,8 +51,19 @@ from quorumlog.wire.client_messages import Hello
 log = logging.getLogger("quorumlog.server")
 
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
+LEFT_OUT_TIMEOUTS = 2
+"""Election time-outs without a leader, after which a member that was removed refuses to be waited at."""
 DUPLICATE_TRIES = 4
 """Refused as often in a row, a process ends that another one is already."""
+
+
+class Requester(Protocol):
+    """The connection that something is done for."""
+
+    @property
+    def closed(self) -> bool: ...
+    def violate(self, violation: ProtocolViolation) -> None: ...
+    def abort(self) -> None: ...
 
 
 class NodeDriver:
@@ -55,6 +75,7 @@ class NodeDriver:
         loop_turn: LoopTurn,
         names: NameLookup,
         flush: DiskThread,
+        promises: DiskThread,
         reader: DiskThread,
         applier: DiskThread,
         machines: Mapping[str, MachineFactory],
@@ -74,15 +95,17 @@ class NodeDriver:
         """Work for the flush thread that this turn has brought."""
         self._has_sent = False
         """This turn sent something to another member."""
+        self._promises = promises
         self._reader = reader
         self._applier = applier
         self._on_failure = on_failure
         self._on_replaced = on_replaced
         self._on_role_change = on_role_change
-        self._inbox: list[tuple[Connection | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._inbox: list[tuple[Requester | None, Callable[..., None], tuple[Any, ...]]] = []
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._left_out_since_s: float | None = None
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -133,8 +156,9 @@ class NodeDriver:
 
     # ---------------------------------------------------------------- the loop
 
-    def enter(self, connection: Connection | None, method: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of the node in the next turn; dropped if `connection` is closed by then."""
+    def enter(self, connection: Requester | None, method: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of the node in the next turn; dropped if `connection` is closed by then. What it
+        raises ends that connection, unless it is of the member itself."""
         if not self.stopped:
             self._inbox.append((connection, method, arguments))
             self.schedule()
@@ -169,6 +193,7 @@ class NodeDriver:
                 # Once it is on its way: the disks of the followers wait for it.
                 self._loop.call_soon(self._submit_flushes)
             self.reads.expire()
+            self._look_whether_left_out()
             self._look_at_problems()
             self._set_timer()
             if self._flushes and not self._has_sent:
@@ -177,6 +202,25 @@ class NodeDriver:
             self._on_replaced(self)
         except BaseException as error:
             self.fail(error)
+
+    def _look_whether_left_out(self) -> None:
+        """Who waits for entries at a member that was removed would wait for ever."""
+        if not self.node.is_left_out:
+            self._left_out_since_s = None
+            if self.reads.refusal is not None:
+                self.reads.refuse(None)
+            return
+        patience_s = LEFT_OUT_TIMEOUTS * self.config.consensus.election_timeout_ms / 1000
+        if self._left_out_since_s is None:
+            self._left_out_since_s = time.monotonic()
+            self._loop.call_later(patience_s, self.schedule)
+        elif self.reads.refusal is None and time.monotonic() - self._left_out_since_s >= patience_s:
+            self.reads.refuse(
+                LeaderNotReady(
+                    f"{self.config.member_id} is no member of group {self.config.group} any more, and"
+                    " learns of no new entry: ask another member"
+                )
+            )
 
     def _leader_id(self) -> str:
         leader = self.node.raft.leader
@@ -193,6 +237,11 @@ class NodeDriver:
     def change_members(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
         """See `MemberChanges.request`. Who is to become a member is dialled first."""
         try:
+            if len(change.address) > MOST_NAME_CHARACTERS:
+                raise ConfigError(
+                    f"an address has at most {MOST_NAME_CHARACTERS} characters, and this one has"
+                    f" {len(change.address)}"
+                )
             if change.verb is MemberVerb.SET_ADDRESS:
                 parse_address(change.address)
             if change.verb is MemberVerb.ADD:
@@ -229,15 +278,13 @@ class NodeDriver:
             except LogReplaced:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise
-            except ProtocolViolation as violation:
-                if connection is None:
-                    raise
-                connection.violate(violation)
+            except Exception as error:
+                contain(error, connection)
 
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
-            self._flush.submit(work, functools.partial(self._enter_now, done))
+            self._flush.submit(work, self._finisher(done))
 
     def _look_at_problems(self) -> None:
         now_s = time.monotonic()
@@ -341,10 +388,19 @@ class NodeDriver:
         self._flushes.append((work, done))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._reader.submit(work, functools.partial(self._enter_now, done))
+        self._reader.submit(work, self._finisher(done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._applier.submit(work, functools.partial(self._enter_now, done))
+        self._applier.submit(work, self._finisher(done))
+
+    def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._promises.submit(work, functools.partial(self._enter_now, done))
+
+    def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        return functools.partial(self._enter_now, self._finish, done)
+
+    def _finish(self, done: Callable[[Any], None], result: Any) -> None:
+        self.node.finish(done, result)
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(
@@ -383,12 +439,11 @@ class NodeDriver:
         return time.time_ns() // 1_000_000
 
     def replacing_log(self, start: LogStart) -> None:
-        log.warning(
-            "%s: its log, which ends at %d, is replaced by that of leader %s, which begins behind %d",
-            self.config.full_name,
-            self.node.store.end.index,
-            self.node.raft.leader,
-            start.point.index,
+        ends, begins = self.node.store.end.index, start.point.index
+        self.problem_log.note(
+            f"its log is to be replaced by that of leader {self._leader_id()}"
+            f"{now(f'it ends at {ends}, the leader has it from behind {begins} on')}",
+            time.monotonic(),
         )
 
     def members_below(self, level: int) -> list[str]:

@@ -1,9 +1,14 @@
-"""ProblemLog: what `status` would say and who was refused, on the log, without repeating itself."""
+"""ProblemLog: what `status` would say and who was refused, on the log, without repeating itself.
+
+Sentences are the same whatever their figures say (`figures`).
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+
+from quorumlog.figures import without_figures
 
 LOOK_INTERVAL_S = 1.0
 REPEAT_S = 60.0
@@ -16,7 +21,7 @@ class ProblemLog:
         self._log = log
         self._name = name
         self._said_s: dict[str, float] = {}
-        self._refused_s: dict[str, float] = {}
+        self._noted_s: dict[str, float] = {}
         self._next_look_s = now_s + LOOK_INTERVAL_S
 
     def is_due(self, now_s: float) -> bool:
@@ -25,22 +30,23 @@ class ProblemLog:
 
     def look(self, sentences: Iterable[str], now_s: float) -> None:
         self._next_look_s = now_s + LOOK_INTERVAL_S
-        current = [sentence for sentence in sentences if sentence]
-        for sentence in current:
-            self._say(sentence, self._said_s, now_s)
-        for sentence in [said for said in self._said_s if said not in current]:
-            del self._said_s[sentence]
-            self._log.info("%s: no longer: %s", self._name, sentence)
+        current = {without_figures(sentence): sentence for sentence in sentences if sentence}
+        for words, sentence in current.items():
+            self._say(words, sentence, self._said_s, now_s)
+        for words in [said for said in self._said_s if said not in current]:
+            del self._said_s[words]
+            self._log.info("%s: no longer: %s", self._name, words)
 
-    def refused(self, sentence: str, now_s: float) -> None:
-        """A stranger dials again and again; its refusal is worth one line a minute."""
-        if len(self._refused_s) > 1000:
-            self._refused_s.clear()
-        self._say(sentence, self._refused_s, now_s)
+    def note(self, sentence: str, now_s: float) -> None:
+        """What comes again and again is worth one line a minute: a stranger that dials and is refused, a
+        step for which a full disk has no space."""
+        if len(self._noted_s) > 1000:
+            self._noted_s.clear()
+        self._say(without_figures(sentence), sentence, self._noted_s, now_s)
 
-    def _say(self, sentence: str, said_s: dict[str, float], now_s: float) -> None:
-        if now_s - said_s.get(sentence, -REPEAT_S) >= REPEAT_S:
-            said_s[sentence] = now_s
+    def _say(self, words: str, sentence: str, said_s: dict[str, float], now_s: float) -> None:
+        if now_s - said_s.get(words, -REPEAT_S) >= REPEAT_S:
+            said_s[words] = now_s
             self._log.warning("%s: %s", self._name, sentence)
 
 

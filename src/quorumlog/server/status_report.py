@@ -7,6 +7,7 @@ import time
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import MemberStatus, Role
+from quorumlog.consensus.replication.data_progress import NAMED_AFTER
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
@@ -119,10 +120,18 @@ class StatusReport:
 
     def problems(self) -> tuple[str, ...]:
         """What an operator should know, in sentences, each once."""
-        now_s = time.monotonic()
-        stalled = self._stalled_peers.problems(self._node.status().peers, now_s * 1000, time.time())
+        now_s, wall_s = time.monotonic(), time.time()
+        status, timeout_ms = self._node.status(), self._config.consensus.election_timeout_ms
+        silent = [each for each, age_ms in status.answered_ms_ago.items() if age_ms >= timeout_ms]
+        stalled = self._stalled_peers.problems(status.peers, now_s * 1000, wall_s, silent)
+        since_ms = self._node.disk_waits_since_ms
+        if since_ms is not None and now_s * 1000 - since_ms >= NAMED_AFTER * timeout_ms:
+            own = self._node.replica
+            stalled.append(self._stalled_peers.own_problem(own, since_ms, now_s * 1000, wall_s))
         dropped = [peer.dropped.problem(now_s) for peer in self._peers.everybody()]
-        disk = self._disk.problem(self._node.config.storage)
+        state = self._node.log_state.committed
+        lost = () if state is None else state.lost_ranges
+        disk = self._disk.problem(self._node.config.storage, lost)
         found = (
             *self._node.problems(),
             *stalled,

@@ -45,6 +45,8 @@ class WaitingReads:
         self._readers: dict[ColdRange, list[Callable[[ReadOutcome], None]]] = {}
         """Ranges that are being read from files, and who waits for each."""
         self._is_closed = False
+        self.refusal: LedgerError | None = None
+        """Of reads that would wait for entries: none will come here."""
 
     def read(
         self, first_index: int, stop_index: int, limit_bytes: int, done: Callable[[ReadOutcome], None]
@@ -97,6 +99,14 @@ class WaitingReads:
         readers, self._readers = self._readers, {}
         for done in [done for each in readers.values() for done in each]:
             done(begins_anew(self._node.replica.member_id))
+
+    def refuse(self, refusal: LedgerError | None) -> None:
+        """From now on who waits is refused, and may ask another member; None: not any more."""
+        self.refusal = refusal
+        if refusal is not None:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                waiter.wake()
 
     def lost_committed(self) -> None:
         """Other entries take the place of some: a read that began before is shared with nobody more."""

@@ -16,7 +16,7 @@ from quorumlog.consensus.messages import (
     VoteResult,
 )
 from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS
-from quorumlog.sim.profile import EDGES, FAULT_KINDS, LINK_KINDS
+from quorumlog.sim.profile import EDGES, FAULT_KINDS, HANGING_DISK, LINK_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {
     "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",
@@ -86,7 +86,9 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
 
 
 def expected() -> list[str]:
-    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, *UNNAMED_FAULT_KINDS, *LINK_KINDS)]
+    names = [
+        f"fault: {kind}" for kind in (*FAULT_KINDS, *UNNAMED_FAULT_KINDS, HANGING_DISK, *LINK_KINDS)
+    ]
     names += ["connections: a frame came early"]
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]

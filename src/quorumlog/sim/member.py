@@ -48,6 +48,7 @@ class SimMember:
         "_memory",
         "_node",
         "_paused_until_ms",
+        "_promises",
         "_reads",
         "_turn_due",
         "_wake_ms",
@@ -57,6 +58,7 @@ class SimMember:
         "directories",
         "disk",
         "ends",
+        "hangs",
         "is_damaged",
         "is_lost",
         "least_sync_share",
@@ -99,6 +101,8 @@ class SimMember:
         self.least_sync_share = 0.0
         self.ends: dict[str, End] = {}
         """By the place of the other member."""
+        self.hangs = False
+        """No sync returns that is waited for beside the loop. Ends with the process."""
         self.read_ms: float | None = None
         """A read takes up to this long; None: as a sync does."""
         self.level = LEVEL
@@ -123,7 +127,10 @@ class SimMember:
         self._is_ending = False
         """It has been told to end, and looks for a successor."""
         random = self.cluster.random
+        self.hangs = False
         self._flushes = DiskQueue(random, self._draw_sync_ms, self.later, self.enter)
+        saves = self.cluster.stream(f"promises of {self.place}, process {self.process}")
+        self._promises = DiskQueue(saves, lambda: saves.uniform(0, self.sync_ms), self.later, self.enter)
         self._reads = DiskQueue(random, self._draw_read_ms, self.later, self.enter)
         chance = self.cluster.stream(f"applies of {self.place}, process {self.process}")
         self._applies = DiskQueue(
@@ -243,11 +250,12 @@ class SimMember:
 
     def stop(self) -> None:
         """SIGTERM, without the search for a successor that comes first (`terminate`)."""
-        if self._node is None or self.is_paused:
+        if self._node is None or self.is_paused or self.hangs:
             return
         node = self._node
 
         def close() -> None:
+            self._promises.drain()
             self._flushes.drain()
             self._reads.drain()
             self._applies.drain()
@@ -321,6 +329,12 @@ class SimMember:
 
     def pause(self, duration_ms: float) -> None:
         self._paused_until_ms = max(self._paused_until_ms, self.cluster.now_ms + duration_ms)
+
+    def hang(self, hangs: bool) -> None:
+        """Whether its disk does."""
+        self.hangs = hangs
+        for queue in (self._flushes, self._promises):
+            queue.hang(hangs)
 
     def later(self, after_ms: float, act: Callable[[], None]) -> None:
         """In this process; if it is paused then, when it goes on."""
@@ -404,13 +418,22 @@ class SimMember:
         return self.cluster.network.moving_data_of(self)
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._flushes.submit(work, done)
+        self._flushes.submit(work, self._finisher(done))
+
+    def promise_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        if self.hangs or self.cluster.profile.has_hanging_disks:
+            self._promises.submit(work, done)
+        else:  # at once, so that it moves nothing of the runs that have no such disks
+            done(self._promises.run(work))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._reads.submit(work, done)
+        self._reads.submit(work, self._finisher(done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._applies.submit(work, done)
+        self._applies.submit(work, self._finisher(done))
+
+    def _finisher(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        return lambda result: self.node.finish(done, result)
 
     def role_changed(self, change: RoleChange) -> None:
         self.note(f"is {change.role.value} in term {change.term}", f"leader {change.leader_id}")

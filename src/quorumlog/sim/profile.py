@@ -56,6 +56,8 @@ EDGES = (
 )
 """Options that some runs have at the least that a configuration may say."""
 EDGY_SHARE = 1 / 6
+HANGING_DISK = "hanging disk"
+"""Strikes beside the others, in runs that have it."""
 LINK_KINDS = ("throttled link", "bursty link", "black hole")
 """What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
@@ -141,6 +143,8 @@ class SimulationProfile:
     drops_segments: bool = False
     """Members let their first segments go now and then."""
 
+    has_hanging_disks: bool = False
+    """Now and then no sync of a member returns for a while, and what it promises takes time to save."""
     runs_machines: bool = False
     """Every member runs a state machine, and most appends are commands for it."""
     apply_ms: float = 2.0
@@ -175,6 +179,7 @@ def draw_profile(
     drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
     replacing, archives = random_beside(random, "replacements"), random_beside(random, "archives")
     machines, fresh = random_beside(random, "machines"), random_beside(random, "fresh reads")
+    hanging = random_beside(random, "hanging disks")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -240,6 +245,7 @@ def draw_profile(
         time_marks=marks.random() < 0.3,
         drops_segments=not lossy_disks and drops.random() < 0.3,
         reads_freshly=not lossy_disks and fresh.random() < 0.4,
+        has_hanging_disks=not lossy_disks and hanging.random() < 0.2,
     )
     if machines.random() < 0.3 and not lossy_disks:
         storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
@@ -350,6 +356,7 @@ def application_profile(
         fault_every_ms=fault_every_ms,
         link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
         link_fault_every_ms=fault_every_ms,
+        has_hanging_disks=HANGING_DISK in faults,
         clients=0,
         producers=0,
         drops_segments=False,

@@ -12,10 +12,23 @@ asked for.
 from importlib import import_module
 from typing import Any
 
+from quorumlog.config import DEFAULT_GROUP
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.session import session
 
-__all__ = ["LedgerDataSource", "session"]
+__all__ = ["LedgerDataSource", "newest_batch", "session"]
+
+
+def newest_batch(
+    servers: str, producer_id: str, *, group: str = DEFAULT_GROUP, timeout_ms: int = 30_000
+) -> int | None:
+    """Number of the newest batch that a sink has committed under this `producerId`; None: there is none.
+    A job that writes fixed ranges goes on behind it. Raises ConfigError, Unreachable, UnknownGroup."""
+    from quorumlog.staging import SinkCommits, open_sink_logs
+
+    with open_sink_logs(servers, group, timeout_ms) as logs:
+        newest = SinkCommits(logs, producer_id).newest()
+        return None if newest is None else newest.batch.batch_id
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,11 @@ without a JVM.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -24,13 +26,16 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
-from quorumlog.spark.offsets import IndexRange, resolve
+from quorumlog.spark.offsets import IndexRange, StatedOffset, resolve
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.reading import SourceOpener, planned, read_partition
+from quorumlog.spark.reading import SourceOpener, index_from, planned, read_partition
 from quorumlog.spark.rows import check_schema
 from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.ledger_source import open_source
+
+_logger = logging.getLogger(__name__)
 
 
 class LedgerBatchReader(DataSourceReader):
@@ -47,6 +52,10 @@ class LedgerBatchReader(DataSourceReader):
         self._first_index = 0
         self._stop_index = sys.maxsize
         """What pushed filters leave of the log."""
+        self._begin_ms: int | None = None
+        self._end_ms: int | None = None
+        """The same by append time, in milliseconds since 1970; the end is exclusive."""
+        self._pushed: list[str] = []
 
     @in_short
     def partitions(self) -> list[InputPartition]:
@@ -56,13 +65,30 @@ class LedgerBatchReader(DataSourceReader):
     def _planned(self, options: LedgerOptions) -> list[InputPartition]:
         with closing(self._opener(options)) as source:
             bounds = source.bounds()
+
+            def at(time_ms: int | None, stated: StatedOffset) -> StatedOffset:
+                if time_ms is None:
+                    return stated
+                return index_from(source, bounds.begin_index, bounds.stop_index, time_ms)
+
             stated = resolve(
-                options.starting_offsets,
-                options.ending_offsets,
+                at(options.starting_timestamp_ms, options.starting_offsets),
+                at(options.ending_timestamp_ms, options.ending_offsets),
                 bounds,
                 fail_on_data_loss=options.fail_on_data_loss,
             )
-            return [*planned(options, source, bounds, self._narrowed(stated))]
+            first_index, stop_index = self._narrowed(stated)
+            if self._begin_ms is not None:
+                first_index = index_from(source, first_index, stop_index, self._begin_ms)
+            if self._end_ms is not None:
+                stop_index = index_from(source, first_index, stop_index, self._end_ms)
+            parts = planned(options, source, bounds, IndexRange(first_index, stop_index))
+            _logger.info(
+                "group %r: offsets %d to %d of %d to %d, %d tasks; pushed filters: %s",
+                *(bounds.group, first_index, stop_index, bounds.begin_index, bounds.stop_index),
+                *(len(parts), ", ".join(self._pushed) or "none"),
+            )
+            return [*parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `read_partition`."""
@@ -80,7 +106,9 @@ class PushdownReader(LedgerBatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Returns the filters that Spark must still apply."""
-        return [each for each in filters if not self._take(each)]
+        left = [each for each in filters if not self._take(each)]
+        self._pushed = [str(each) for each in filters if each not in left or self._narrow(each)]
+        return left
 
     def _take(self, condition: Filter) -> bool:
         """True: the range alone now answers it."""
@@ -100,6 +128,32 @@ class PushdownReader(LedgerBatchReader):
             case _:
                 return False
         return True
+
+    def _narrow(self, condition: Filter) -> bool:
+        """True: a condition on the append time, by which less of the log is read. Spark applies it all
+        the same: its times are finer than ours."""
+        match condition:
+            case EqualTo(("append_time",), datetime() as value):
+                self._between(value, value)
+            case GreaterThan(("append_time",), datetime() as value):
+                self._between(value, None)
+            case GreaterThanOrEqual(("append_time",), datetime() as value):
+                self._between(value, None)
+            case LessThan(("append_time",), datetime() as value):
+                self._between(None, value)
+            case LessThanOrEqual(("append_time",), datetime() as value):
+                self._between(None, value)
+            case _:
+                return False
+        return True
+
+    def _between(self, begin: datetime | None, end: datetime | None) -> None:
+        """Of a time without a zone Spark means its own zone, which is this process's."""
+        if begin is not None:
+            self._begin_ms = max(self._begin_ms or 0, milliseconds_of(begin.astimezone(UTC)))
+        if end is not None:
+            end_ms = milliseconds_of(end.astimezone(UTC)) + 1
+            self._end_ms = end_ms if self._end_ms is None else min(self._end_ms, end_ms)
 
     def _keep(self, first_index: int, stop_index: int) -> None:
         self._first_index = max(self._first_index, first_index)

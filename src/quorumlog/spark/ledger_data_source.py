@@ -15,9 +15,11 @@ from pyspark.sql.types import StructType
 
 from quorumlog.errors import ConfigError
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
+from quorumlog.spark.messages.message_options import STREAM_OPTIONS as MESSAGE_STREAM_OPTIONS
 from quorumlog.spark.messages.message_options import VIEW, MessageOptions, is_message_view
 from quorumlog.spark.messages.message_reader import message_reader
 from quorumlog.spark.messages.message_rows import message_schema
+from quorumlog.spark.messages.message_stream import MessageStreamReader
 from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
 from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
 from quorumlog.spark.short_errors import EXPECTED, in_short
@@ -90,18 +92,19 @@ class LedgerDataSource(DataSource):
 
     @in_short
     def reader(self, schema: StructType) -> DataSourceReader:
-        if self.message_options is not None:
-            return message_reader(self.message_options, schema)
-        for name in STREAM_OPTIONS:
+        views_messages = self.message_options is not None
+        for name in MESSAGE_STREAM_OPTIONS if views_messages else STREAM_OPTIONS:
             if name.lower() in (key.lower() for key in self.options):
                 raise ConfigError(f"option {name} is for spark.readStream; spark.read reads all at once")
+        if self.message_options is not None:
+            return message_reader(self.message_options, schema)
         reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader
         return reader(self.ledger_options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
             if self.message_options is not None:
-                raise ConfigError("view messages is read with spark.read, not with spark.readStream")
+                return MessageStreamReader(self.message_options, schema)
             return LedgerStreamReader(self.ledger_options, schema)
         except EXPECTED as error:
             return RefusedStream(error)

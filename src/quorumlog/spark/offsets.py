@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumlog.errors import ConfigError, IndexOutOfRange
 
@@ -41,7 +41,8 @@ class IndexRange(NamedTuple):
 
 
 def parse_offset(name: str, text: str) -> StatedOffset:
-    """Also JSON, `{"group": number | "earliest" | "latest"}`. Raises ConfigError naming the option."""
+    """Also JSON, `{"group": number | "earliest" | "latest"}`, and Kafka's -2 and -1 for those two.
+    Raises ConfigError naming the option."""
     valid = f'option {name} must be earliest, latest, an index or JSON {{"group": index}}, not {text!r}'
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
@@ -50,8 +51,24 @@ def parse_offset(name: str, text: str) -> StatedOffset:
     except ValueError:
         raise ConfigError(valid) from None
     if isinstance(stated, dict) and stated:
-        return {group: _checked(name, offset, valid) for group, offset in stated.items()}
+        return {
+            group: _checked(name, without_partition(name, offset), valid)
+            for group, offset in stated.items()
+        }
     return _checked(name, stated, valid)
+
+
+def without_partition(name: str, stated: object) -> Any:
+    """Of `{"0": value}` the value: a group is what Kafka calls a topic of one partition. Raises
+    ConfigError for other partitions."""
+    if not isinstance(stated, dict):
+        return stated
+    if set(stated) != {"0"}:
+        raise ConfigError(
+            f"option {name} names the partitions {', '.join(sorted(stated))}: a group has one order, and"
+            " no partition but 0"
+        )
+    return stated["0"]
 
 
 def _checked(name: str, offset: object, valid: str) -> Offset:
@@ -59,6 +76,8 @@ def _checked(name: str, offset: object, valid: str) -> Offset:
         return offset.lower()
     if type(offset) is not int:
         raise ConfigError(valid)
+    if offset in (-2, -1):
+        return EARLIEST if offset == -2 else LATEST
     if offset < 0:
         raise ConfigError(f"option {name} must not be negative, not {offset}; write earliest or latest")
     return offset

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from quorumlog.config import parse_address
@@ -37,6 +38,15 @@ def number_of(low: int, high: int) -> Callable[[str, str], int]:
         return number
 
     return parse
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
+    if found is None:
+        raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
+    factors = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+    return int(found[1]) * factors[found[2]]
 
 
 def one_of(*values: str) -> Callable[[str, str], str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
-from quorumlog.spark.offsets import EARLIEST, LATEST, StatedOffset, parse_offset
-from quorumlog.spark.option_values import name_of, number_of, servers_of
+from quorumlog.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    StatedOffset,
+    parse_offset,
+    without_partition,
+)
+from quorumlog.spark.option_values import duration_ms, name_of, number_of, servers_of
 from quorumlog.spark.rows import COLUMNS
 
 READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
@@ -64,10 +70,17 @@ class LedgerOptions:
     min_offsets: int = 0
     """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
     max_trigger_delay_ms: int = 15 * 60_000
-    starting_timestamp_ms: int = -1
-    """Since 1970: what was appended then or later; -1: `starting_offsets` counts."""
+    starting_timestamp_ms: int | None = None
+    """Since 1970: what was appended then or later; None: `starting_offsets` counts."""
+    ending_timestamp_ms: int | None = None
+    """What was appended before; None: `ending_offsets` counts."""
+    starting_timestamps: dict[str, int] | None = None
+    """By group."""
+    ending_timestamps: dict[str, int] | None = None
     reader: str = ""
     """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
+    reader_hold: bool = False
+    """What `reader` has not read is kept."""
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
 
@@ -79,6 +92,8 @@ class LedgerOptions:
         """What these options are for one of the groups that they name."""
         if not self.groups:
             return self
+        if self.starting_timestamps or self.ending_timestamps:
+            return self._with_timestamps(group).of_group(group)
 
         def stated(offset: StatedOffset) -> StatedOffset:
             return {group: offset[group]} if isinstance(offset, dict) else offset
@@ -90,6 +105,26 @@ class LedgerOptions:
             starting_offsets=stated(self.starting_offsets),
             ending_offsets=stated(self.ending_offsets),
             min_partitions=-(-self.min_partitions // len(self.groups)),
+        )
+
+    def _with_timestamps(self, group: str) -> LedgerOptions:
+        """Those that are stated by group become this one's. Raises ConfigError."""
+        found: dict[str, int | None] = {}
+        for name, stated, alone in (
+            ("startingOffsetsByTimestamp", self.starting_timestamps, self.starting_timestamp_ms),
+            ("endingOffsetsByTimestamp", self.ending_timestamps, self.ending_timestamp_ms),
+        ):
+            if stated is not None and group not in stated:
+                raise ConfigError(
+                    f"option {name} names the groups {', '.join(sorted(stated))}, and {group!r} is read"
+                )
+            found[name] = alone if stated is None else stated[group]
+        return replace(
+            self,
+            starting_timestamps=None,
+            ending_timestamps=None,
+            starting_timestamp_ms=found["startingOffsetsByTimestamp"],
+            ending_timestamp_ms=found["endingOffsetsByTimestamp"],
         )
 
     def of_stream(self) -> LedgerOptions:
@@ -117,11 +152,13 @@ class LedgerOptions:
                 raise ConfigError(_NO_TABLES)
             if key.lower() == "paths":
                 raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
-            entry = _PARSERS.get(key.lower())
+            entry = _PARSERS.get(ALIASES.get(key.lower(), key.lower()))
             if entry is None:
                 valid = ", ".join(OPTION_NAMES)
                 raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
             name, field_name, parse = entry
+            if field_name in given:
+                raise ConfigError(f"option {name} is given twice, under two names")
             given[field_name] = parse(name, str(text).strip())
         if "groups" in given:
             if "group" in given:
@@ -133,8 +170,15 @@ class LedgerOptions:
             parsed._check_groups()
         if parsed.servers and parsed.path:
             raise ConfigError("options servers and path exclude each other; give one of them")
-        if parsed.starting_timestamp_ms >= 0 and "starting_offsets" in given:
-            raise ConfigError("options startingTimestamp and startingOffsets exclude each other")
+        for names in (
+            ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+            ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+        ):
+            stated = [name for name in names if _PARSERS[name.lower()][1] in given]
+            if len(stated) > 1:
+                raise ConfigError(f"options {' and '.join(stated)} exclude each other; give one")
+        if not parsed.groups:
+            parsed = parsed._with_timestamps(parsed.served_group)
         if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
             raise ConfigError(
                 "options readConsistency = read_index and maxStalenessMs ask running members, and need"
@@ -145,6 +189,8 @@ class LedgerOptions:
                 f"option maxStalenessMs is for readConsistency = {COMMITTED}, not"
                 f" {parsed.read_consistency}"
             )
+        if parsed.reader_hold and not parsed.reader:
+            raise ConfigError("option readerHold needs option reader, the name of what it holds for")
         if not parsed.servers and not parsed.path and not parsed.archive:
             raise ConfigError(
                 "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
@@ -214,13 +260,19 @@ def _groups(name: str, text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _duration(name: str, text: str) -> int:
-    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
-    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
-    if found is None:
-        raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
-    factors = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-    return int(found[1]) * factors[found[2]]
+def _timestamps(name: str, text: str) -> dict[str, int]:
+    """JSON: milliseconds since 1970 by group; as with Kafka also by its one partition."""
+    valid = f'option {name} must be JSON {{"group": milliseconds since 1970}}, not {text!r}'
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        raise ConfigError(valid) from None
+    if not isinstance(stated, dict) or not stated:
+        raise ConfigError(valid)
+    found = {group: without_partition(name, each) for group, each in stated.items()}
+    if not all(type(each) is int and 0 <= each <= 2**53 for each in found.values()):
+        raise ConfigError(valid)
+    return found
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -274,20 +326,25 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("maxOffsetsPerTrigger", "max_offsets", number_of(1, 2**62)),
         ("maxBytesPerTrigger", "max_bytes", number_of(1, 2**62)),
         ("minOffsetsPerTrigger", "min_offsets", number_of(1, 2**62)),
-        ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
+        ("maxTriggerDelay", "max_trigger_delay_ms", duration_ms),
         ("startingTimestamp", "starting_timestamp_ms", number_of(0, 2**53)),
+        ("endingTimestamp", "ending_timestamp_ms", number_of(0, 2**53)),
+        ("startingOffsetsByTimestamp", "starting_timestamps", _timestamps),
+        ("endingOffsetsByTimestamp", "ending_timestamps", _timestamps),
         ("reader", "reader", name_of),
+        ("readerHold", "reader_hold", _boolean),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}
 
 OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
+ALIASES = {"kafka.bootstrap.servers": "servers"}
 STREAM_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
-    "startingTimestamp",
     "reader",
+    "readerHold",
 )

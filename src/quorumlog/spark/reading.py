@@ -3,6 +3,7 @@ in a worker. Both run without a JVM."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -38,6 +39,16 @@ def planned(
         max_records=options.max_records_per_partition,
         readers=source.readers(),
     )
+
+
+def index_from(source: LedgerSource, low: int, high: int, time_ms: int) -> int:
+    """The first index of [low, high) that was appended at this time or later; `high` if there is none.
+    Append times rise with the index."""
+
+    def is_later(index: int) -> bool:
+        return source.time_ms_at(index) >= time_ms
+
+    return bisect_left(range(high), True, low, high, key=is_later)
 
 
 def read_partition(

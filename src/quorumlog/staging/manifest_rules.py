@@ -3,7 +3,8 @@
 stands already, same rows                      nothing to do
 stands already, other rows                     BatchDiffers, unless it says batchDiffers=keep
 of another query                               ProducerIdInUse, unless resetProducer names that one
-older, or (streams) one is left out            BatchOutOfOrder
+older                                          BatchOutOfOrder, unless it says batchOrder=skip
+one is left out (streams)                      BatchOutOfOrder
 the first, the first of its query, or next     it is appended
 """
 
@@ -24,6 +25,8 @@ class Verdict(Enum):
 class BatchRules(NamedTuple):
     keeps_what_stands: bool = False
     """A batch id that stands is done, whatever rows come for it now."""
+    skips_older: bool = False
+    """A batch below the newest one is done: fixed ranges that are run again from the top."""
     reset_query_id: str | None = None
     """The query that this one takes the producer over from."""
 
@@ -62,6 +65,8 @@ def judge(newest: Batch | None, batch: Batch, rules: BatchRules, producer: str) 
             )
         return Verdict.STANDS
     if batch.batch_id < newest.batch_id:
+        if rules.skips_older:
+            return Verdict.STANDS
         raise BatchOutOfOrder(
             f"{batch.described} comes after batch {newest.batch_id} under producer {producer!r}: nothing"
             f" was appended. {_why_older(batch)}"
@@ -82,4 +87,7 @@ def _why_older(batch: Batch) -> str:
             "An older checkpoint was restored, and its batches may be in the log already: restore the"
             " newest checkpoint, or begin a new one at the right offsets with another producerId"
         )
-    return "Give batchId a number that rises; only the newest batch can be repeated"
+    return (
+        "Give batchId a number that rises; or, where fixed ranges of rows have fixed numbers and are run"
+        " again from the top, option batchOrder=skip"
+    )

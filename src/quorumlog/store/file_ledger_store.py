@@ -437,6 +437,9 @@ class FileLedgerStore(LedgerStore):
         self._space.configure(config)
         self._page_cache.keep_bytes = config.page_cache_bytes
 
+    def make_no_space(self, is_so: bool) -> None:
+        self._space.makes_none = is_so
+
     def close(self) -> None:
         self._data.close()
         self._index.files.close()

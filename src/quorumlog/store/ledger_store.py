@@ -390,5 +390,9 @@ class LedgerStore(Protocol):
     def configure(self, config: StoreConfig) -> None:
         """Other values for what a running member may be given anew (`config.RELOADABLE`)."""
 
+    def make_no_space(self, is_so: bool) -> None:
+        """The disk hangs, or does no longer. While it does, `plan` raises DiskFull where space would
+        have to be made for data first: that waits for the disk."""
+
     def close(self) -> None:
         """Release files without syncing; a clean stop syncs first."""

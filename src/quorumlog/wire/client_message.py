@@ -1,9 +1,20 @@
-"""What every message between clients and servers has."""
+"""What every message between clients and servers has, and the bounds of what its fields hold.
+
+Bounds are looked at where a message is decoded, by the decoder itself: what comes in beyond them is a
+ProtocolViolation, and no member ever meets it.
+"""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""As arrays and files have it."""
+Text = Annotated[str, Meta(max_length=64 * 1024)]
 
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
-    request_id: int = 0
+    request_id: Int = 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.log_state.control_entries import Epoch
-from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_message import ClientMessage, Int, Text
 from quorumlog.wire.producer_messages import (
     ConnectProducer,
     ConnectProducerResponse,
@@ -35,51 +35,51 @@ just answered at its address. UNSETTLED: it is connected, and has not."""
 class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """The first frame on every connection, from who dialled."""
 
-    protocol: int = PROTOCOL_VERSION
-    role: str
+    protocol: Int = PROTOCOL_VERSION
+    role: Text
     """`client`, `control` (heartbeats, votes, COMMIT) or `data` (COMPARE, TRUNCATE, APPEND)."""
-    member_id: str = ""
-    directory_id: str = ""
+    member_id: Text = ""
+    directory_id: Text = ""
     """Both empty for a client."""
-    to_member_id: str = ""
+    to_member_id: Text = ""
     """Whom the dialler expects to reach; a peer listening under another id refuses."""
-    cluster_id: str = ""
+    cluster_id: Text = ""
     """Empty while unformed."""
-    members: str = ""
+    members: Text = ""
     """The dialler's member list, `n0=host:port,...` sorted by id: lists that differ are reported."""
-    segment_bytes: int = 0
-    durability: str = ""
-    run_id: str = ""
+    segment_bytes: Int = 0
+    durability: Text = ""
+    run_id: Text = ""
     """Drawn at each start of a process: tells two processes on copies of one directory apart. A client
     gives that of its `rival`."""
-    listens_on: str = ""
+    listens_on: Text = ""
     """`host:port`, of a peer; may be another than the one in `members`."""
-    rival: str = ""
+    rival: Text = ""
     """Of a client: another process speaks as the member that this connection leads to, in a sentence."""
-    level: int = 0
+    level: Int = 0
     """Of the log's format, up to which a peer knows it (`log_state/control_entries.py`)."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """The first frame back. `code` 200, or the connection closes after it and `message` says why."""
 
-    protocol: int = PROTOCOL_VERSION
-    code: int = 200
-    message: str = ""
-    member_id: str = ""
-    directory_id: str = ""
-    cluster_id: str = ""
-    members: str = ""
-    segment_bytes: int = 0
-    durability: str = ""
-    connection_id: str = ""
+    protocol: Int = PROTOCOL_VERSION
+    code: Int = 200
+    message: Text = ""
+    member_id: Text = ""
+    directory_id: Text = ""
+    cluster_id: Text = ""
+    members: Text = ""
+    segment_bytes: Int = 0
+    durability: Text = ""
+    connection_id: Text = ""
     """Names this connection on this server; a stream that moves to a new one gives it back."""
-    max_entry_bytes: int = 0
-    max_frame_bytes: int = 0
-    run_id: str = ""
+    max_entry_bytes: Int = 0
+    max_frame_bytes: Int = 0
+    run_id: Text = ""
     knows_conditions: bool = False
     """`AppendRequest.expected_last` is looked at; an older server would append whatever it says."""
-    level: int = 0
+    level: Int = 0
     """As in Hello."""
     knows_promises: bool = False
     """`promise` of a read or a question is kept; an older server would answer as it is."""
@@ -88,58 +88,58 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
 class Numbered(msgspec.Struct, frozen=True, array_like=True):
     """Where an append stands in its producer's session."""
 
-    producer: str
+    producer: Text
     epoch: Epoch
     """What ConnectProducer was answered with."""
-    sequence: int
+    sequence: Int
     """Number of the first entry among all of the producer's."""
 
 
 class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     """Batch: the encoded entries, headers unstamped."""
 
-    stream: int = 0
+    stream: Int = 0
     """Nonzero: requests of this stream on this connection are accepted in the order of `number`."""
-    number: int = 0
+    number: Int = 0
     """1, 2, 3, ... within the stream and connection."""
-    previous_connection: str = ""
+    previous_connection: Text = ""
     """On the first request of a stream on a new connection: the `connection_id` before. The leader
     closes it and discards what it has not appended of it, before it accepts."""
-    timeout_ms: int = 0
+    timeout_ms: Int = 0
     """How long the leader waits for the commit before it answers OutcomeUnknown; 0: its default."""
-    expected_last: int | None = None
+    expected_last: Int | None = None
     """Append only if no data entry lies behind this index in the leader's whole log; else
     WrongLastIndex. -1: only if there is none at all. Not in a stream."""
     session: Numbered | None = None
     """The entries are appended once, however often the request comes. Not in a stream, nor with
     `expected_last`."""
-    machine: str = ""
+    machine: Text = ""
     """Of the state machine that takes the entries; the answer has its results. Not in a stream. Only to
     a server of level 3 (HelloResponse): an older one would append them as anybody's."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
-    term: int
-    first_index: int
-    count: int
-    durability: str
-    ranges: tuple[tuple[int, int, int], ...] = ()
+    term: Int
+    first_index: Int
+    count: Int
+    durability: Text
+    ranges: tuple[tuple[Int, Int, Int], ...] = ()
     """(first_index, count, term) of what was appended at several times, because a crash had cut it; then
     `first_index` is that of the first, and `term` that of the last. Empty: all of it lies together."""
     results: tuple[bytes | None, ...] = ()
     """Of a state machine, one an entry; `failures`: (place, why) of those that it refused."""
-    failures: tuple[tuple[int, str], ...] = ()
+    failures: tuple[tuple[Int, Text], ...] = ()
 
 
 class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     """Entries from `first_index` on, at most up to the member's committed index."""
 
-    first_index: int
-    stop_index: int = -1
+    first_index: Int
+    stop_index: Int = -1
     """Exclusive; -1: the committed index + 1 at the time of the request."""
-    limit_bytes: int = 1 << 20
+    limit_bytes: Int = 1 << 20
     """At least one entry is returned however large it is."""
-    wait_ms: int = 0
+    wait_ms: Int = 0
     """Wait so long for entry `first_index` to be committed, if it is not yet; then answer empty."""
     from_leader: bool = False
     """Refuse with NotLeader unless you lead: a leader that was stopped and replaced would otherwise
@@ -156,10 +156,10 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
     """Batch: the stored bytes of `count` entries from `first_index` on (no-ops included)."""
 
-    first_index: int
-    count: int
-    ledger_begin_index: int
-    committed_index: int
+    first_index: Int
+    count: Int
+    ledger_begin_index: Int
+    committed_index: Int
     age_ms: float = -1.0
     """All that anybody had acknowledged so long ago is at or below `committed_index`; -1: not known."""
 
@@ -171,19 +171,19 @@ class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):
 class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """One member as another sees it."""
 
-    id: str
-    address: str
-    directory_id: str = ""
+    id: Text
+    address: Text
+    directory_id: Text = ""
     reachable: bool = False
     is_voter: bool = False
     """By its directory; by its name where that is not known, as of a member that is down."""
-    water_mark: int = -1
+    water_mark: Int = -1
     """Leader only: what the member has acknowledged."""
-    part: str = ""
+    part: Text = ""
     """`voter`, `learner`; while a change runs, `joins`, `leaves` or `replaced`; empty: none by now."""
-    behind_bytes: int = -1
+    behind_bytes: Int = -1
     """Leader only, of who is fed out of files: what it has still to be sent; -1: it is not being fed."""
-    bytes_per_second: int = -1
+    bytes_per_second: Int = -1
     """And how fast that goes; -1: not known yet."""
     answered_ms_ago: float = -1.0
     """Leader only: since the member's last answer; -1: none since it leads, or an earlier release."""
@@ -192,75 +192,75 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A state machine that a member runs; `node.applying.state_machine_caller.MachineStatus`."""
 
-    name: str
-    channel: int
-    version: int
-    applied_index: int
-    snapshot_index: int
-    problem: str = ""
+    name: Text
+    channel: Int
+    version: Int
+    applied_index: Int
+    snapshot_index: Int
+    problem: Text = ""
 
 
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
-    group: str
-    id: str
-    address: str
-    directory_id: str
-    cluster_id: str
-    role: str
-    term: int
-    leader_id: str
+    group: Text
+    id: Text
+    address: Text
+    directory_id: Text
+    cluster_id: Text
+    role: Text
+    term: Int
+    leader_id: Text
     """Empty: unknown."""
-    leader_address: str
-    ledger_begin_index: int
-    ledger_end_index: int
-    durable_index: int
-    committed_index: int
-    flush: str
+    leader_address: Text
+    ledger_begin_index: Int
+    ledger_end_index: Int
+    durable_index: Int
+    committed_index: Int
+    flush: Text
     members: tuple[MemberInfo, ...] = ()
-    waits_for: str = ""
-    problems: tuple[str, ...] = ()
-    version: str = ""
-    damaged_entries: int = 0
+    waits_for: Text = ""
+    problems: tuple[Text, ...] = ()
+    version: Text = ""
+    damaged_entries: Int = 0
     """Damaged, and to be repaired from the others."""
-    scrub_next_index: int = -1
+    scrub_next_index: Int = -1
     """Entry that the background scrub looks at next; -1: no pass is under way."""
-    scrub_stop_index: int = -1
+    scrub_stop_index: Int = -1
     """Where that pass ends (exclusive)."""
-    scrub_passes: int = 0
+    scrub_passes: Int = 0
     """Ended since the member's start."""
-    scrub_ended_ms_ago: int = -1
+    scrub_ended_ms_ago: Int = -1
     """Since the newest of them ended; -1: none has."""
-    set_aside_files: int = 0
+    set_aside_files: Int = 0
     """What is kept in `set-aside/` for people."""
-    set_aside_bytes: int = 0
-    log_disk_bytes: int = -1
+    set_aside_bytes: Int = 0
+    log_disk_bytes: Int = -1
     """What the segments of data and index take of the disk; -1: an earlier release does not say."""
-    log_apparent_bytes: int = -1
+    log_apparent_bytes: Int = -1
     """How long they are: segments are sparse."""
-    voters: int = -1
+    voters: Int = -1
     """How many vote; 0 before the group has formed, -1: an earlier release does not say."""
-    quorum_size: int = -1
+    quorum_size: Int = -1
     """How many of them are needed for anything to be committed."""
-    log_time_ms: int = -1
+    log_time_ms: Int = -1
     """What the last committed time mark says, since 1970; -1: there is none, or it is not known."""
-    log_time_index: int = -1
+    log_time_index: Int = -1
     """Of that mark."""
-    producers: int = -1
+    producers: Int = -1
     """Sessions that the log remembers, as far as it is committed; -1: not known."""
-    membership_index: int = -1
+    membership_index: Int = -1
     """Of the entry that says who the members are; -1: the group's founding list does."""
     machines: tuple[MachineInfo, ...] = ()
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
-    to_member_id: str
+    to_member_id: Text
 
 
 class TransferResponse(ClientMessage, frozen=True, kw_only=True, tag=41):
     """Answered when the new leader is known."""
 
-    leader_id: str
-    term: int
+    leader_id: Text
+    term: Int
 
 
 class LayoutRequest(ClientMessage, frozen=True, kw_only=True, tag=50):
@@ -268,15 +268,15 @@ class LayoutRequest(ClientMessage, frozen=True, kw_only=True, tag=50):
 
 
 class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
-    member_id: str
-    cluster_id: str
-    segment_bytes: int
-    index_segment_bytes: int
-    begin_index: int = -1
+    member_id: Text
+    cluster_id: Text
+    segment_bytes: Int
+    index_segment_bytes: Int
+    begin_index: Int = -1
     """The entry before the first that is left, which the next three are about; -1: none has gone."""
-    begin_term: int = -1
-    begin_chain: int = 0
-    begin_position: int = 0
+    begin_term: Int = -1
+    begin_chain: Int = 0
+    begin_position: Int = 0
     """Of the segment that begins behind it."""
     begin_record: bytes = b""
     """The state of the log up to there, which no entry tells any more."""
@@ -285,10 +285,10 @@ class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
 class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
     """Change who is a member; answered by the leader once that is committed. docs/membership.md"""
 
-    verb: str
+    verb: Text
     """`add`, `promote`, `remove`, `replace` or `set-address`."""
-    member_id: str
-    address: str = ""
+    member_id: Text
+    address: Text = ""
     """`host:port`, of `add` and `set-address`."""
     dry_run: bool = False
     """Only say whether it would be begun."""
@@ -297,43 +297,43 @@ class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
 class ChangeMembersResponse(ClientMessage, frozen=True, kw_only=True, tag=81):
     """The members then."""
 
-    voters: tuple[str, ...]
-    learners: tuple[str, ...]
+    voters: tuple[Text, ...]
+    learners: tuple[Text, ...]
 
 
 class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
     """Which time mark holds at an entry, or at a time; one of the two is given."""
 
-    index: int = -1
+    index: Int = -1
     """The last mark at or in front of this entry."""
-    time_ms: int = -1
+    time_ms: Int = -1
     """The last mark that says this or an earlier time; milliseconds since 1970."""
 
 
 class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
     """Of what is committed, as the member knows it."""
 
-    index: int = -1
+    index: Int = -1
     """Of the mark, which may be in front of the log's begin; -1: there is none."""
-    time_ms: int = -1
-    ledger_begin_index: int
-    committed_index: int
+    time_ms: Int = -1
+    ledger_begin_index: Int
+    committed_index: Int
 
 
 class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
     """A question to a state machine, answered by the leader once a majority has confirmed it and the
     machine has applied all that was committed then. `timeout_ms`: as in AppendRequest."""
 
-    machine: str
+    machine: Text
     question: bytes
-    timeout_ms: int = 0
+    timeout_ms: Int = 0
     promise: ReadPromise | None = None
     """As in ReadRequest, of what is applied; None: of the leader alone."""
 
 
 class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
     answer: bytes
-    applied_index: int
+    applied_index: Int
     age_ms: float = -1.0
     """As in ReadResponse, of `applied_index`."""
 
@@ -341,13 +341,13 @@ class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What keeps one segment."""
 
-    first_index: int
-    stop_index: int
-    size_bytes: int
+    first_index: Int
+    stop_index: Int
+    size_bytes: Int
     """Of data and index."""
-    time_ms: int = -1
+    time_ms: Int = -1
     """The last time mark at its end, in milliseconds since 1970; -1: there is none."""
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Text, ...] = ()
 
 
 class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
@@ -355,7 +355,7 @@ class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
 
 
 class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
-    keep_from_index: int
+    keep_from_index: Int
     """Nothing from here on may be deleted; committed."""
     used_ratio: float
     """The share of the leader's disk that is in use."""
@@ -365,19 +365,19 @@ class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
-    code: int
-    message: str
-    leader_id: str = ""
-    leader_address: str = ""
-    retry_after_ms: int = 0
-    ledger_begin_index: int = -1
-    committed_index: int = -1
-    expected_last: int = -1
-    actual_last: int = -1
+    code: Int
+    message: Text
+    leader_id: Text = ""
+    leader_address: Text = ""
+    retry_after_ms: Int = 0
+    ledger_begin_index: Int = -1
+    committed_index: Int = -1
+    expected_last: Int = -1
+    actual_last: Int = -1
     """Both of a WrongLastIndex."""
-    expected_sequence: int = -1
+    expected_sequence: Int = -1
     """Of a SequenceGap."""
-    last_sequence: int = -1
+    last_sequence: Int = -1
     """Of an AlreadyCommitted."""
     age_ms: float = -1.0
     """Of an IndexOutOfRange; as in ReadResponse."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from quorumlog.wire.client_message import Int, Text
+
 READ_INDEX, COMMITTED = "read_index", "committed"
 CONSISTENCIES = (READ_INDEX, COMMITTED)
 
@@ -12,8 +14,8 @@ class ReadPromise(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Any member may keep it. A server that does not know it would answer all the same: clients look at
     `HelloResponse.knows_promises` first."""
 
-    consistency: str = COMMITTED
+    consistency: Text = COMMITTED
     max_staleness_ms: float = -1.0
     """Of `committed`: refuse with TooStale what may be older; -1: however old."""
-    at_least_index: int = -1
+    at_least_index: Int = -1
     """Of `committed`: answer once this entry is committed here; -1: at once."""

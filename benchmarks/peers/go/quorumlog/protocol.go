@@ -44,8 +44,9 @@ func dial(address string) (*connection, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	answer, err := c.read()
-	if err == nil && (answer.kind != typeHelloBack || answer.numbers[1] != 200) {
-		err = fmt.Errorf("refused: %q", answer.text)
+	// Type, request, protocol, status: a later release appends fields.
+	if err == nil && (answer.kind != typeHelloBack || len(answer.fields) < 2 || answer.fields[1] != uint64(200)) {
+		err = fmt.Errorf("refused: %v", answer.fields)
 	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
@@ -94,17 +95,16 @@ func (c *connection) receive() (uint64, error) {
 		return 0, err
 	}
 	if answer.kind != typeAppendBack {
-		return 0, fmt.Errorf("answer of type %d: %v %q", answer.kind, answer.numbers, answer.text)
+		return 0, fmt.Errorf("answer of type %d: %v", answer.kind, answer.fields)
 	}
 	return answer.request, nil
 }
 
-// An answer as it came, without the names of its fields.
+// An answer: `fields` are those behind type and request, without their names.
 type answer struct {
 	kind    uint64
 	request uint64
-	numbers []uint64
-	text    []string
+	fields  []any
 }
 
 func (c *connection) read() (answer, error) {
@@ -119,63 +119,86 @@ func (c *connection) read() (answer, error) {
 	if crc32.Update(crc32.ChecksumIEEE(head[8:]), crc32.IEEETable, frame) != binary.LittleEndian.Uint32(head[4:]) {
 		return answer{}, errors.New("the CRC of an answer does not match")
 	}
-	// The group, then the message.
-	reader := bytes.NewReader(frame)
-	var found answer
-	for range 2 {
-		if _, err := reader.ReadByte(); err != nil { // the array of both, then that of the message
-			return found, err
-		}
-		if len(found.text) == 0 {
-			if err := found.field(reader); err != nil {
-				return found, err
+	decoded, err := value(bytes.NewReader(frame))
+	if err != nil {
+		return answer{}, err
+	}
+	// [group, [type, request, ...]]
+	if outer, ok := decoded.([]any); ok && len(outer) == 2 {
+		if fields, ok := outer[1].([]any); ok && len(fields) >= 2 {
+			kind, isKind := fields[0].(uint64)
+			request, isRequest := fields[1].(uint64)
+			if isKind && isRequest {
+				return answer{kind, request, fields[2:]}, nil
 			}
 		}
 	}
-	found.text = nil
-	for reader.Len() > 0 {
-		if err := found.field(reader); err != nil {
-			return found, err
-		}
-	}
-	if len(found.numbers) < 2 {
-		return found, errors.New("an answer without a type and a request")
-	}
-	found.kind, found.request, found.numbers = found.numbers[0], found.numbers[1], found.numbers[2:]
-	return found, nil
+	return answer{}, fmt.Errorf("an answer without a type and a request: %v", decoded)
 }
 
-// field takes one number or string; nothing else comes in the answers that are read here.
-func (a *answer) field(reader *bytes.Reader) error {
+// value reads one value of MessagePack: nil, bool, uint64, int64, string (of bytes as well), []any. Maps and
+// floats are in no answer.
+func value(reader *bytes.Reader) (any, error) {
 	kind, err := reader.ReadByte()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case kind < 0x80:
-		a.numbers = append(a.numbers, uint64(kind))
+		return uint64(kind), nil
+	case kind >= 0x90 && kind < 0xA0:
+		return list(reader, uint64(kind&0x0F))
+	case kind >= 0xA0 && kind < 0xC0:
+		return words(reader, uint64(kind&0x1F))
+	case kind == 0xC0:
+		return nil, nil
+	case kind == 0xC2 || kind == 0xC3:
+		return kind == 0xC3, nil
 	case kind >= 0xCC && kind <= 0xCF:
-		number, err := bigEndian(reader, 1<<(kind-0xCC))
-		a.numbers = append(a.numbers, number)
-		return err
-	case kind >= 0xA0 && kind < 0xC0, kind >= 0xD9 && kind <= 0xDB:
-		length := uint64(kind & 0x1F)
-		if kind >= 0xD9 {
-			if length, err = bigEndian(reader, 1<<(kind-0xD9)); err != nil {
-				return err
-			}
+		return bigEndian(reader, 1<<(kind-0xCC))
+	case kind >= 0xD0 && kind <= 0xD3:
+		size := 1 << (kind - 0xD0)
+		number, err := bigEndian(reader, size)
+		shift := 64 - 8*size
+		return int64(number<<shift) >> shift, err
+	case kind >= 0xC4 && kind <= 0xC6 || kind >= 0xD9 && kind <= 0xDB:
+		length, err := bigEndian(reader, 1<<((kind-0xC4)%21)) // 0xD9 is 0xC4 + 21: bytes and text alike
+		if err != nil {
+			return nil, err
 		}
-		words := make([]byte, length)
-		_, err := io.ReadFull(reader, words)
-		a.text = append(a.text, string(words))
-		return err
-	case kind >= 0xC0 && kind <= 0xC3: // nil, false, true
-	case kind >= 0xE0: // a small negative number
-		a.numbers = append(a.numbers, uint64(int64(int8(kind))))
+		return words(reader, length)
+	case kind == 0xDC || kind == 0xDD:
+		length, err := bigEndian(reader, 2<<(kind-0xDC))
+		if err != nil {
+			return nil, err
+		}
+		return list(reader, length)
+	case kind >= 0xE0:
+		return int64(int8(kind)), nil
 	default:
-		return fmt.Errorf("MessagePack of kind %#x is not expected in an answer", kind)
+		return nil, fmt.Errorf("MessagePack of kind %#x is not expected in an answer", kind)
 	}
-	return nil
+}
+
+func list(reader *bytes.Reader, length uint64) ([]any, error) {
+	values := []any{}
+	for range length {
+		each, err := value(reader)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, each)
+	}
+	return values, nil
+}
+
+func words(reader *bytes.Reader, length uint64) (string, error) {
+	if length > uint64(reader.Len()) {
+		return "", io.ErrUnexpectedEOF
+	}
+	text := make([]byte, length)
+	_, err := io.ReadFull(reader, text)
+	return string(text), err
 }
 
 func bigEndian(reader io.Reader, size int) (uint64, error) {

@@ -17,7 +17,9 @@ class SendReceipt(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
-    """Of the first message."""
+    """Of the first message. An idempotent producer whose answer came only after a failover gets -1
+    here, and in `physical_offset` and `store_time_ms`: the messages are stored, once, and the new
+    master no longer has in memory where."""
     physical_offset: int
     message_count: int
     store_time_ms: int
@@ -42,7 +44,9 @@ class SendReceipt(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """Of the first message."""
+        """Of the first message; empty where `physical_offset` is not known."""
+        if self.physical_offset < 0:
+            return ""
         return message_id_of(self.store_host, self.physical_offset)
 
 

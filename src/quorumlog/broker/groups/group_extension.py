@@ -233,7 +233,8 @@ class GroupExtension:
                 session.answer(GroupAnswer(request_id=message.request_id, body=answer[0]))
 
         member = self._broker.member
-        member.enter(lambda: member.ask(MACHINE_NAME, message.body, TIMEOUT_MS, answered, session))
+        body = message.body
+        member.enter(lambda: member.ask(MACHINE_NAME, body, TIMEOUT_MS, answered, session), session)
 
     def _command(self, session: BrokerSession, message: GroupCommandRequest) -> None:
         try:

@@ -66,7 +66,7 @@ class GroupSessions:
             deadline_ms = node.deadline_ms(TIMEOUT_MS)
             node.sessions.connect(request.producer, request.token, ends, deadline_ms, told, session)
 
-        self._broker.member.enter(connect)
+        self._broker.member.enter(connect, session)
 
     def send(self, session: BrokerSession, request: SessionSendRequest, records: RecordBatch) -> None:
         """Raises BadRequest."""
@@ -103,7 +103,7 @@ class GroupSessions:
                 awaits_results=False,
             )
 
-        self._broker.member.enter(append)
+        self._broker.member.enter(append, session)
 
     def _stored(self, receipt: AppendReceipt) -> RecordBatch | None:
         """The messages as they stand in the log, whoever appended them, and when; None: they would have

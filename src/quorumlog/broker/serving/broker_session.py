@@ -103,6 +103,10 @@ class BrokerSession:
     def writable(self) -> None:
         pass
 
+    def violate(self, violation: ProtocolViolation) -> None:
+        """See `client_guard`."""
+        self._connection.violate(violation)
+
     # ---------------------------------------------------------------- requests
 
     def _greet(self, message: AnyBrokerMessage) -> None:

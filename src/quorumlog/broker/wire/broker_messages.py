@@ -4,7 +4,7 @@ the batch of the frame. Tags are of a space of their own: a broker's port speaks
 from __future__ import annotations
 
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
-from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 BROKER_PROTOCOL = 1
 
@@ -12,14 +12,14 @@ BROKER_PROTOCOL = 1
 class BrokerHello(ClientMessage, frozen=True, kw_only=True, tag=1):
     """The first frame on every connection."""
 
-    protocol: int = BROKER_PROTOCOL
+    protocol: Int = BROKER_PROTOCOL
 
 
 class BrokerHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
     """The first frame back; with another `protocol` the connection closes after it."""
 
-    protocol: int = BROKER_PROTOCOL
-    version: str = ""
+    protocol: Int = BROKER_PROTOCOL
+    version: Text = ""
 
 
 class SendRequest(ClientMessage, frozen=True, kw_only=True, tag=3):
@@ -29,10 +29,10 @@ class SendRequest(ClientMessage, frozen=True, kw_only=True, tag=3):
 
 
 class SendResponse(ClientMessage, frozen=True, kw_only=True, tag=4):
-    queue_offset: int
-    physical_offset: int
-    message_count: int
-    store_time_ms: int
+    queue_offset: Int
+    physical_offset: Int
+    message_count: Int
+    store_time_ms: Int
     store_host: bytes = b""
     positions: bytes = b""
     """Physical offset of each message, 8 bytes big-endian; empty: they lie one right behind the
@@ -40,35 +40,35 @@ class SendResponse(ClientMessage, frozen=True, kw_only=True, tag=4):
 
 
 class PullRequest(ClientMessage, frozen=True, kw_only=True, tag=5):
-    topic: str
-    queue_id: int
-    offset: int
-    most_messages: int = 1024
-    most_bytes: int = 1 << 20
-    wait_ms: int = 0
+    topic: Text
+    queue_id: Int
+    offset: Int
+    most_messages: Int = 1024
+    most_bytes: Int = 1 << 20
+    wait_ms: Int = 0
     """At the end of a queue: so long for something new."""
 
 
 class PullResponse(ClientMessage, frozen=True, kw_only=True, tag=6):
     """The frame's batch: records."""
 
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    next_offset: Int
+    min_offset: Int
+    max_offset: Int
 
 
 class QueryRequest(ClientMessage, frozen=True, kw_only=True, tag=7):
-    topic: str
-    key: str
-    begin_ms: int
-    end_ms: int
-    most_messages: int = 64
+    topic: Text
+    key: Text
+    begin_ms: Int
+    end_ms: Int
+    most_messages: Int = 64
 
 
 class ViewRequest(ClientMessage, frozen=True, kw_only=True, tag=8):
     """The message that begins at this position of the commit log."""
 
-    physical_offset: int
+    physical_offset: Int
 
 
 class RecordsResponse(ClientMessage, frozen=True, kw_only=True, tag=9):
@@ -76,15 +76,15 @@ class RecordsResponse(ClientMessage, frozen=True, kw_only=True, tag=9):
 
 
 class QueuesRequest(ClientMessage, frozen=True, kw_only=True, tag=10):
-    topic: str = ""
+    topic: Text = ""
     """Empty: of all topics."""
 
 
 class QueueRow(ClientMessage, frozen=True, kw_only=True, tag=11):
-    topic: str
-    queue_id: int
-    min_offset: int
-    max_offset: int
+    topic: Text
+    queue_id: Int
+    min_offset: Int
+    max_offset: Int
 
 
 class QueuesResponse(ClientMessage, frozen=True, kw_only=True, tag=12):
@@ -92,13 +92,13 @@ class QueuesResponse(ClientMessage, frozen=True, kw_only=True, tag=12):
 
 
 class OffsetAtRequest(ClientMessage, frozen=True, kw_only=True, tag=13):
-    topic: str
-    queue_id: int
-    time_ms: int
+    topic: Text
+    queue_id: Int
+    time_ms: Int
 
 
 class OffsetResponse(ClientMessage, frozen=True, kw_only=True, tag=14):
-    offset: int
+    offset: Int
 
 
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=15):
@@ -106,37 +106,37 @@ class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=15):
 
 
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
-    version: str
-    role: str
-    flush: str
-    directory: str
-    min_offset: int
-    max_offset: int
-    flushed_offset: int
-    confirm_offset: int
-    dispatch_behind_bytes: int
-    put_messages: int
-    put_bytes: int
-    topics: int
-    queues: int
+    version: Text
+    role: Text
+    flush: Text
+    directory: Text
+    min_offset: Int
+    max_offset: Int
+    flushed_offset: Int
+    confirm_offset: Int
+    dispatch_behind_bytes: Int
+    put_messages: Int
+    put_bytes: Int
+    topics: Int
+    queues: Int
     disk_used_ratio: float
-    set_aside_files: int
-    set_aside_bytes: int
-    problems: list[str]
-    broker_id: int = 0
-    term: int = 0
-    master: str = ""
+    set_aside_files: Int
+    set_aside_bytes: Int
+    problems: list[Text]
+    broker_id: Int = 0
+    term: Int = 0
+    master: Text = ""
     """Of a broker on a replicated log: who is master, and in which term."""
 
 
 class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
-    code: int
-    message: str
-    retry_after_ms: int = 0
-    min_offset: int = -1
-    max_offset: int = -1
-    leader_id: str = ""
-    leader_address: str = ""
+    code: Int
+    message: Text
+    retry_after_ms: Int = 0
+    min_offset: Int = -1
+    max_offset: Int = -1
+    leader_id: Text = ""
+    leader_address: Text = ""
     """Of the master's broker, where another one is asked for what only a master does."""
 
 
@@ -148,30 +148,30 @@ class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
 
 
 class RoleResponse(ClientMessage, frozen=True, kw_only=True, tag=83):
-    member_id: str
-    role: str
-    broker_id: int
-    term: int
-    master: str
+    member_id: Text
+    role: Text
+    broker_id: Int
+    term: Int
+    master: Text
     """Its address; empty: none is known."""
-    brokers: list[tuple[str, int, str]]
+    brokers: list[tuple[Text, Int, Text]]
     """(member, broker id, address): 0 is the master, as far as the broker that was asked knows."""
 
 
 class RoleNotice(ClientMessage, frozen=True, kw_only=True, tag=84):
     """Of a broker, unasked, with the number of the RoleRequest that watches."""
 
-    role: str
-    broker_id: int
-    term: int
-    master: str
+    role: Text
+    broker_id: Int
+    term: Int
+    master: Text
 
 
 class OldLogRequest(ClientMessage, frozen=True, kw_only=True, tag=99):
     """Of any member of a group that has taken a classic store over: what a later member needs of it."""
 
-    position: int = 0
-    size_bytes: int = 0
+    position: Int = 0
+    size_bytes: Int = 0
     """Of a piece of one file; 0: only the record is asked for."""
 
 
@@ -189,21 +189,21 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
     `told` so. forget: slave `broker_id` counts no more.
     """
 
-    verb: str = ""
-    epoch: int = 0
+    verb: Text = ""
+    epoch: Int = 0
     is_sync: bool = False
-    broker_id: str = ""
-    address: str = ""
-    ha_address: str = ""
-    drained_at: int = -1
+    broker_id: Text = ""
+    address: Text = ""
+    ha_address: Text = ""
+    drained_at: Int = -1
     """A promise only of a master that is drained, and whose log ends there; -1: of whoever it is."""
-    directory_id: str = ""
+    directory_id: Text = ""
     """Of the master that a slave is to follow; empty: who asks does not know it."""
     begin: BeginRow | None = None
     """What that one begins with; None: it has begun long since. With `master`: as slaves were told."""
     told: tuple[PeerRow, ...] = ()
     """Of who is chosen: those that are told so."""
-    asked_directory_id: str = ""
+    asked_directory_id: Text = ""
     """Of who is asked; empty: whoever it is."""
     unsafe: bool = False
     """Forget: also where nobody else holds what was acknowledged."""
@@ -212,77 +212,77 @@ class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
 class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
     """A broker as another one knows it. Offsets: of a slave, as its master knows them."""
 
-    id: str
-    directory_id: str = ""
-    address: str = ""
-    ha_address: str = ""
+    id: Text
+    directory_id: Text = ""
+    address: Text = ""
+    ha_address: Text = ""
     counts: bool = False
     is_connected: bool = False
-    written_offset: int = -1
-    flushed_offset: int = -1
-    lag_bytes: int = -1
-    lag_ms: int = -1
+    written_offset: Int = -1
+    flushed_offset: Int = -1
+    lag_bytes: Int = -1
+    lag_ms: Int = -1
     is_caught_up: bool = False
 
 
 class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
     """A part of the log that was cut off behind what the own log and a new master's have in common."""
 
-    epoch: int
-    first_offset: int
-    stop_offset: int
-    path: str
+    epoch: Int
+    first_offset: Int
+    stop_offset: Int
+    path: Text
 
 
 class BeginRow(ClientMessage, frozen=True, kw_only=True, tag=76):
     """What a master begins a reign with."""
 
-    history: list[tuple[int, int, int]]
-    offset: int
+    history: list[tuple[Int, Int, Int]]
+    offset: Int
     """Where its log ends."""
     counted: list[PeerRow]
-    in_sync_replicas: int
+    in_sync_replicas: Int
     """As it is set; 0: it follows from `is_sync`."""
     is_sync: bool
 
 
 class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
-    id: str
-    directory_id: str
-    role: str
-    epoch: int
+    id: Text
+    directory_id: Text
+    role: Text
+    epoch: Int
     """The highest that it has promised."""
-    log_epoch: int
+    log_epoch: Int
     """Of the last master that has written into its log."""
-    fenced_by: int
-    min_offset: int
-    max_offset: int
-    flushed_offset: int
-    confirm_offset: int
+    fenced_by: Int
+    min_offset: Int
+    max_offset: Int
+    flushed_offset: Int
+    confirm_offset: Int
     is_sync: bool
-    in_sync_replicas: int
-    in_sync_set: list[str] | None
-    dialect: str
-    ha_address: str
-    history: list[tuple[int, int, int]]
+    in_sync_replicas: Int
+    in_sync_set: list[Text] | None
+    dialect: Text
+    ha_address: Text
+    history: list[tuple[Int, Int, Int]]
     master: PeerRow | None
-    master_offset: int
+    master_offset: Int
     """Of a slave: where its master's log was, when it was last heard."""
     slaves: list[PeerRow]
     """Of a master."""
     counted: list[PeerRow]
     """Who must be asked when the master is lost."""
     tails: list[TailRow]
-    problem: str
-    reign: int
+    problem: Text
+    reign: Int
     """Epoch of its own reign, or of the master that it was told to follow; 0: it knows of none."""
     has_met_master: bool
     """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
     holds_begin: bool
     """Of a master that it was told to follow: it has all that this one began with."""
-    waited_from: int
+    waited_from: Int
     """From this offset of the log on `in_sync_replicas` have what was acknowledged."""
-    state_version: int
+    state_version: Int
     as_master: BeginRow
     """What it would begin with."""
     told: list[PeerRow]
@@ -292,21 +292,21 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
 class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
     """How the failover by a coordinator stands, after `verb` is done."""
 
-    verb: str = ""
+    verb: Text = ""
     """Empty: only tell. `resign`: let another member of the in-sync set lead."""
 
 
 class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
-    phase: str
+    phase: Text
     """What it is doing: waiting, granting, promising, taking, leading."""
-    epoch: int
+    epoch: Int
     """Of the newest reign that it knows of."""
-    master: str
+    master: Text
     """Its id; empty: none is known."""
-    lease_left_ms: int
+    lease_left_ms: Int
     """0: this broker does not lead."""
-    in_sync_set: list[str]
-    problem: str
+    in_sync_set: list[Text]
+    problem: Text
 
 
 AnyBrokerMessage = (

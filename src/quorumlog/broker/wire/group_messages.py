@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 QueueOffsetRow = tuple[str, int, int]
 """(topic, queue, offset)."""
@@ -11,12 +11,12 @@ QueueOffsetRow = tuple[str, int, int]
 class TopicRouteRequest(ClientMessage, frozen=True, kw_only=True, tag=85):
     """Of the master: how many queues a topic has. In `dev` the topic is made if it is not there."""
 
-    topic: str
+    topic: Text
 
 
 class TopicRouteResponse(ClientMessage, frozen=True, kw_only=True, tag=86):
-    queues: int
-    perm: int
+    queues: Int
+    perm: Int
 
 
 class GroupCommandRequest(ClientMessage, frozen=True, kw_only=True, tag=87):
@@ -40,35 +40,35 @@ class GroupAnswer(ClientMessage, frozen=True, kw_only=True, tag=89):
 class HeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
     """A member of a group is there, and wants these topics; the first one joins."""
 
-    group: str
-    member: str
-    topics: list[tuple[str, str]]
+    group: Text
+    member: Text
+    topics: list[tuple[Text, Text]]
     """(topic, tags)."""
-    generation: int = -1
+    generation: Int = -1
     """That it has; the answer comes once there is another one, or `wait_ms` are over."""
-    wait_ms: int = 0
+    wait_ms: Int = 0
 
 
 class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
-    generation: int
+    generation: Int
     queues: list[QueueOffsetRow]
     """What the member reads, and the committed offset; -1: none yet."""
-    resets: tuple[tuple[str, int], ...] = ()
+    resets: tuple[tuple[Text, Int], ...] = ()
     """Those of them that were reset since the generation that the member has."""
 
 
 class LeaveRequest(ClientMessage, frozen=True, kw_only=True, tag=92):
-    group: str
-    member: str
+    group: Text
+    member: Text
 
 
 class CommitRequest(ClientMessage, frozen=True, kw_only=True, tag=93):
     """Answered with a DoneResponse once it has taken effect."""
 
-    group: str
-    member: str = ""
+    group: Text
+    member: Text = ""
     """Empty: of no member; the group must have none then."""
-    generation: int = -1
+    generation: Int = -1
     """-1: the one that stands, of no member."""
     offsets: list[QueueOffsetRow]
 
@@ -80,24 +80,24 @@ class DoneResponse(ClientMessage, frozen=True, kw_only=True, tag=94):
 class OpenSessionRequest(ClientMessage, frozen=True, kw_only=True, tag=95):
     """A producer's epoch is to begin; see `ConnectProducer` of the log."""
 
-    producer: str
+    producer: Text
     token: bytes
-    ends: tuple[int, int] | None = None
+    ends: tuple[Int, Int] | None = None
     """(index, term) of the epoch that stands; None: there is none."""
 
 
 class OpenSessionResponse(ClientMessage, frozen=True, kw_only=True, tag=96):
     opened: bool
-    epoch: tuple[int, int]
-    last_sequence: int
+    epoch: tuple[Int, Int]
+    last_sequence: Int
 
 
 class SessionSendRequest(ClientMessage, frozen=True, kw_only=True, tag=97):
     """The frame's batch: records of any queues, stored once however often they are sent."""
 
-    producer: str
-    epoch: tuple[int, int]
-    sequence: int
+    producer: Text
+    epoch: tuple[Int, Int]
+    sequence: Int
     """Of the first one."""
 
 
@@ -106,7 +106,7 @@ class SessionSendResponse(ClientMessage, frozen=True, kw_only=True, tag=98):
 
     queue_offsets: bytes
     positions: bytes
-    store_time_ms: int
+    store_time_ms: Int
     store_host: bytes = b""
 
 

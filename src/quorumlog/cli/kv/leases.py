@@ -30,7 +30,7 @@ def grant(
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Prints its id. A time below two election time-outs is raised.
+    """Prints its id. A time below three election time-outs is raised.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
     """

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
-from typing import TYPE_CHECKING, Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
+from quorumlog.cli.kv import guardian
 from quorumlog.cli.kv.kv_options import (
     TIMEOUT_S,
     Key,
@@ -24,13 +27,11 @@ from quorumlog.cli.options import Json, Timeout
 from quorumlog.cli.output import EXIT_REFUSED, note, print_json, say
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from quorumlog.kv.client.locks import Election, Lock
 
 TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
-STOP_S = 5.0
-CANNOT_RUN = 127
-SIGNALLED = 128
-"""And the number of the signal: what a shell makes of a command that was ended by one."""
 
 Command = Annotated[
     list[str] | None,
@@ -102,7 +103,8 @@ def lock(
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
 
-    The command finds the token in QUORUMLOG_KV_TOKEN. It is terminated once the lock may be lost.
+    The command finds the token in QUORUMLOG_KV_TOKEN. Signals are passed on to it. It is terminated once
+    the lock may be lost, and if this process is killed.
 
     Example: quorumlog kv lock backup --servers 127.0.0.1:20921 -- ./backup.sh
     """
@@ -159,24 +161,64 @@ def _run_while(held: Lock | Election, command: list[str] | None) -> int:
             lost.wait(0.1)
         note("the lock may be lost")
         return EXIT_REFUSED
-    environment = {**os.environ, TOKEN_VARIABLE: str(held.token)}
-    try:
-        process = subprocess.Popen(command, env=environment)
-    except OSError as error:
-        note(f"{command[0]} cannot be run: {error.strerror}")
-        return CANNOT_RUN
-    while True:
-        try:
-            status = process.wait(0.1)
-            return status if status >= 0 else SIGNALLED - status
-        except subprocess.TimeoutExpired:
-            if held.is_held:
-                continue
-        note("the lock may be lost: the command is terminated")
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with _Guardian(command, {**os.environ, TOKEN_VARIABLE: str(held.token)}) as running:
+        while (status := running.wait(0.1)) is None:
+            if not held.is_held:
+                note("the lock may be lost: the command is terminated")
+                running.end()
+                return EXIT_REFUSED
+    if status < 0:
+        note(f"the guardian of the command was ended by signal {-status}: the command may go on")
         return EXIT_REFUSED
+    return status
+
+
+class _Guardian:
+    """See `guardian`. Within, signals go to the command, which may take its time. At a terminal it stays
+    in the process group that Ctrl-C and Ctrl-Z reach, and gets the former from there."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._command = command
+        self._environment = environment
+        self._at_terminal = os.isatty(0)
+
+    def __enter__(self) -> Self:
+        reads, self._pipe = os.pipe()
+        self._handlers = {
+            number: signal.signal(number, self._pass_on)
+            for number in guardian.PASSED_ON
+            if signal.getsignal(number) != signal.SIG_IGN
+        }
+        group = "" if self._at_terminal else guardian.OWN_GROUP
+        program = [sys.executable, "-I", "-S", guardian.__file__, str(reads), group]
+        # Nor does it end with the group of this process.
+        self._process = subprocess.Popen(
+            [*program, *self._command],
+            env=self._environment,
+            pass_fds=(reads,),
+            process_group=None if self._at_terminal else 0,
+        )
+        os.close(reads)
+        return self
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT or not self._at_terminal:
+            with suppress(OSError):  # it is being ended, or has ended
+                os.write(self._pipe, bytes([number]))
+
+    def wait(self, timeout_s: float) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+    def end(self) -> None:
+        """Terminate the command, with what it has started."""
+        pipe, self._pipe = self._pipe, -1
+        if pipe >= 0:
+            os.close(pipe)
+        self._process.wait()
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)

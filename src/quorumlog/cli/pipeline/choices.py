@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +14,7 @@ from quorumlog.cli.options import check_directory, is_on_command_line, named_pat
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from quorumlog.pipelines.engine import Engine
     from quorumlog.pipelines.places import Place
 
 ArchivePlace = Annotated[
@@ -32,6 +36,43 @@ OptionalGroup = Annotated[
         show_default=False,
     ),
 ]
+
+Spark = Annotated[
+    str,
+    typer.Option(
+        "--spark",
+        help="Run on Spark: the URL of its master, local[*], sc://HOST of a Connect server, or auto: if"
+        " there are more than 4 GiB to read. (default: threads of this process)",
+        metavar="MASTER",
+        show_default=False,
+    ),
+]
+AUTO_BYTES = 4 << 30
+
+
+@contextmanager
+def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
+    """The engine that `--spark` names. Raises ConfigError where PySpark is not installed."""
+    from quorumlog.pipelines.engine import LocalEngine
+    from quorumlog.pipelines.places import bytes_of
+
+    if not spark or (spark == "auto" and sum(map(bytes_of, places)) < AUTO_BYTES):
+        yield LocalEngine()
+        return
+    try:
+        from quorumlog.spark import session
+        from quorumlog.spark.pipelines.spark_engine import SparkEngine
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "option --spark needs PySpark, the extra `spark`: pip install '.[spark]' in a clone of"
+            " quorumlog"
+        ) from None
+    master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
+    running = session("quorumlog pipeline", master)
+    try:
+        yield SparkEngine(running)
+    finally:
+        running.stop()
 
 
 def place_of(

@@ -19,7 +19,14 @@ from quorumlog.cli.options import (
     split_servers,
 )
 from quorumlog.cli.output import EXIT_REFUSED, CommandGroup, entry_progress, out, print_json, spoken_size
-from quorumlog.cli.pipeline.choices import ArchivePlace, OptionalGroup, need_arrow, place_of
+from quorumlog.cli.pipeline.choices import (
+    ArchivePlace,
+    OptionalGroup,
+    Spark,
+    engine_of,
+    need_arrow,
+    place_of,
+)
 from quorumlog.cli.pipeline.over_entries import compact, replay, stats
 from quorumlog.errors import ConfigError
 
@@ -62,6 +69,10 @@ def archive(
     part_mib: Annotated[
         int, typer.Option("--part-mib", help="MiB of the log in one file.", min=1, max=1024)
     ] = 128,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read back everything that was archived before.")
+    ] = False,
+    spark: Spark = "",
     group: OptionalGroup = None,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -77,7 +88,10 @@ def archive(
     place = place_of(context, servers, path, None, group, timeout)
     from quorumlog.pipelines.archiving import archive as run
 
-    with entry_progress(f"archiving to {directory}") as report:
+    with (
+        engine_of(spark, [place]) as engine,
+        entry_progress(f"archiving to {directory}") as report,
+    ):
         done = run(
             place,
             str(directory),
@@ -85,6 +99,8 @@ def archive(
             stop_index=stop_index,
             hold=hold,
             part_bytes=part_mib << 20,
+            verify=verify,
+            engine=engine,
             report=report,
         )
     if json:
@@ -115,7 +131,7 @@ def audit(
     ] = None,
     archive_place: ArchivePlace = None,
     group: OptionalGroup = None,
-    processes: Annotated[int, typer.Option("--processes", help="0: one a core.", min=0, max=256)] = 0,
+    spark: Spark = "",
     timeout: Timeout = 30.0,
     json: Json = False,
 ) -> None:
@@ -140,8 +156,8 @@ def audit(
         places.append(Place(archive=str(archive_place), group=name))
     if not places:
         raise ConfigError("there is nothing to audit: give --servers, --path or --archive")
-    with entry_progress("auditing") as report:
-        found = run(places, processes=processes, report=report)
+    with engine_of(spark, places) as engine, entry_progress("auditing") as report:
+        found = run(places, engine=engine, report=report)
     if json:
         import msgspec
 

@@ -19,7 +19,13 @@ from quorumlog.cli.options import (
     split_servers,
 )
 from quorumlog.cli.output import entry_progress, out, print_json, say, spoken_size
-from quorumlog.cli.pipeline.choices import ArchivePlace, OptionalGroup, place_of
+from quorumlog.cli.pipeline.choices import (
+    ArchivePlace,
+    OptionalGroup,
+    Spark,
+    engine_of,
+    place_of,
+)
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +56,7 @@ def stats(
     stop_index: StopIndex = None,
     key: Annotated[str, typer.Option("--key", help=f"Count by key: {KEY_FORMS}.", metavar="KEY")] = "",
     top: Annotated[int, typer.Option("--top", help="So many keys.", min=1, max=10_000)] = 10,
+    spark: Spark = "",
     group: OptionalGroup = None,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -61,9 +68,15 @@ def stats(
     place = place_of(context, servers, path, archive, group, timeout)
     from quorumlog.pipelines.statistics import statistics
 
-    with entry_progress("counting") as report:
+    with engine_of(spark, [place]) as engine, entry_progress("counting") as report:
         found = statistics(
-            place, first_index=first_index, stop_index=stop_index, key=key, top=top, report=report
+            place,
+            first_index=first_index,
+            stop_index=stop_index,
+            key=key,
+            top=top,
+            engine=engine,
+            report=report,
         )
     if json:
         _print(found)
@@ -124,6 +137,10 @@ def replay(
         str,
         typer.Option("--only", help="Only bodies with contains:TEXT or prefix:TEXT.", metavar="FILTER"),
     ] = "",
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Also into the very log that the entries are of: twice, then."),
+    ] = False,
     rate: Annotated[
         float, typer.Option("--rate", help="At most so many entries a second; 0: no limit.", min=0)
     ] = 0,
@@ -151,6 +168,7 @@ def replay(
             stop_index=stop_index,
             transform=filter_of(only) if only else None,
             rows_per_s=rate,
+            again=again,
             report=report,
         )
     if json:
@@ -194,6 +212,7 @@ def compact(
     to_servers: ToServers = None,
     to_group: ToGroup = DEFAULT_GROUP,
     run_id: Id = "",
+    spark: Spark = "",
     group: OptionalGroup = None,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -205,7 +224,7 @@ def compact(
     source = place_of(context, servers, path, archive, group, timeout)
     from quorumlog.pipelines.compacting import compact as run
 
-    with entry_progress("compacting") as report:
+    with engine_of(spark, [source]) as engine, entry_progress("compacting") as report:
         done = run(
             source,
             str(file),
@@ -214,6 +233,7 @@ def compact(
             compaction_id=run_id,
             first_index=first_index,
             stop_index=stop_index,
+            engine=engine,
             report=report,
         )
     if json:

@@ -116,11 +116,10 @@ class LeaderElector:
     def _campaigns_from_ms(self) -> float:
         """A member with damaged entries leaves it to the others to lead, unless none of them does
         for three election time-outs; alone in its group it has nobody to wait for. Who does not know
-        its log's state leaves it to the others until it does, and so does who owes committed entries
-        since its log was installed."""
-        if not self._state.knows_log_state:
-            return math.inf
-        if self._state.owes_entries:
+        its log's state leaves it to the others until it does. So does a member whose disk hangs, and one
+        that owes committed entries since its log was installed."""
+        state = self._state
+        if not state.knows_log_state or state.disk_hangs or state.owes_entries:
             return math.inf
         if not self._state.log.damaged or self._state.is_quorum_alone:
             return self._leaves_it_until_ms
@@ -151,8 +150,8 @@ class LeaderElector:
         if self._state.role is Role.CANDIDATE:
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
 
-    def on_log_state(self) -> None:
-        """It has become known, or is no longer."""
+    def on_fitness_changed(self) -> None:
+        """The log's state has become known, or is no longer; its disk hangs, or does no longer."""
         assert self._state.role is not Role.LEADER or self._state.knows_log_state
         self._campaign = None
         if self._state.role is Role.CANDIDATE:

@@ -83,6 +83,8 @@ class EntryDispatcher:
         quiet until the first heartbeat from then on, whatever is answered or moves meanwhile."""
         self.lacks_space = False
         """Its disk had no room for the last push that it answered."""
+        self.refuses_start = False
+        """It could not take the start of the log when it was offered last."""
         self._committed_sent = -1
         """-1: it is told with the next chance, whatever it may know."""
         self.commit_due_ms = NEVER
@@ -114,7 +116,7 @@ class EntryDispatcher:
         began at a stale end and had followers drop their whole log; docs/divergence.md, W1).
         """
         self.term = self._state.term
-        self.lacks_space = False
+        self.lacks_space = self.refuses_start = False
         self._committed_sent = -1
         self.diverged_at = -1
         self._fire(Event.BEGUN)
@@ -381,6 +383,7 @@ class EntryDispatcher:
     def on_install_answered(self, result: InstallResult) -> None:
         if not self.is_installing:
             return
+        self.refuses_start = result is InstallResult.REFUSED
         if result is InstallResult.HELD:
             self._compare_again()
         elif result is not InstallResult.MORE:

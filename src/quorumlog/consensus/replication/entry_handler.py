@@ -36,6 +36,7 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, Envelope
 from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Replica
+from quorumlog.figures import now
 
 
 class PushQuestions(Protocol):
@@ -164,8 +165,8 @@ class EntryHandler:
             return None
         self.problem = (
             f"DIVERGED_BELOW_COMMIT: the log of {leader.member_id}, leader of term {self._state.term},"
-            f" begins behind another entry {begin.index} than this member holds, which has committed"
-            f" up to {committed_index}; refused"
+            " begins behind another entry than this member holds, which is committed"
+            f" here{now(f'entry {begin.index}, committed index {committed_index}')}; refused"
         )
         return InstallResult.DIVERGED_BELOW_COMMIT
 
@@ -290,8 +291,8 @@ class EntryHandler:
             if not (self._async_mode and request.term > committed_term):
                 self.problem = (
                     f"DIVERGED_BELOW_COMMIT: {request.sender.member_id}, leader of term {request.term},"
-                    f" holds another entry at index {cut_index}, which is committed here (committed"
-                    f" index {committed_index}); refused"
+                    f" holds another entry at index {cut_index}, which is committed"
+                    f" here{now(f'committed index {committed_index}')}; refused"
                 )
                 self._answer(request, PushResult.DIVERGED_BELOW_COMMIT)
                 return False

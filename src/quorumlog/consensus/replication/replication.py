@@ -129,14 +129,23 @@ class Replication:
             and state.now_ms - self._committed_ms >= self._config.election_timeout_ms
         )
 
-    def check_that_most_have_space(self) -> None:
-        """Raises DiskFull where so many followers have no space that entries could not be committed."""
-        full = [dispatcher.to for dispatcher in self.dispatchers.values() if dispatcher.lacks_space]
-        if not full:
-            return
+    @property
+    def too_many_full(self) -> tuple[Replica, ...]:
+        """Followers that have no space, if they are so many that entries could not be committed."""
         membership = self._state.membership
-        if not membership.has_quorum([voter for voter in membership.voters() if voter not in full]):
-            names = ", ".join(voter.member_id for voter in full if membership.is_voter(voter))
+        full = [
+            each.to
+            for each in self.dispatchers.values()
+            if each.lacks_space and membership.is_voter(each.to)
+        ]
+        if not full or membership.has_quorum([v for v in membership.voters() if v not in full]):
+            return ()
+        return tuple(full)
+
+    def check_that_most_have_space(self) -> None:
+        """Raises DiskFull where they have not."""
+        if full := self.too_many_full:
+            names = ", ".join(voter.member_id for voter in full)
             raise DiskFull(f"no space on {names}: too many for entries to be committed without")
 
     def append(self, count: int, kind: EntryKind, size_bytes: int) -> EntryId:
@@ -259,4 +268,5 @@ class Replication:
             stalled_since_ms=None if lacks_nothing else self.progress.stalled_since_ms(to),
             has_arrived=dispatcher.arrived_index > dispatcher.held_index,
             lacks_nothing=lacks_nothing,
+            lacks_space=dispatcher.lacks_space or dispatcher.refuses_start,
         )

@@ -232,7 +232,7 @@ class AsyncKeyValueClient:
 
     def lease(self, lease_id: int) -> Lease:
         """One that was granted before."""
-        return Lease(self.router, lease_id, 0, 0.0)
+        return Lease(self.router, lease_id)
 
     async def leases(self) -> list[tuple[int, int, int]]:
         """(id, TTL in milliseconds, index of the grant) of all that stand."""

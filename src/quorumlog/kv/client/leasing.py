@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from quorumlog.errors import LedgerError
-from quorumlog.kv.client.router import Router
+from quorumlog.kv.client.router import RETRY_S, Router
 from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
 from quorumlog.kv.requests.answers import GrantAnswer, RevokeAnswer
 from quorumlog.kv.requests.frames import KeepAlive, Kind
@@ -20,15 +20,18 @@ KEEP_ALIVES_PER_TTL = 3
 class Lease:
     """Kept alive by a task until it is revoked or closed. `is_alive` turns false as soon as it may have
     ended, counted on this machine from when the last keep-alive that was answered was sent: always
-    before the store ends it."""
+    before the store ends it. `lost` is set then, whether somebody keeps it alive or not; where the
+    machine has slept, up to a third of the TTL after it woke."""
 
-    def __init__(self, router: Router, number: int, ttl_ms: int, sent_s: float) -> None:
+    def __init__(self, router: Router, number: int) -> None:
+        """One that was granted before; how long it lasts, the first keep-alive tells."""
         self._router = router
         self.id = number
-        self.ttl_ms = ttl_ms
-        """As granted: a TTL below two election time-outs is raised."""
-        self._alive_until_s = sent_s + ttl_ms / 1000
+        self.ttl_ms = 0
+        """As granted: a TTL below three election time-outs is raised."""
+        self._alive_until_s = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._end: asyncio.TimerHandle | None = None
         self.lost = asyncio.Event()
         """Set once it has ended, or may have."""
 
@@ -39,11 +42,34 @@ class Lease:
             raise InvalidRequest(f"a TTL is above 0 and at most {MAX_TTL_MS // 1000} s, not {ttl_s}")
         command = encoded(Grant(max(1, int(ttl_s * 1000)), lease_id))
         _, granted = await router.call(Kind.COMMAND, command, GrantAnswer, changes=True)
-        return cls(router, granted.lease, granted.ttl_ms, sent_s)
+        lease = cls(router, granted.lease)
+        lease._lives(granted.ttl_ms, sent_s)
+        return lease
+
+    def _lives(self, ttl_ms: int, sent_s: float) -> None:
+        """So long from when that was sent which has been answered, unless it was lost before."""
+        if self._end is not None and not self.is_alive:
+            self.lost.set()
+            return
+        self.ttl_ms = ttl_ms
+        self._alive_until_s = max(self._alive_until_s, sent_s + ttl_ms / 1000)
+        if self._end is None:
+            self._look()
+
+    def _look(self) -> None:
+        """Now, and again when it will have ended if nobody keeps it alive meanwhile."""
+        if not self.is_alive:
+            self.lost.set()
+            return
+        self._end = asyncio.get_running_loop().call_later(self._left_s, self._look)
+
+    @property
+    def _left_s(self) -> float:
+        return self._alive_until_s - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     @property
     def is_alive(self) -> bool:
-        return not self.lost.is_set() and time.clock_gettime(time.CLOCK_BOOTTIME) < self._alive_until_s
+        return not self.lost.is_set() and self._left_s > 0
 
     def keep_alive(self) -> None:
         """From now on, by a task."""
@@ -51,25 +77,51 @@ class Lease:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def _keep(self) -> None:
-        while self.is_alive:
-            await asyncio.sleep(self.ttl_ms / 1000 / KEEP_ALIVES_PER_TTL)
-            with suppress(LedgerError):
+        pause_s = self._third_s
+        while not self.lost.is_set() and not self._router.is_closed:
+            await asyncio.sleep(pause_s)
+            try:
                 await self.keep_alive_once()
-        self.lost.set()
+                pause_s = self._third_s
+            except LedgerError:
+                pause_s = max(RETRY_S, self._third_s / 10)
+
+    @property
+    def _third_s(self) -> float:
+        return self.ttl_ms / 1000 / KEEP_ALIVES_PER_TTL
 
     async def keep_alive_once(self) -> int:
         """The TTL in milliseconds, from when this was sent. Raises LeaseNotFound."""
+        timeout_s = self._router.timeout_s
+        if self.ttl_ms:
+            timeout_s = min(timeout_s, max(0.5, self._third_s))
+        asking = {asyncio.create_task(self._keep_alive(self._router, timeout_s))}
+        try:
+            done, _ = await asyncio.wait(asking, timeout=timeout_s / 2)
+            beside = None if done else self._router.beside()
+            if beside is not None:
+                # The leader may be silent, and another one elected before its link shows that.
+                asking.add(asyncio.create_task(self._keep_alive(beside, timeout_s)))
+            while True:
+                done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                for each in sorted(done, key=lambda task: task.exception() is not None):
+                    error = each.exception()
+                    if error is None or not asking or isinstance(error, LeaseNotFound):
+                        return each.result()
+        finally:
+            for each in asking:
+                each.cancel()
+
+    async def _keep_alive(self, router: Router, timeout_s: float) -> int:
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        body = encoded(KeepAlive([self.id]))
-        timeout_s = min(self._router.timeout_s, max(0.5, self.ttl_ms / 1000 / KEEP_ALIVES_PER_TTL))
-        _, kept = await self._router.call(
-            Kind.KEEP_ALIVE, body, list[int], changes=False, timeout_s=timeout_s
+        _, (ttl_ms,) = await router.call(
+            Kind.KEEP_ALIVE, encoded(KeepAlive([self.id])), list[int], changes=False, timeout_s=timeout_s
         )
-        if not kept[0]:
+        if not ttl_ms:
             self.lost.set()
             raise LeaseNotFound(f"the lease {self.id} has ended")
-        self._alive_until_s = max(self._alive_until_s, sent_s + kept[0] / 1000)
-        return kept[0]
+        self._lives(ttl_ms, sent_s)
+        return ttl_ms
 
     async def time_to_live(self) -> tuple[int, int, list[bytes]]:
         """(TTL, what is left of it by the leader's clock, both in milliseconds, keys). Raises
@@ -91,6 +143,8 @@ class Lease:
         command = encoded(Revoke(self.id))
         _, revoked = await self._router.call(Kind.COMMAND, command, RevokeAnswer, changes=True)
         self.lost.set()
+        if self._end is not None:
+            self._end.cancel()
         return revoked.deleted
 
     def _stop(self) -> None:

@@ -38,6 +38,8 @@ class Link(asyncio.Protocol):
         self._unheard_s: float | None = None
         """Since when a ping is without an answer, or any other word."""
         self._pings: asyncio.TimerHandle | None = None
+        self.unready_since_s: float | None = None
+        """Since when this member has refused everything, since it knows no leader."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod

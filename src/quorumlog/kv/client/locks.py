@@ -10,6 +10,8 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.values import Item
@@ -151,9 +153,13 @@ class Election(_Place):
             raise LockLost("somebody else leads")
 
     async def leader(self) -> Item | None:
-        """Its value, and its token as `create_revision`."""
+        """Its value, and its token as `create_revision`. The value is None if the codec cannot read it:
+        that of a lock is empty, and another program may have another codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)
-        found = await self._client.read_range(first)
+        try:
+            found = await self._client.read_range(first)
+        except ValueError:
+            found = await self._client.read_range(msgspec.structs.replace(first, keys_only=True))
         return found.items[0] if found.items else None
 
     async def resign(self) -> None:

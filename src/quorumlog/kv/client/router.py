@@ -15,6 +15,7 @@ import msgspec
 from quorumlog.config import parse_address
 from quorumlog.errors import (
     ConfigError,
+    LeaderNotReady,
     LedgerError,
     NotLeader,
     OutcomeUnknown,
@@ -34,6 +35,7 @@ RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 2.0
 SILENCE_S, SILENT_ELECTIONS = 2.0, 2
 """A member that says nothing for so long, and so many election time-outs, is left for another one."""
+LEAST_ELECTION_MS = 300
 CLOSED = "the client is closed"
 NO_GREETING = "none has greeted in time; are these the ports of stores, not of their logs?"
 _error = msgspec.msgpack.Decoder(ErrorResponse)
@@ -44,10 +46,10 @@ _encode = msgspec.msgpack.encode
 class Router:
     def __init__(self, servers: str, timeout_s: float, cluster_id: str = "") -> None:
         """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
-        addresses = [part.strip() for part in servers.split(",") if part.strip()]
-        if not addresses:
+        self._servers = [part.strip() for part in servers.split(",") if part.strip()]
+        if not self._servers:
             raise ConfigError("servers is empty; give HOST:PORT,HOST:PORT,... of the key-value store")
-        self._addresses = [parse_address(address) for address in addresses]
+        self._addresses = [parse_address(server) for server in self._servers]
         self.timeout_s = timeout_s
         self.cluster_id = cluster_id
         self.election_timeout_ms = 0
@@ -57,10 +59,14 @@ class Router:
         """What became of the last attempt that failed."""
         self._of_member: dict[str, tuple[str, int]] = {}
         self._connecting = asyncio.Lock()
-        self._is_closed = False
+        self._beside: dict[int, Router] = {}
+        """By the place of the member that it leaves out."""
+        self.is_closed = False
 
     async def close(self) -> None:
-        self._is_closed = True
+        self.is_closed = True
+        for beside in self._beside.values():
+            await beside.close()
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -86,7 +92,7 @@ class Router:
         if self._link is not None:  # it was lost: somebody else is likelier to answer
             self._next_place()
             self._link = None
-        while not self._is_closed:
+        while not self.is_closed:
             for _ in self._addresses:
                 try:
                     self._link = await self._open(self._addresses[self._place])
@@ -136,6 +142,14 @@ class Router:
         link.close()  # whatever else was asked here is tried elsewhere
         self._link = None
 
+    def beside(self) -> Router | None:
+        """To all members but the one that is asked here, for what may be asked twice while that one says
+        nothing; None: there is no other. What waits here goes on waiting."""
+        others = [server for place, server in enumerate(self._servers) if place != self._place]
+        if others and not self.is_closed and self._place not in self._beside:
+            self._beside[self._place] = Router(",".join(others), self.timeout_s, self.cluster_id)
+        return self._beside.get(self._place)
+
     # ---------------------------------------------------------------- asking
 
     async def call(
@@ -165,12 +179,24 @@ class Router:
                 continue
             refusal = self._refusal(answered)
             if refusal is None:
+                link.unready_since_s = None
                 return read_answer(answered[1], answer)
             if not refusal.retriable:
                 raise refusal
-            if isinstance(refusal, NotLeader):
+            if isinstance(refusal, NotLeader) or self._stays_unready(link, refusal):
                 self.turn(link, refusal.leader_id)
             await asyncio.sleep(max(RETRY_S, refusal.retry_after_ms / 1000))
+
+    def _stays_unready(self, link: Link, refusal: LedgerError) -> bool:
+        """It has known no leader for longer than an election takes: it may be cut off from the others,
+        and they may have one. A leader that was just elected is ready sooner, and what else was asked of
+        it is not to be torn off."""
+        if not isinstance(refusal, LeaderNotReady):
+            return False
+        now_s = time.monotonic()
+        if link.unready_since_s is None:
+            link.unready_since_s = now_s
+        return now_s - link.unready_since_s >= max(self.election_timeout_ms, LEAST_ELECTION_MS) / 1000
 
     @staticmethod
     def _refusal(answered: Answered) -> LedgerError | None:

@@ -21,6 +21,7 @@ from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node.client_guard import contain
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -51,9 +52,12 @@ class _Connection(asyncio.Protocol):
         try:
             for number, kind, body in self._reader.receive(data):
                 self._door.service.request(self, number, kind, body)
-        except ProtocolViolation as violation:
-            log.warning("closing the connection of a client of the key-value store: %s", violation)
-            self.abort()
+        except Exception as error:
+            contain(error, self)
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        log.warning("closing the connection of a client of the key-value store: %s", violation)
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

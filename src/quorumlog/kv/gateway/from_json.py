@@ -1,9 +1,13 @@
-"""Requests of etcd's JSON gateway as ours. Numbers come as numbers or text, bytes in base64, what is not
-given is 0, empty or false: proto3's JSON."""
+"""Requests of etcd's JSON gateway as ours: proto3's JSON. Names are those of the .proto file, or the
+same in lowerCamelCase; numbers come as numbers or text, bytes in either alphabet of base64; what is not
+given, or null, is 0, empty or false. etcd ignores a name that it does not know; here it is refused:
+whoever misspells a condition has set none.
+"""
 
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
@@ -30,34 +34,89 @@ _TARGET_FIELDS = {
     Target.VALUE: "value",
     Target.LEASE: "lease",
 }
+_RANGE_FIELDS = (
+    *("key", "range_end", "limit", "revision", "sort_order", "sort_target", "serializable"),
+    *("keys_only", "count_only", "min_mod_revision", "max_mod_revision"),
+    *("min_create_revision", "max_create_revision"),
+)
+_WATCH_FIELDS = (
+    *("key", "range_end", "start_revision", "progress_notify", "filters", "prev_kv", "watch_id"),
+    "fragment",
+)
 NO_PUT, NO_DELETE = "NOPUT", "NODELETE"
+_URL_SAFE = str.maketrans("-_", "+/")
+_INTEGER = re.compile("-?[0-9]{1,20}")
+
+
+def known(given: Given, *names: str) -> Given:
+    """By these names, however they are spelt. Raises InvalidRequest."""
+    spelt = {spelling: name for name in names for spelling in (name, _camel_case(name))}
+    found: Given = {}
+    for spelling, value in given.items():
+        name = spelt.get(spelling)
+        if name is None:
+            raise InvalidRequest(
+                f"there is no field {spelling!r}; there are {', '.join(names) or 'none'}"
+            )
+        if name in found:
+            raise InvalidRequest(f"{name} is given in both spellings")
+        found[name] = value
+    return found
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
 
 
 def bytes_of(given: Given, name: str) -> bytes:
-    value = given.get(name) or ""
+    value = given.get(name)
+    if value is None:
+        return b""
     try:
-        return b64decode(value, validate=True)
-    except (binascii.Error, TypeError, ValueError):
+        standard = value.translate(_URL_SAFE).rstrip("=")
+        return b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except (binascii.Error, AttributeError, ValueError):
         raise InvalidRequest(f"{name} is {value!r}, which is no base64") from None
 
 
 def number_of(given: Given, name: str) -> int:
-    value = given.get(name) or 0
-    try:
-        number = int(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidRequest(f"{name} is {value!r}, which is no number") from None
+    number = _integer_of(given, name)
     if number < 0:
         raise InvalidRequest(f"{name} is {number}, which is below 0")
-    if number > MOST:
+    return number
+
+
+def number_or_none_of(given: Given, name: str) -> int:
+    """One below 0 is as none, 0."""
+    return max(0, _integer_of(given, name))
+
+
+def _integer_of(given: Given, name: str) -> int:
+    value = given.get(name)
+    if value is None:
+        return 0
+    is_integral = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not is_integral and not (isinstance(value, str) and _INTEGER.fullmatch(value)):
+        raise InvalidRequest(f"{name} is {value!r}, which is no number")
+    if abs(number := int(value)) > MOST:
         raise InvalidRequest(f"{name} is {number}, which is above {MOST}")
     return number
 
 
+def flag_of(given: Given, name: str) -> bool:
+    value = given.get(name)
+    if not isinstance(value, bool | None):
+        raise InvalidRequest(f"{name} is {value!r}, neither true nor false")
+    return bool(value)
+
+
 def _name_of(given: Given, name: str, names: tuple[str, ...]) -> str:
     """Of an enumeration: its name, or its place among `names`."""
-    value = given.get(name) or names[0]
-    if isinstance(value, int) and 0 <= value < len(names):
+    value = given.get(name)
+    if value is None:
+        return names[0]
+    if type(value) is int and 0 <= value < len(names):
         return names[value]
     if value not in names:
         raise InvalidRequest(f"{name} is {value!r}; there are {', '.join(names)}")
@@ -65,39 +124,45 @@ def _name_of(given: Given, name: str, names: tuple[str, ...]) -> str:
 
 
 def _list_of(given: Given, name: str) -> list[Given]:
-    value = given.get(name) or []
+    value = given.get(name)
+    if value is None:
+        return []
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise InvalidRequest(f"{name} is no list of objects")
     return value
 
 
 def put_of(given: Given) -> Put:
+    given = known(given, "key", "value", "lease", "prev_kv", "ignore_value", "ignore_lease")
     return Put(
         bytes_of(given, "key"),
         bytes_of(given, "value"),
         number_of(given, "lease"),
-        bool(given.get("prev_kv")),
-        bool(given.get("ignore_value")),
-        bool(given.get("ignore_lease")),
+        flag_of(given, "prev_kv"),
+        flag_of(given, "ignore_value"),
+        flag_of(given, "ignore_lease"),
     )
 
 
 def delete_of(given: Given) -> DeleteRange:
-    return DeleteRange(bytes_of(given, "key"), bytes_of(given, "range_end"), bool(given.get("prev_kv")))
+    given = known(given, "key", "range_end", "prev_kv")
+    return DeleteRange(bytes_of(given, "key"), bytes_of(given, "range_end"), flag_of(given, "prev_kv"))
 
 
 def range_of(given: Given) -> Range:
     """`serializable` lets a member answer from what it has; being linearizable does no harm."""
+    given = known(given, *_RANGE_FIELDS)
+    flag_of(given, "serializable")
     by = _name_of(given, "sort_target", ("KEY", "VERSION", "CREATE", "MOD", "VALUE"))
     return Range(
         bytes_of(given, "key"),
         bytes_of(given, "range_end"),
-        number_of(given, "limit"),
-        number_of(given, "revision"),
+        number_or_none_of(given, "limit"),
+        number_or_none_of(given, "revision"),
         Target[by],
         _name_of(given, "sort_order", ("NONE", "ASCEND", "DESCEND")) == "DESCEND",
-        bool(given.get("keys_only")),
-        bool(given.get("count_only")),
+        flag_of(given, "keys_only"),
+        flag_of(given, "count_only"),
         number_of(given, "min_mod_revision"),
         number_of(given, "max_mod_revision"),
         number_of(given, "min_create_revision"),
@@ -106,6 +171,7 @@ def range_of(given: Given) -> Range:
 
 
 def txn_of(given: Given) -> Txn:
+    given = known(given, "compare", "success", "failure")
     return Txn(
         [_compare_of(each) for each in _list_of(given, "compare")],
         [_operation_of(each) for each in _list_of(given, "success")],
@@ -114,6 +180,7 @@ def txn_of(given: Given) -> Txn:
 
 
 def _compare_of(given: Given) -> Compare:
+    given = known(given, "result", "target", "key", "range_end", *_TARGET_FIELDS.values())
     target = Target[_name_of(given, "target", ("VERSION", "CREATE", "MOD", "VALUE", "LEASE"))]
     relation = Relation[_name_of(given, "result", ("EQUAL", "GREATER", "LESS", "NOT_EQUAL"))]
     field = _TARGET_FIELDS[target]
@@ -122,11 +189,11 @@ def _compare_of(given: Given) -> Compare:
 
 
 def _operation_of(given: Given) -> Operation:
-    for name, of in _INNER.items():
-        inner = given.get(name)
-        if isinstance(inner, dict):
-            return of(inner)
-    raise InvalidRequest(f"an operation of a transaction is one of {', '.join(_INNER)}")
+    asked = list(known(given, *_INNER).items())
+    if len(asked) != 1 or not isinstance(asked[0][1], dict):
+        raise InvalidRequest(f"an operation of a transaction is one of {', '.join(_INNER)}")
+    name, inner = asked[0]
+    return _INNER[name](inner)
 
 
 _INNER: dict[str, Callable[[Given], Operation]] = {
@@ -138,15 +205,23 @@ _INNER: dict[str, Callable[[Given], Operation]] = {
 
 
 def watch_of(given: Given) -> Watch:
-    filters = given.get("filters") or []
+    """What a request for a watch is to create."""
+    given = known(given, "create_request", "cancel_request", "progress_request")
+    create = given.get("create_request")
+    if not isinstance(create, dict):
+        raise InvalidRequest("a watch begins with an object that says what to create")
+    create = known(create, *_WATCH_FIELDS)
+    for name in ("progress_notify", "fragment"):
+        flag_of(create, name)
+    filters = create.get("filters") or []
     if not isinstance(filters, list):
         raise InvalidRequest("filters is no list")
     names = {_name_of({"filter": each}, "filter", (NO_PUT, NO_DELETE)) for each in filters}
     return Watch(
-        bytes_of(given, "key"),
-        bytes_of(given, "range_end"),
-        number_of(given, "start_revision"),
-        bool(given.get("prev_kv")),
+        bytes_of(create, "key"),
+        bytes_of(create, "range_end"),
+        number_of(create, "start_revision"),
+        flag_of(create, "prev_kv"),
         NO_PUT not in names,
         NO_DELETE not in names,
     )

@@ -14,7 +14,7 @@ import h11
 
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.gateway.from_json import Given
@@ -22,6 +22,7 @@ from quorumlog.kv.gateway.members import GatewayMembers
 from quorumlog.kv.gateway.routes import Routes
 from quorumlog.kv.gateway.to_json import Told, error_of
 from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node.client_guard import contain
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -112,10 +113,16 @@ class _Connection:
                 self._http.start_next_cycle()
         except (h11.RemoteProtocolError, ConnectionError):
             pass  # no client of HTTP, or gone
+        except Exception as error:
+            contain(error, self)
         finally:
             self._writer.close()
             with suppress(ConnectionError):
                 await self._writer.wait_closed()
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        """See `client_guard`; the connection closes behind it."""
+        log.warning("closing the connection of a client of etcd's gateway: %s", violation)
 
     async def _event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:

@@ -11,11 +11,14 @@ from quorumlog.errors import LedgerError
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.client.values import Change
 from quorumlog.kv.client.watching import Watching
-from quorumlog.kv.errors import Compacted, InvalidRequest, LeaseNotFound
+from quorumlog.kv.errors import Compacted, LeaseNotFound
 from quorumlog.kv.gateway.from_json import (
     Given,
     delete_of,
+    flag_of,
+    known,
     number_of,
+    number_or_none_of,
     put_of,
     range_of,
     txn_of,
@@ -142,6 +145,8 @@ class Routes:
         return await self._client.router.call(Kind.COMMAND, body, expected, changes=True)
 
     async def _compact(self, given: Given) -> Told:
+        given = known(given, "revision", "physical")
+        flag_of(given, "physical")
         compact = Compact(number_of(given, "revision"))
         revision, _ = await self._command(compact, CompactAnswer)
         return {"header": self._header(revision)}
@@ -149,14 +154,16 @@ class Routes:
     # ---------------------------------------------------------------- leases
 
     async def _grant(self, given: Given) -> Told:
-        """A TTL that is raised is told in whole seconds, rounded down: who counts on it comes early."""
-        grant = Grant(number_of(given, "TTL") * 1000, number_of(given, "ID"))
+        """A TTL that is raised, as one of 0 and below is, is told in whole seconds, rounded down: who
+        counts on it comes early."""
+        given = known(given, "TTL", "ID")
+        grant = Grant(number_or_none_of(given, "TTL") * 1000 or 1, number_of(given, "ID"))
         revision, found = await self._command(grant, GrantAnswer)
         told = {"ID": str(found.lease), "TTL": str(found.ttl_ms // 1000)}
         return {"header": self._header(revision), **told}
 
     async def _keep_alive(self, given: Given) -> Told:
-        lease = number_of(given, "ID")
+        lease = number_of(known(given, "ID"), "ID")
         asked = encode(KeepAlive([lease]))
         call = self._client.router.call
         revision, (ttl_ms,) = await call(Kind.KEEP_ALIVE, asked, list[int], changes=False)
@@ -164,12 +171,14 @@ class Routes:
         return {"result": {"header": self._header(revision), **told}}
 
     async def _revoke(self, given: Given) -> Told:
-        revision, _ = await self._command(Revoke(number_of(given, "ID")), RevokeAnswer)
+        revision, _ = await self._command(Revoke(number_of(known(given, "ID"), "ID")), RevokeAnswer)
         return {"header": self._header(revision)}
 
     async def _time_to_live(self, given: Given) -> Told:
         """What is left is told in whole seconds, rounded down; -1: there is no such lease."""
+        given = known(given, "ID", "keys")
         lease = number_of(given, "ID")
+        wants_keys = flag_of(given, "keys")
         call = self._client.router.call
         try:
             revision, (ttl_ms, left_ms, keys) = await call(
@@ -178,7 +187,7 @@ class Routes:
         except LeaseNotFound:
             return {"header": await self._newest_header(), "ID": str(lease), "TTL": "-1"}
         times = {"TTL": str(left_ms // 1000), "grantedTTL": str(ttl_ms // 1000)}
-        named = [b64encode(key).decode() for key in keys] if given.get("keys") else []
+        named = [b64encode(key).decode() for key in keys] if wants_keys else []
         told = without_defaults({"ID": str(lease), **times, "keys": named})
         return {"header": self._header(revision), **told}
 
@@ -189,6 +198,7 @@ class Routes:
         return self._header(revision)
 
     async def _leases(self, given: Given) -> Told:
+        known(given)
         call = self._client.router.call
         revision, found = await call(Kind.READ, encode(Leases()), LeasesAnswer, changes=False)
         leases = [{"ID": str(lease)} for lease, _, _ in found.leases]
@@ -197,6 +207,7 @@ class Routes:
     # ---------------------------------------------------------------- the cluster
 
     async def _member_list(self, given: Given) -> Told:
+        flag_of(known(given, "linearizable"), "linearizable")
         members = [
             {"ID": str(number_of_text(name)), "name": name, "clientURLs": [url]}
             for name, url in await self._members.all()
@@ -218,10 +229,7 @@ class Routes:
 
     async def watch(self, given: Given) -> AsyncGenerator[Told, None]:
         """What a watch tells, until it is closed or cancelled. Raises InvalidRequest."""
-        create = given.get("create_request")
-        if not isinstance(create, dict):
-            raise InvalidRequest("a watch begins with an object that says what to create")
-        watching = Watching(self._client.router, self._client.values, watch_of(create))
+        watching = Watching(self._client.router, self._client.values, watch_of(given))
         try:
             # etcd creates a watch below the compacted revision too, and then cancels it: the member's
             # refusal may come before or after its first word, and a client waits for both.

@@ -34,6 +34,7 @@ _ERRORS: dict[type[LedgerError], tuple[int, str]] = {
     NoSpace: (RESOURCE_EXHAUSTED, "mvcc: database space exceeded"),
     KeyNotFound: (INVALID_ARGUMENT, "key not found"),
 }
+_LONG_TTL = "a TTL must be"
 _INVALID = {
     "at least one byte": "key is not provided",
     "twice": "duplicate key given in txn request",
@@ -41,6 +42,7 @@ _INVALID = {
     "keeps the lease": "lease is provided",
     "operations in each": "too many operations in txn request",
     "a request of": "request is too large",
+    _LONG_TTL: "too large lease TTL",
 }
 
 
@@ -54,6 +56,8 @@ def error_of(error: LedgerError) -> tuple[int, Told]:
     code, words = _ERRORS.get(type(error), (UNAVAILABLE, "request timed out"))
     if isinstance(error, InvalidRequest):
         code = INVALID_ARGUMENT
+        if _LONG_TTL in str(error):
+            code = OUT_OF_RANGE
         words = next((told for ours, told in _INVALID.items() if ours in str(error)), str(error))
     message = f"etcdserver: {words}"
     told = {"error": message, "code": code, "message": message}

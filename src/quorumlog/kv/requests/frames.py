@@ -10,6 +10,7 @@ that number until it is cancelled.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
 
@@ -19,6 +20,7 @@ MAX_FRAME_BYTES = 64 << 20
 FROM_CLIENT_BYTES = 2 << 20
 """What a member takes: a request and its frame."""
 _LENGTH = 4
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Kind(IntEnum):
@@ -47,8 +49,8 @@ class Kind(IntEnum):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    version: int = 1
-    cluster_id: str = ""
+    version: Int64 = 1
+    cluster_id: Annotated[str, msgspec.Meta(max_length=255)] = ""
     """Of what the client saw before; empty: nothing."""
 
 
@@ -64,7 +66,7 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True):
 class Watch(msgspec.Struct, frozen=True, array_like=True):
     key: bytes
     end: bytes = b""
-    first_revision: int = 0
+    first_revision: Int64 = 0
     """0: what changes from now on."""
     prev_kv: bool = False
     puts: bool = True
@@ -72,7 +74,7 @@ class Watch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeepAlive(msgspec.Struct, frozen=True, array_like=True):
-    leases: list[int]
+    leases: list[Int64]
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, array_like=True):

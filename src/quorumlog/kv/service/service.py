@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from quorumlog.errors import LedgerError, ProtocolViolation, ResultUnknown
-from quorumlog.kv.errors import ClusterChanged, InvalidRequest, LeaseNotFound, NoSpace
+from quorumlog.kv.errors import ClusterChanged, InvalidRequest, NoSpace
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.answers import LeaseKeysAnswer, StandAnswer, read_answer
 from quorumlog.kv.requests.frames import Hello, KeepAlive, Kind, StatusAnswer, Watch, Welcome, frame
@@ -19,6 +19,7 @@ from quorumlog.kv.requests.operations import (
     Compact,
     Grant,
     LeaseKeys,
+    Number,
     Put,
     Stand,
     Txn,
@@ -37,8 +38,11 @@ from quorumlog.node.applying.machine_driver import Answer
 
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0
-LEAST_TTL_TIMEOUTS = 2
-"""A lease outlives the election of a new leader: a TTL is raised to so many election time-outs."""
+LEAST_TTL_TIMEOUTS = 3
+"""A TTL is raised to so many election time-outs. A leader that falls silent just before a keep-alive
+comes leaves two thirds of it for the election of the next one, and for the client to find that."""
+LEFT_OUT_TIMEOUTS = 2
+"""Election time-outs without a leader, after which a member that was removed lets nobody in."""
 HOUR_MS = 3_600_000
 
 
@@ -54,6 +58,7 @@ class StoreOptions:
 
 _hello = msgspec.msgpack.Decoder(Hello).decode
 _watch = msgspec.msgpack.Decoder(Watch).decode
+_number = msgspec.msgpack.Decoder(Number).decode
 _keep_alive = msgspec.msgpack.Decoder(KeepAlive).decode
 
 
@@ -74,6 +79,7 @@ class KeyValueService:
         self._kept_alive: list[tuple[Session, int, list[int], float]] = []
         self._stand = StandAnswer()
         self._is_looking = False
+        self._left_out_since_ms: float | None = None
 
     # ---------------------------------------------------------------- requests
 
@@ -83,10 +89,15 @@ class KeyValueService:
             self._request(session, number, kind, body)
         except (InvalidRequest, NoSpace, ClusterChanged) as refusal:
             refuse(session, number, refusal)
+        except msgspec.ValidationError as error:
+            refuse(session, number, InvalidRequest(f"no request of the key-value store: {error}"))
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"no request of the key-value store: {error}") from None
 
     def _request(self, session: Session, number: int, kind: int, body: bytes) -> None:
+        if self._is_left_out:
+            session.abort()
+            return
         if kind == Kind.COMMAND:
             body = self._checked(body)
             self._commands.add(body, partial(self._commanded, session, number))
@@ -94,21 +105,25 @@ class KeyValueService:
             self._read(session, number, body)
         elif kind == Kind.READ_HERE:
             done = partial(self._answered, session, number)
-            self._enter(lambda m: m.ask_here(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session))
+            self._enter(
+                lambda m: m.ask_here(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session), session
+            )
         elif kind == Kind.KEEP_ALIVE:
+            leases = _keep_alive(body).leases
             if not self._kept_alive:
                 self._enter(self._confirm_kept_alive)
-            self._kept_alive.append((session, number, _keep_alive(body).leases, self._now_ms()))
+            self._kept_alive.append((session, number, leases, self._now_ms()))
         elif kind == Kind.WATCH:
             self.watches.add(session, number, _watch(body))
         elif kind == Kind.CANCEL:
-            self.watches.cancel(session, msgspec.msgpack.decode(body, type=int))
+            self.watches.cancel(session, _number(body))
         elif kind == Kind.TIME_TO_LIVE:
             self._time_to_live(session, number, body)
         elif kind == Kind.STATUS:
             self._status(session, number)
         elif kind == Kind.HELLO:
-            self._enter(lambda m: self._greet(session, number, _hello(body), m))
+            hello = _hello(body)
+            self._enter(lambda m: self._greet(session, number, hello, m), session)
         else:
             raise ProtocolViolation(f"a request of the unknown kind {kind}")
 
@@ -117,8 +132,8 @@ class KeyValueService:
         self.watches.lost(session)
         self._member.enter(lambda: self._member.discard(session))
 
-    def _enter(self, act: Callable[[DoorMember], None]) -> None:
-        self._member.enter(lambda: act(self._member))
+    def _enter(self, act: Callable[[DoorMember], None], client: object = None) -> None:
+        self._member.enter(lambda: act(self._member), client)
 
     def _greet(self, session: Session, number: int, hello: Hello, member: DoorMember) -> None:
         cluster_id = member.cluster_id
@@ -165,7 +180,7 @@ class KeyValueService:
 
     def _read(self, session: Session, number: int, body: bytes) -> None:
         done = partial(self._answered, session, number)
-        self._enter(lambda m: m.ask(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session))
+        self._enter(lambda m: m.ask(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session), session)
 
     def _answered(self, session: Session, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
@@ -203,7 +218,7 @@ class KeyValueService:
         member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
 
     def _time_to_live(self, session: Session, number: int, body: bytes) -> None:
-        lease = msgspec.msgpack.decode(body, type=int)
+        lease = _number(body)
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
@@ -211,7 +226,7 @@ class KeyValueService:
                 return
             try:
                 revision, found = read_answer(outcome[0], LeaseKeysAnswer)
-            except LeaseNotFound as refusal:
+            except LedgerError as refusal:
                 refuse(session, number, refusal)
                 return
             follows = self._member.refusal_unless_leading()
@@ -221,9 +236,8 @@ class KeyValueService:
             left_ms = self.leases.left_ms(lease, self._now_ms())
             answer(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
 
-        self._enter(
-            lambda m: m.ask(MACHINE_NAME, encode(LeaseKeys(lease)), READ_TIMEOUT_MS, answered, session)
-        )
+        question = encode(LeaseKeys(lease))
+        self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
 
     # ---------------------------------------------------------------- the clock and the store
 
@@ -231,6 +245,7 @@ class KeyValueService:
         if not self._member.is_up:
             return
         now_ms = self._now_ms()
+        self._look_whether_left_out(now_ms)
         self.drain()
         term = self._member.leads_in
         self.leases.lead(term, now_ms)
@@ -241,6 +256,22 @@ class KeyValueService:
             self._commands.add(encode(Compact(due, leads=True)), _nobody)
         if not self._stand.swept:
             self._look()
+
+    def _look_whether_left_out(self, now_ms: float) -> None:
+        """A watch at a member that was removed would hear nothing any more, and never end."""
+        if not self._member.is_left_out:
+            self._left_out_since_ms = None
+        elif self._left_out_since_ms is None:
+            self._left_out_since_ms = now_ms
+        elif self._is_left_out:
+            for session in self.watches.sessions():
+                session.abort()
+
+    @property
+    def _is_left_out(self) -> bool:
+        since_ms = self._left_out_since_ms
+        patience_ms = LEFT_OUT_TIMEOUTS * self._election_timeout_ms()
+        return since_ms is not None and self._now_ms() - since_ms >= patience_ms
 
     def role_changed(self) -> None:
         """Of this member; in the middle of a turn: what follows is for the next tick."""
@@ -315,7 +346,7 @@ class KeyValueService:
                 ),
             )
 
-        self._enter(asked)
+        self._enter(asked, session)
 
 
 def _too_large(outcome: bytes) -> str:

@@ -16,6 +16,9 @@ class Session(Protocol):
     def send(self, data: bytes) -> None:
         """A frame; nothing happens once it is closed."""
 
+    def abort(self) -> None:
+        """Close the connection: its client turns to another member."""
+
     @property
     def unsent_bytes(self) -> int: ...
 

@@ -89,6 +89,10 @@ class WatchHub:
         for _, number in [key for key in self._watches if key[0] is session]:
             self.cancel(session, number)
 
+    def sessions(self) -> list[Session]:
+        """That have watches."""
+        return list(dict.fromkeys(session for session, _ in self._watches))
+
     def _step_in(self, watch: OneWatch) -> None:
         self._behind.pop(watch, None)
         watch.in_step = True

@@ -153,6 +153,10 @@ class SimSession:
     def unsent_bytes(self) -> int:
         return 0
 
+    def abort(self) -> None:
+        """By the member."""
+        self.break_off()
+
     def break_off(self) -> None:
         """The client learns of it a moment later."""
         if self.is_up:

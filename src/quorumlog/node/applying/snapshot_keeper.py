@@ -12,6 +12,7 @@ from collections.abc import Callable
 from quorumlog.config import StoreConfig
 from quorumlog.entry import SnapshotId
 from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.figures import now
 from quorumlog.node.applying.machine_opening import Opened
 from quorumlog.node.ports import Host
 from quorumlog.store.disk import refusal
@@ -94,7 +95,9 @@ class SnapshotKeeper:
             self._retry_ms = now_ms + self._wait_ms
             self._wait_ms = min(2 * self._wait_ms, MOST_RETRY_MS)
             self._entries = self._config.snapshot_entries
-            self.problem = f"no snapshot of {self._name} at entry {index} could be saved: {problem}"
+            self.problem = (
+                f"no snapshot of {self._name} could be saved{now(f'at entry {index}')}: {problem}"
+            )
             return
         self.problem, self._wait_ms = "", RETRY_MS
         if index not in self._indices:

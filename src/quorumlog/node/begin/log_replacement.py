@@ -22,6 +22,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DiskFull
+from quorumlog.figures import now
 from quorumlog.log_state.control_entries import Unreadable
 from quorumlog.log_state.log_state import decode_state
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
@@ -86,6 +87,9 @@ class LogReplacement:
             self._is_whole = len(self._staged) == request.total_bytes and request.last
         self._newest = request
         lacks = self._lacks_snapshots(request)
+        if lacks and self._fetcher.lacks_space:
+            self._refuse(request, "there is no space for the snapshots that go with it")
+            return
         if not self._is_whole or lacks or self._is_dropping():
             self._answer(request, InstallResult.MORE)
             return
@@ -130,8 +134,8 @@ class LogReplacement:
 
     def _refuse(self, request: InstallRequest, reason: str) -> None:
         self.problem = (
-            f"the start of the log that {request.sender.member_id} sends, behind entry"
-            f" {request.begin.index}, cannot be taken: {reason}"
+            f"the start of the log that {request.sender.member_id} sends"
+            f"{now(f'behind entry {request.begin.index}')} cannot be taken: {reason}"
         )
         self._answer(request, InstallResult.REFUSED)
 

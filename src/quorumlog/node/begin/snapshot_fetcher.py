@@ -86,6 +86,8 @@ class SnapshotFetcher:
         self._rotation = 0
         self._now_ms = 0.0
         self._problem = ""
+        self.lacks_space = False
+        """The disk had no room for the piece that came last."""
 
     # ---------------------------------------------------------------- what is wanted
 
@@ -233,6 +235,8 @@ class SnapshotFetcher:
 
         def worked(result: object) -> None:
             self._is_busy = False
+            if not isinstance(result, ReceivedSnapshot):  # to open a file needs no room yet
+                self.lacks_space = isinstance(result, OSError) and is_lack_of_space(result)
             self._tick_soon()
             if isinstance(result, ReceivedSnapshot):
                 self._part = result

@@ -18,9 +18,10 @@ from typing import NamedTuple, Protocol
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.consensus.ready import Role
+from quorumlog.consensus.ready import PeerStatus, Role
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LeaderNotReady, LedgerError, StoreFailure
+from quorumlog.figures import now
 from quorumlog.log_state.control_entries import ControlBody, Keep, TimeMark
 from quorumlog.log_state.log_state import LogState, LostRange, StateTime, decode_time
 from quorumlog.node.ports import Host
@@ -43,6 +44,8 @@ from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LedgerStore, LogStart
 
 LOOK_INTERVAL_MS = 1000
+FED_PATIENCE_MS = 60_000
+"""One that is being fed and takes nothing for so long is waited for within its budget only."""
 
 
 class _Look(NamedTuple):
@@ -292,8 +295,11 @@ class Retention:
             reserved_bytes=storage.retention_bytes if storage.deletes else 0,
             is_archived=storage.retention == "archived",
             is_forced=storage.deletes
-            # A disk that refuses appends has to be made emptier in any case.
-            and used_ratio > min(storage.disk_space_ratio_to_force_clean, storage.disk_full_ratio),
+            # Disks that refuse appends have to be made emptier in any case.
+            and (
+                used_ratio > min(storage.disk_space_ratio_to_force_clean, storage.disk_full_ratio)
+                or bool(self._raft.replication.too_many_full)
+            ),
             follower_budget_bytes=self._member.config.retention_follower_budget_bytes,
             compacts=storage.compact_behind_snapshots,
         )
@@ -308,9 +314,16 @@ class Retention:
             if replica != status.replica:
                 peer = peers.get(replica)
                 index = peer.water_mark if peer is not None and peer.water_mark >= 0 else None
-                is_fed = peer is not None and (not peer.is_voter or replica in self._installed)
+                is_fed = peer is not None and self._is_fed(peer)
                 followers.append(Follower(replica.member_id, index, is_fed))
         return followers
+
+    def _is_fed(self, peer: PeerStatus) -> bool:
+        """And takes what it is given: a full disk may stay full, and the log grow for it for ever."""
+        stalled_ms = peer.stalled_since_ms
+        is_patient = stalled_ms is None or self._now_ms - stalled_ms < FED_PATIENCE_MS
+        is_new = not peer.is_voter or peer.replica in self._installed
+        return is_new and is_patient and not peer.lacks_space
 
     # ---------------------------------------------------------------- each member
 
@@ -345,9 +358,9 @@ def not_archived(store: LedgerStore, state: LogState) -> str:
         except (DirectoryDamaged, LedgerError) as error:
             return f"nothing is deleted, since archive {archive.name} cannot be compared: {error}"
         if own != archive.last_chain:
+            chains = f"entry {index} has chain_crc {own:08x} here, and {archive.last_chain:08x} there"
             return (
-                f"nothing is deleted, since archive {archive.name} is not of this log: entry {index} has"
-                f" chain_crc {own:08x} here, and {archive.last_chain:08x} there. quorumlog pipeline"
-                " audit --archive says where they part"
+                f"nothing is deleted, since archive {archive.name} is not of this log{now(chains)}:"
+                " quorumlog pipeline audit --archive says where they part"
             )
     return ""

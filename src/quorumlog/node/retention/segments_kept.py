@@ -64,7 +64,7 @@ class Follower(NamedTuple):
     """None: not known."""
     is_fed: bool
     """It is brought up to where the others are, however far that is: one that does not vote, or that
-    got the start of the log."""
+    got the start of the log, and that takes what it is given."""
 
 
 class Limit(NamedTuple):

@@ -19,6 +19,7 @@ from quorumlog.consensus.messages import InstallRequest, InstallResponse, Instal
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica, SnapshotId
+from quorumlog.figures import now
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
@@ -140,14 +141,9 @@ class InstallSender:
         )
 
     def problems(self) -> list[str]:
-        """Who is being installed, and how far: in sentences that do not change with each piece."""
+        """Who is being installed, and how far."""
         return [
-            f"{replica.member_id} lacks entries that are no longer here (the log begins behind entry"
-            f" {each.begin.index}): it is given the start of the log, {_quarters(each)} % of"
-            f" {len(each.content)} bytes have arrived"
+            f"{replica.member_id} lacks entries that are no longer here: it is given the start of the"
+            f" log{now(f'behind entry {each.begin.index}, {each.offset} of {len(each.content)} bytes')}"
             for replica, each in self._installations.items()
         ]
-
-
-def _quarters(installation: _Installation) -> int:
-    return 4 * installation.offset // len(installation.content) * 25

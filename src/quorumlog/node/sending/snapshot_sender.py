@@ -14,6 +14,7 @@ from quorumlog.consensus.messages import InstallResult, SnapshotRequest, Snapsho
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica, SnapshotId
+from quorumlog.figures import now
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.feeding import Feeding, Feedings
@@ -124,10 +125,10 @@ class SnapshotSender:
         return None if sent is None else self._feedings.of(to, sent[0].total_bytes, self._now_ms)
 
     def problems(self, now_ms: float) -> list[str]:
-        """Who is given what, and how far: in sentences that do not change with each piece."""
+        """Who is given what, and how far."""
         return [
-            f"{replica.member_id} is given the snapshot of {sent.name} behind entry {sent.index}:"
-            f" {4 * offset // sent.total_bytes * 25} % of {sent.total_bytes} bytes have arrived"
+            f"{replica.member_id} is given the snapshot of"
+            f" {sent.name}{now(f'of entry {sent.index}, {offset} of {sent.total_bytes} bytes')}"
             for replica, (sent, offset, until_ms) in self._sent.items()
             if until_ms > now_ms
         ]

@@ -52,6 +52,8 @@ class Flusher:
         self._after_durable: deque[tuple[int, Envelope]] = deque()
         """Messages that wait for the sync of their Ready, in order."""
         self._task: SyncTask | None = None
+        self.waits_since_ms: float | None = None
+        """When the flush that is on its way was asked for; None: there is none."""
         self._next_flush_ms = now_ms
         self._point_unsynced = False
         """A sync has ended whose durable point is written but not synced itself."""
@@ -84,9 +86,10 @@ class Flusher:
         if not self._sync_first:
             if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
-                self._start()
+                self._start(now_ms)
             return self._report(self._carried_number)
-        if self._task is None and self._durable_number < self._carried_number and not self._start():
+        is_due = self._task is None and self._durable_number < self._carried_number
+        if is_due and not self._start(now_ms):
             return self._report(self._carried_number)
         return False
 
@@ -98,11 +101,11 @@ class Flusher:
             or end.index - durable.index >= MOST_UNSYNCED_ENTRIES
         )
 
-    def _start(self) -> bool:
+    def _start(self, now_ms: float) -> bool:
         task = self._store.begin_sync()
         if task is None:
             return False
-        self._task = task
+        self._task, self.waits_since_ms = task, now_ms
         number = self._carried_number
         self._host.flush_later(task.run, lambda result: self._flushed(task, number, result))
         return True
@@ -111,7 +114,7 @@ class Flusher:
         if isinstance(result, StoreFailure):
             raise result
         assert self._task is task
-        self._task = None
+        self._task = self.waits_since_ms = None
         self._store.finish_sync(task)
         self._point_unsynced = True
         if self._sync_first:

@@ -217,13 +217,19 @@ class LogWriter:
         self.disk_full, self._refused_sizes = "", None
 
     def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
-        """Raises DiskFull. What no election needs leaves the reserve of the no-ops alone."""
+        """Raises DiskFull. What no election needs leaves the reserve of the no-ops alone. Data in front
+        of an entry that lets segments go is let in with it: else a full disk would stay so."""
         sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
-        return self._store.plan(
-            sizes,
-            control=all(batch.may_use_reserve for batch in batches),
-            sparing=not all(batch.is_small_control for batch in batches),
-        )
+        try:
+            return self._store.plan(
+                sizes,
+                control=all(batch.may_use_reserve for batch in batches),
+                sparing=not all(batch.is_small_control for batch in batches),
+            )
+        except DiskFull:
+            if not any(batch.frees_space for batch in batches):
+                raise
+            return self._store.plan(sizes, control=True, sparing=True)
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
         """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""

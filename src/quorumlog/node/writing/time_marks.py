@@ -15,6 +15,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryKind
 from quorumlog.errors import LedgerError
+from quorumlog.figures import now
 from quorumlog.log_state.control_entries import MOST_MS, TimeMark
 from quorumlog.log_state.log_state import LogState
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
@@ -66,6 +67,6 @@ class TimeMarks:
         if ahead_ms <= NOTABLE_MS:
             return ""
         return (
-            f"the time of the log is {ahead_ms // 1000} s ahead of the clocks of a quorum, and stands"
-            " still until they have passed it: look at the members' clocks"
+            f"the time of the log is ahead of the clocks of a quorum{now(f'{ahead_ms // 1000} s')}, and"
+            " stands still until they have passed it: look at the members' clocks"
         )

@@ -1,18 +1,23 @@
 """DeltaArchive: a Delta table of an archive's files, committed without a JVM.
 
-The end of the archived range is the version of an application's transaction (Delta's `txn` action),
-which lies in the same commit as the files up to there.
+Each commit says up to where the table has the log, in its custom metadata. What the present version has
+follows from the history: RESTORE takes rows back, and leaves the application's transaction (Delta's
+`txn` action) where it was. That transaction has one use: of two commits at once with it, Delta refuses
+one. Its version decides nothing, since Delta takes a lower one or the same again without a word.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 
 from quorumlog.errors import ConfigError
+from quorumlog.header_array import Int64Array
 from quorumlog.pipelines.archive_parts import Part
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA
 from quorumlog.pipelines.tables.target import (
@@ -40,6 +45,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 APPLICATION = "quorumlog-archive"
+LOG, STOP_INDEX = "quorumlog.log", "quorumlog.stop_index"
 
 
 class DeltaArchive:
@@ -55,29 +61,28 @@ class DeltaArchive:
                 f"{self._path} holds {strange[0]} and no archive; name an empty or a new directory"
             )
 
-    def add(self, parts: Sequence[Part], log: str) -> None:
-        application = f"{APPLICATION}:{log}"
+    def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
         try:
-            table = DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
-            stop_index = table.transaction_version(application) if table is not None else None
+            table = self._opened()
+            stop_index = None if table is None else self._stop_index(table, log)
             if table is not None and stop_index is None:
                 raise ConfigError(
                     f"{self.name} is a table that its archive did not make; archive to another directory"
                 )
-            missing = missing_in_table(self.name, parts, stop_index)
+            missing = missing_in_table(self.name, files, stop_index)
             if not missing:
                 return
-            added = [self._added(part) for part in missing]
-            first, last = missing[0], missing[-1]
+            added = [self._added(part, path) for part, path in missing]
+            first, last = missing[0][0], missing[-1][0]
             properties = CommitProperties(
                 custom_metadata={
-                    "quorumlog.log": log,
+                    LOG: log,
                     "quorumlog.first_index": str(first.first_index),
-                    "quorumlog.stop_index": str(last.stop_index),
+                    STOP_INDEX: str(last.stop_index),
                     "quorumlog.chain_before": f"{first.chain_before:08x}",
                     "quorumlog.last_chain": f"{last.last_chain:08x}",
                 },
-                app_transactions=[Transaction(application, last.stop_index)],
+                app_transactions=[Transaction(f"{APPLICATION}:{log}", last.stop_index)],
             )
             schema = Schema.from_arrow(ROW_SCHEMA)
             if table is not None:
@@ -89,8 +94,41 @@ class DeltaArchive:
         except (DeltaError, OSError) as error:
             raise not_committed(self.name, self.directory, error) from error
 
-    def _added(self, part: Part) -> AddAction:
-        path = share(self.directory, part, self._path)
+    def stop_index(self, log: str) -> int | None:
+        table = self._opened()
+        return None if table is None else self._stop_index(table, log)
+
+    def indices(self) -> Iterator[Int64Array]:
+        table = self._opened()
+        if table is not None:
+            for batch in table.to_pyarrow_dataset().to_batches(columns=["index"]):
+                yield batch.column(0).to_numpy()
+
+    def _opened(self) -> DeltaTable | None:
+        return DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
+
+    def _stop_index(self, table: DeltaTable, log: str) -> int | None:
+        commits = {commit["version"]: commit for commit in table.history()}
+        version, is_restored = table.version(), False
+        while version in commits:
+            commit = commits[version]
+            if commit.get(LOG) == log and STOP_INDEX in commit:
+                return int(commit[STOP_INDEX])
+            if commit["operation"] == "RESTORE":
+                version, is_restored = _restored(commit, commits), True
+            else:
+                version -= 1
+        if version < 0:
+            return None
+        if is_restored:
+            raise ConfigError(
+                f"{self.name} was restored to a version that its history does not tell of any more, so"
+                " nobody knows what of the log it has. Archive to another directory"
+            )
+        return table.transaction_version(f"{APPLICATION}:{log}")
+
+    def _added(self, part: Part, archived: str) -> AddAction:
+        path = share(archived, self._path)
         groups = pq.read_metadata(path)
         counted = [groups.row_group(n).column(0).statistics for n in range(groups.num_row_groups)]
         stats: dict[str, object] = {"numRecords": part.rows}
@@ -106,3 +144,17 @@ class DeltaArchive:
             data_change=True,
             stats=msgspec.json.encode(stats).decode(),
         )
+
+
+def _restored(commit: dict[str, Any], commits: dict[int, dict[str, Any]]) -> int:
+    """The version that a RESTORE went back to; below those of `commits`: it is not among them."""
+    parameters = commit.get("operationParameters") or {}
+    if parameters.get("version") is not None:
+        return int(parameters["version"])
+    until = parameters.get("datetime") or parameters.get("timestamp")
+    try:
+        until_ms = datetime.fromisoformat(str(until)).timestamp() * 1000
+    except ValueError:
+        until_ms = float(str(until)) if str(until).isdigit() else -1.0
+    below = [v for v, c in commits.items() if v < commit["version"] and c["timestamp"] <= until_ms]
+    return max(below, default=min(commits) - 1)

@@ -1,15 +1,17 @@
 """IcebergArchive: an Iceberg table of an archive's files, in the catalog that pyiceberg is set up for.
 
-The archived range is a property of the table, set in the same commit as its files are added: properties
-stay when snapshots expire.
+Each commit says up to where the table has the log, in its snapshot's summary: a table that is rolled
+back has the summary of the snapshot that it went back to. A property of the table says the same and is
+not rolled back: it counts only where snapshots have expired.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from quorumlog.errors import ConfigError
+from quorumlog.header_array import Int64Array
 from quorumlog.pipelines.archive_parts import Part
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA
 from quorumlog.pipelines.tables.target import (
@@ -34,10 +36,11 @@ except ModuleNotFoundError as error:
 LOG = "quorumlog.log"
 MADE_BY = "quorumlog.archive"
 STOP_INDEX = "quorumlog.stop-index"
+RETRIES = "commit.retry.num-retries"
 PROPERTIES = {
     MADE_BY: "1",
     # A commit that was overtaken is not simply made again: the range is read before each.
-    "commit.retry.num-retries": "0",
+    RETRIES: "0",
     # The columns of which the files have statistics.
     "write.metadata.metrics.default": "none",
     "write.metadata.metrics.column.index": "full",
@@ -75,27 +78,25 @@ class IcebergArchive:
                 f"{self.name} is a table of other rows, or has lost its archive; name a new table"
             )
 
-    def add(self, parts: Sequence[Part], log: str) -> None:
-        try:
-            properties = self._table.refresh().properties
-        except Exception as error:  # of whatever the catalog is made of
-            raise not_committed(self.name, self.directory, error) from error
-        if properties.get(LOG, log) != log:
-            raise ConfigError(f"{self.name} is of another log, {properties[LOG]}; name a new table")
-        stop_index = int(properties[STOP_INDEX]) if STOP_INDEX in properties else None
-        missing = missing_in_table(self.name, parts, stop_index)
+    def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
+        missing = missing_in_table(self.name, files, self.stop_index(log))
         if not missing:
             return
+        if self._table.properties.get(RETRIES) != "0":
+            raise ConfigError(
+                f"{self.name} has {RETRIES} = {self._table.properties.get(RETRIES)}: a commit that is"
+                " made again unseen may add its files twice. Set the table's property to 0"
+            )
         data = os.path.join(self._location, "data")
-        first, last = missing[0], missing[-1]
+        first, last = missing[0][0], missing[-1][0]
         archived = {
-            "quorumlog.first-index": str(parts[0].first_index),
+            "quorumlog.first-index": str(files[0][0].first_index),
             STOP_INDEX: str(last.stop_index),
             "quorumlog.last-chain": f"{last.last_chain:08x}",
             LOG: log,
         }
         try:
-            paths = ["file://" + share(self.directory, part, data) for part in missing]
+            paths = ["file://" + share(path, data) for _, path in missing]
             with self._table.transaction() as commit:
                 commit.set_properties(archived)
                 # That no file is added twice is known by the range; looking would read every manifest.
@@ -106,6 +107,41 @@ class IcebergArchive:
                 )
         except Exception as error:  # of whatever the catalog is made of
             raise not_committed(self.name, self.directory, error) from error
+
+    def stop_index(self, log: str) -> int | None:
+        try:
+            table = self._table.refresh()
+        except Exception as error:  # of whatever the catalog is made of
+            raise not_committed(self.name, self.directory, error) from error
+        if table.properties.get(LOG, log) != log:
+            raise ConfigError(
+                f"{self.name} is of another log, {table.properties[LOG]}; name a new table"
+            )
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            return None
+        newest = max(each.sequence_number or 0 for each in table.snapshots())
+        is_newest = (snapshot.sequence_number or 0) == newest
+        while True:
+            summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+            if STOP_INDEX in summary:
+                return int(summary[STOP_INDEX])
+            if snapshot.parent_snapshot_id is None:
+                return None
+            parent = table.snapshot_by_id(snapshot.parent_snapshot_id)
+            if parent is None:
+                break
+            snapshot = parent
+        if not is_newest or STOP_INDEX not in table.properties:
+            raise ConfigError(
+                f"{self.name} was rolled back, and the snapshots that say what of the log it has are"
+                " expired. Archive to another table"
+            )
+        return int(table.properties[STOP_INDEX])
+
+    def indices(self) -> Iterator[Int64Array]:
+        for batch in self._table.refresh().scan(selected_fields=("index",)).to_arrow_batch_reader():
+            yield batch.column(0).to_numpy()
 
 
 def _made(catalog: Catalog, identifier: str) -> Table:

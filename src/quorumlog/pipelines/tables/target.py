@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+import numpy as np
+
 from quorumlog.errors import ConfigError
+from quorumlog.header_array import Int64Array
 from quorumlog.pipelines.archive_parts import Part, sync_path
 
 ARCHIVE_DIRECTORY = "_quorumlog"
@@ -24,13 +28,20 @@ class ArchiveTable(Protocol):
     def check(self) -> None:
         """Before an archive is begun in it. Raises ConfigError: there is a table that none made."""
 
-    def add(self, parts: Sequence[Part], log: str) -> None:
-        """What the table lacks of an archive's parts, in one commit, with the range in its metadata. A
-        repetition finds that range and does nothing. Raises ConfigError."""
+    def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
+        """What the table lacks of an archive's parts (each with its path), in one commit, with the range
+        in its metadata. A repetition finds that range and does nothing; so does one after a table was
+        restored or rolled back, which takes the range back with the rows. Raises ConfigError."""
+
+    def stop_index(self, log: str) -> int | None:
+        """Up to where the present version has the log; None: it has nothing. Raises ConfigError."""
+
+    def indices(self) -> Iterator[Int64Array]:
+        """Column `index` of all rows, in no order, in pieces."""
 
 
-def table_at(target: str) -> ArchiveTable | None:
-    """None: a directory, with no table. Raises ConfigError."""
+def table_at(target: str, *, is_read: bool = False) -> ArchiveTable | None:
+    """None: a directory, with no table. `is_read`: none is made. Raises ConfigError."""
     if target.startswith(DELTA):
         from quorumlog.pipelines.tables.delta import DeltaArchive
 
@@ -38,8 +49,41 @@ def table_at(target: str) -> ArchiveTable | None:
     if target.startswith(ICEBERG):
         from quorumlog.pipelines.tables.iceberg import IcebergArchive
 
-        return IcebergArchive(target)
+        return IcebergArchive(target, is_read=is_read)
     return None
+
+
+class Hole(msgspec.Struct, frozen=True):
+    """Rows of an archive that its table does not have, or has more than once."""
+
+    index: int
+    what: str
+
+
+def holes_of(table: ArchiveTable, parts: Sequence[Part], log: str) -> list[Hole]:
+    """What the present version of a table lacks of its archive, by the rows themselves. Raises
+    ConfigError."""
+    if not parts:
+        return []
+    edges = np.array([parts[0].first_index, *(part.stop_index for part in parts)], np.int64)
+    counts = np.zeros(len(parts), np.int64)
+    for indices in table.indices():
+        counts += np.histogram(indices, edges)[0]
+    stop_index = table.stop_index(log)
+    if stop_index is None or stop_index < parts[-1].stop_index:
+        at = parts[0].first_index if stop_index is None else stop_index
+        return [
+            Hole(at, f"the table ends before entry {at}; repeat pipeline archive, which adds the rest")
+        ]
+    return [
+        Hole(
+            part.first_index,
+            f"of entries {part.first_index} .. {part.stop_index - 1} the table has {count} rows, and the"
+            f" archive {part.rows}",
+        )
+        for part, count in zip(parts, counts.tolist(), strict=True)
+        if count != part.rows
+    ]
 
 
 def archive_directory(target: str) -> str:
@@ -69,23 +113,25 @@ def local_path(target: str, path: str) -> str:
     return os.path.abspath(path)
 
 
-def missing_in_table(name: str, parts: Sequence[Part], stop_index: int | None) -> Sequence[Part]:
+def missing_in_table(
+    name: str, files: Sequence[tuple[Part, str]], stop_index: int | None
+) -> Sequence[tuple[Part, str]]:
     """The parts behind `stop_index`, which the table's metadata says; None: it has none. Raises
     ConfigError unless a part ends there."""
     if stop_index is None:
-        return parts
-    if stop_index not in {part.stop_index for part in parts}:
+        return files
+    if stop_index not in {part.stop_index for part, _ in files}:
         raise ConfigError(
             f"{name} says that it has entries up to {stop_index - 1}, where no file of its archive ends."
             " Nothing was added to it; archive to another table"
         )
-    return [part for part in parts if part.first_index >= stop_index]
+    return [(part, path) for part, path in files if part.first_index >= stop_index]
 
 
-def share(directory: str, part: Part, into: str) -> str:
+def share(path: str, into: str) -> str:
     """A second name for a part's file, in a table's directory; a copy where there are no links."""
     os.makedirs(into, exist_ok=True)
-    path, shared = os.path.join(directory, part.file), os.path.join(into, part.file)
+    shared = os.path.join(into, os.path.basename(path))
     with suppress(FileNotFoundError):
         os.unlink(shared)  # of a run that ended before its commit
     try:

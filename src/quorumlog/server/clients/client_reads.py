@@ -59,6 +59,9 @@ class ClientReads:
         if not may_wait and not (request.from_leader and (is_above or request.to_end)):
             self._queue(_Read(driver, request))
             return
+        if may_wait and driver.reads.refusal is not None:
+            self._answer(_Read(driver, request), driver.reads.refusal)
+            return
         if not self._may_wait_longer(driver, request):
             return
         if may_wait:
@@ -86,7 +89,7 @@ class ClientReads:
     def _woken(self, read: _Read) -> None:
         self._waiting_reads -= 1
         if read.request.first_index > read.driver.node.committed_index:
-            self._answer(read, None)
+            self._answer(read, read.driver.reads.refusal)
         else:
             self._queue(read)
 

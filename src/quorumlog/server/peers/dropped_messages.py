@@ -6,8 +6,10 @@ the group goes on, slower, and only this count tells why. (Of a push its dispatc
 
 from __future__ import annotations
 
+from quorumlog.figures import now
+
 STANDS_S = 60.0
-"""So long after the newest one it is a problem. The sentence is renewed as often, with the count."""
+"""So long after the newest one it is a problem."""
 
 
 class DroppedMessages:
@@ -16,8 +18,6 @@ class DroppedMessages:
         self.count = 0
         """Since this member has started."""
         self._newest_s = 0.0
-        self._said_s = 0.0
-        self._sentence = ""
 
     def note(self, now_s: float) -> None:
         self.count += 1
@@ -26,12 +26,9 @@ class DroppedMessages:
     def problem(self, now_s: float) -> str:
         """Empty if none was dropped lately."""
         if not self.count or now_s - self._newest_s >= STANDS_S:
-            self._sentence = ""
-        elif not self._sentence or now_s - self._said_s >= STANDS_S:
-            self._said_s = now_s
-            self._sentence = (
-                f"{self._member_id} takes in less than it is sent: {self.count} messages to it"
-                " (acknowledgements, questions, answers to repairs) were dropped since this member has"
-                f" started; look at the network to {self._member_id} and at the load of its host"
-            )
-        return self._sentence
+            return ""
+        return (
+            f"{self._member_id} takes in less than it is sent: acknowledgements, questions or answers to"
+            f" repairs were dropped{now(f'{self.count} messages since this member has started')}; look"
+            f" at the network to {self._member_id} and at the load of its host"
+        )

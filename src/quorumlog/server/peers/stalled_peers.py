@@ -1,9 +1,12 @@
-"""StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day."""
+"""StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day.
+
+A member says of itself what its leader would say of it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from quorumlog.consensus.ready import PeerStatus
 from quorumlog.entry import Replica
@@ -14,13 +17,28 @@ class StalledPeers:
         self._since: dict[Replica, tuple[float, str]] = {}
         """Since when by the core's clock, and by that on the wall."""
 
-    def problems(self, peers: Iterable[PeerStatus], now_ms: float, wall_s: float) -> list[str]:
-        """`now_ms` by the core's clock; `wall_s` since the epoch."""
+    def problems(
+        self,
+        peers: Iterable[PeerStatus],
+        now_ms: float,
+        wall_s: float,
+        silent: Collection[Replica] = (),
+    ) -> list[str]:
+        """`now_ms` by the core's clock; `wall_s` since the epoch. `silent`: who has not answered a
+        heartbeat for an election time-out."""
         return [
-            _sentence(peer, self._time_of(peer.replica, peer.stalled_since_ms, now_ms, wall_s))
+            _sentence(
+                peer,
+                self._time_of(peer.replica, peer.stalled_since_ms, now_ms, wall_s),
+                is_silent=peer.replica in silent,
+            )
             for peer in peers
             if peer.stalled_since_ms is not None
         ]
+
+    def own_problem(self, own: Replica, since_ms: float, now_ms: float, wall_s: float) -> str:
+        """`since_ms`: when the sync began that has not returned."""
+        return _hangs(own.member_id, self._time_of(own, since_ms, now_ms, wall_s))
 
     def _time_of(self, replica: Replica, since_ms: float, now_ms: float, wall_s: float) -> str:
         known_ms, words = self._since.get(replica, (-1.0, ""))
@@ -31,12 +49,21 @@ class StalledPeers:
         return words
 
 
-def _sentence(peer: PeerStatus, since: str) -> str:
+def _sentence(peer: PeerStatus, since: str, *, is_silent: bool) -> str:
     member_id = peer.replica.member_id
     if peer.has_arrived:
-        return f"{member_id} receives entries and has synced none since {since}: look at its disk"
+        return _hangs(member_id, since)
+    if is_silent:
+        return (
+            f"{member_id} is connected, answers no heartbeats and has taken no entries since {since}: it"
+            " stands still, or its term and vote wait for its disk"
+        )
     return (
         f"{member_id} answers heartbeats and has taken no entries since {since}: if only large frames"
         f" are lost on the way, the MTU is wrong somewhere (try: ping -M do -s 1472 and the host of"
         f" {member_id}); else look at its disk and at the one here"
     )
+
+
+def _hangs(member_id: str, since: str) -> str:
+    return f"{member_id} receives entries and has synced none since {since}: look at its disk"

@@ -32,6 +32,16 @@ class DiskQueue:
         self._jobs: deque[Job] = deque()
         self._has_worked = False
         """The first job is carried out, and its end is still to be told."""
+        self._hangs = False
+        self._next: Callable[[], None] | None = None
+        """What is due for the first job once the disk does not hang any more."""
+
+    def hang(self, hangs: bool) -> None:
+        """Neither begins nor ends any job meanwhile."""
+        self._hangs = hangs
+        if not hangs and self._next is not None:
+            due, self._next = self._next, None
+            self._later(0.0, due)
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._jobs.append((work, done))
@@ -46,11 +56,17 @@ class DiskQueue:
             self._later(takes_ms, lambda: self._work(0.0))
 
     def _work(self, rest_ms: float) -> None:
+        if self._hangs:
+            self._next = lambda: self._work(rest_ms)
+            return
         self._has_worked = True
-        result = self._run(self._jobs[0][0])
+        result = self.run(self._jobs[0][0])
         self._later(rest_ms, lambda: self._end(result))
 
     def _end(self, result: Any) -> None:
+        if self._hangs:
+            self._next = lambda: self._end(result)
+            return
         _, done = self._jobs.popleft()
         self._has_worked = False
         self._enter(lambda: done(result))
@@ -58,7 +74,7 @@ class DiskQueue:
             self._begin()
 
     @staticmethod
-    def _run(work: Callable[[], Any]) -> Any:
+    def run(work: Callable[[], Any]) -> Any:
         try:
             return work()
         except (StoreFailure, LedgerError) as error:
@@ -69,4 +85,4 @@ class DiskQueue:
         if self._has_worked:
             self._jobs.popleft()
         while self._jobs:
-            self._run(self._jobs.popleft()[0])
+            self.run(self._jobs.popleft()[0])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from quorumlog.sim.faults.damage_faults import DamageFaults
 from quorumlog.sim.faults.disk_faults import DiskFaults, make_room
 from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.sim.faults.hanging_disks import HangingDisks
 from quorumlog.sim.faults.link_faults import LinkFaults
 from quorumlog.sim.faults.lossy_disk_faults import LossyDiskFaults
 from quorumlog.sim.faults.network_faults import NetworkFaults
@@ -28,6 +29,7 @@ class Faults:
         context = FaultContext(cluster)
         self.fairness = context.fairness
         self._links = LinkFaults(context)
+        self._hanging_disks = HangingDisks(context)
         self._wall_clocks = WallClocks(cluster)
         self.processes = ProcessFaults(context)
         self.damage = DamageFaults(context)
@@ -42,6 +44,7 @@ class Faults:
 
     def begin(self) -> None:
         self._links.begin()
+        self._hanging_disks.begin()
         self._wall_clocks.begin()
         if self._profile.fault_kinds:
             self._begin()
@@ -59,6 +62,7 @@ class Faults:
         cluster = self._cluster
         cluster.network.heal(set(cluster.network.cut))
         self._links.stop()
+        self._hanging_disks.stop()
         self.processes.stop()
         for member in cluster.members:
             member.disk.crash_countdown = None

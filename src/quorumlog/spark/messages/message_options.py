@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.queue_offsets import EARLIEST, LATEST, QueueOffsets, parse_queue_offsets
-from quorumlog.spark.option_values import one_of, servers_of
+from quorumlog.spark.option_values import duration_ms, name_of, one_of, servers_of
+from quorumlog.spark.options import ALIASES
 
 VIEW = "view"
 MESSAGES = "messages"
 _NAMES = (
     "view", "path", "servers", "topic", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "columns", "partitionBytes", "maxRecordsPerPartition", "pushdown",
-    "failOnDataLoss", "timeoutMs",
+    "failOnDataLoss", "timeoutMs", "subscribe", "subscribePattern", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup",
 )  # fmt: skip
+STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup")
 COLUMNS = (
     "topic", "queue", "offset", "keys", "tags", "properties", "born_time", "store_time", "body",
     "physical_offset", "flag", "sys_flag", "reconsume_times",
@@ -54,6 +58,19 @@ class MessageOptions:
     partition_records: int = 1_000_000
     """Of a broker's queue."""
     pushdown: bool = False
+    topic_pattern: str = ""
+    """A regular expression: topics whose whole name it matches; empty: `topics` counts."""
+    max_offsets: int = 0
+    """Of a micro-batch; 0: no limit."""
+    min_offsets: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
+    consumer_group: str = ""
+    """That a stream commits its progress as; empty: none."""
+
+    def wants(self, topic: str) -> bool:
+        if self.topic_pattern:
+            return re.fullmatch(self.topic_pattern, topic) is not None
+        return not self.topics or topic in self.topics
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> MessageOptions:
@@ -62,7 +79,7 @@ class MessageOptions:
         given: dict[str, Any] = {}
         for key, value in options.items():
             text = str(value).strip()
-            name = names.get(key.lower())
+            name = names.get(ALIASES.get(key.lower(), key.lower()))
             match name:
                 case None:
                     valid = ", ".join(_NAMES)
@@ -79,7 +96,11 @@ class MessageOptions:
                     given["fail_on_data_loss"] = one_of("true", "false")(name, text) == "true"
                 case "timeoutMs":
                     given["timeout_ms"] = max(_number(name, text), 1)
-                case "topic":
+                case "topic" | "subscribe":
+                    if "topics" in given:
+                        raise ConfigError(
+                            "options topic and subscribe are two names of one thing; give one"
+                        )
                     given["topics"] = tuple(part.strip() for part in text.split(",") if part.strip())
                 case "startingTimestamp":
                     given["begin_ms"] = _number(name, text)
@@ -93,6 +114,16 @@ class MessageOptions:
                     given["partition_records"] = max(_number(name, text), 1)
                 case "pushdown":
                     given["pushdown"] = text.lower() == "true"
+                case "subscribePattern":
+                    given["topic_pattern"] = _pattern(name, text)
+                case "maxOffsetsPerTrigger":
+                    given["max_offsets"] = max(_number(name, text), 1)
+                case "minOffsetsPerTrigger":
+                    given["min_offsets"] = _number(name, text)
+                case "maxTriggerDelay":
+                    given["max_trigger_delay_ms"] = duration_ms(name, text)
+                case "consumerGroup":
+                    given["consumer_group"] = name_of(name, text)
         parsed = cls(**given)
         for what in ("starting", "ending"):
             if (
@@ -100,7 +131,9 @@ class MessageOptions:
                 and {"starting": "begin_ms", "ending": "end_ms"}[what] in given
             ):
                 raise ConfigError(f"options {what}Offsets and {what}Timestamp exclude each other")
-        if not parsed.topics:
+        if parsed.topics and parsed.topic_pattern:
+            raise ConfigError("options topic and subscribePattern exclude each other; give one")
+        if not parsed.topics and not parsed.topic_pattern:
             # As with Kafka's assign: queues that are named are what is asked for.
             named = [each for each in (parsed.starting_offsets, parsed.ending_offsets) if each.by_queue]
             topics = {topic for each in named for topic, _ in each.by_queue}
@@ -111,6 +144,14 @@ class MessageOptions:
                 " (HOST:PORT,... of brokers), one of both"
             )
         return parsed
+
+
+def _pattern(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option {name} is no regular expression: {error}") from None
+    return name_of(name, text)
 
 
 def _number(name: str, text: str) -> int:

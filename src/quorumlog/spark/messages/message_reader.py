@@ -22,7 +22,8 @@ from pyspark.sql.types import StructType
 
 from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.messages.message_rows import MessageRows, check_message_schema
-from quorumlog.spark.messages.message_sources import MessagePartition, source_of
+from quorumlog.spark.messages.message_sources import MessagePartition, SmallQueues, source_of
+from quorumlog.spark.short_errors import EXPECTED, hide_traceback, in_short
 
 
 def message_reader(options: MessageOptions, schema: StructType) -> DataSourceReader:
@@ -36,17 +37,30 @@ class MessageReader(DataSourceReader):
         self.options = options
         self._schema = schema
 
+    @in_short
     def partitions(self) -> list[InputPartition]:
         return [*source_of(self.options).partitions()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, MessagePartition):
-            # Spark puts an empty partition of its own in place of an empty plan.
-            assert partition.value is None, f"a partition of another source: {partition}"
-            return
-        rows = MessageRows(self._schema)
-        for records in source_of(self.options).read(partition):
-            yield rows.encode(records)
+        return read_messages(self.options, self._schema, partition)
+
+
+def read_messages(
+    options: MessageOptions, schema: StructType, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """In a task. Raises what the source raises."""
+    if not isinstance(partition, MessagePartition | SmallQueues):
+        # Spark puts an empty partition of its own in place of an empty plan.
+        assert partition.value is None, f"a partition of another source: {partition}"
+        return
+    rows, source = MessageRows(schema), source_of(options)
+    try:
+        for part in partition.parts if isinstance(partition, SmallQueues) else (partition,):
+            for records in source.read(part):
+                yield rows.encode(records)
+    except EXPECTED:
+        hide_traceback()
+        raise
 
 
 class PushdownMessageReader(MessageReader):

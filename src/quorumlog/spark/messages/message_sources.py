@@ -38,6 +38,13 @@ class MessagePartition(InputPartition):
     queue_id: int = 0
 
 
+@dataclass(frozen=True)
+class SmallQueues(InputPartition):
+    """Ranges of several queues that are read by one task: a task costs more than a few messages."""
+
+    parts: tuple[MessagePartition, ...]
+
+
 class MessageSource(Protocol):
     def partitions(self) -> list[MessagePartition]: ...
 
@@ -55,10 +62,10 @@ def source_of(options: MessageOptions) -> MessageSource:
 
 def _wanted(options: MessageOptions, records: RecordBatch) -> RecordBatch:
     keep = records.in_queue
-    if options.topics:
+    if options.topics or options.topic_pattern:
         of_topic = np.zeros(len(records), bool)
         for key, rows in records.queues:
-            if key.topic in options.topics:
+            if options.wants(key.topic):
                 of_topic[rows] = True
         keep = keep & of_topic
     starts, stops = options.starting_offsets, options.ending_offsets
@@ -96,7 +103,7 @@ class StoreDirectorySource:
                     + [
                         queue.units(queue.min_offset, queue.max_offset)["position"].astype(np.int64)
                         for key, queue in store.queues.items()
-                        if not options.topics or key.topic in options.topics
+                        if options.wants(key.topic)
                     ]
                 )
             )
@@ -173,14 +180,14 @@ class BrokerSource:
     def __init__(self, options: MessageOptions) -> None:
         self._options = options
 
-    def _connect(self) -> BrokerClient:
+    def connect(self) -> BrokerClient:
         return connect(self._options.servers, timeout_ms=self._options.timeout_ms)
 
     def partitions(self) -> list[MessagePartition]:
         """Raises ConfigError, QueueOffsetOutOfRange, or what the broker refuses with."""
         options = self._options
         found = []
-        with self._connect() as broker:
+        with self.connect() as broker:
             queues = broker.queues()
             known = {QueueKey(queue.topic, queue.queue_id) for queue in queues}
             for offsets in (options.starting_offsets, options.ending_offsets):
@@ -188,9 +195,9 @@ class BrokerSource:
                     if key not in known:
                         raise ConfigError(f"topic {key.topic} has no queue {key.queue_id}")
             for queue in queues:
-                if options.topics and queue.topic not in options.topics:
+                if not options.wants(queue.topic):
                     continue
-                first, stop = self._range(queue)
+                first, stop = self.range_of(queue)
                 if options.begin_ms and first < stop:
                     first = broker.offset_at(queue.topic, queue.queue_id, options.begin_ms)
                 if options.end_ms < 2**62 and first < stop:
@@ -203,7 +210,7 @@ class BrokerSource:
                 ]
         return found
 
-    def _range(self, queue: QueueInfo) -> tuple[int, int]:
+    def range_of(self, queue: QueueInfo) -> tuple[int, int]:
         """Raises QueueOffsetOutOfRange."""
         low, high = queue.min_offset, queue.max_offset
         key = QueueKey(queue.topic, queue.queue_id)
@@ -223,11 +230,11 @@ class BrokerSource:
             ends.append(offset)
         first, stop = ends
         if first < min(low, stop):
-            self._lost(what, first, min(low, stop), low, high)
+            self.lost(what, first, min(low, stop), low, high)
             first = min(low, stop)
         return first, stop
 
-    def _lost(self, what: str, first: int, next_offset: int, low: int, high: int) -> None:
+    def lost(self, what: str, first: int, next_offset: int, low: int, high: int) -> None:
         """Raises QueueOffsetOutOfRange unless the query goes on without them."""
         gap = f"messages {first} to {next_offset - 1} of {what} are gone: it begins at {low}"
         if self._options.fail_on_data_loss:
@@ -241,7 +248,7 @@ class BrokerSource:
     def read(self, partition: MessagePartition) -> Iterator[RecordBatch]:
         """Raises QueueOffsetOutOfRange, or what the broker refuses with."""
         what = f"queue {partition.queue_id} of topic {partition.topic}"
-        with self._connect() as broker:
+        with self.connect() as broker:
             at = partition.first
             while at < partition.stop:
                 try:
@@ -257,7 +264,7 @@ class BrokerSource:
                         raise
                     # Retention has taken them since the query was planned.
                     next_offset = min(error.min_offset, partition.stop)
-                    self._lost(what, at, next_offset, error.min_offset, error.max_offset)
+                    self.lost(what, at, next_offset, error.min_offset, error.max_offset)
                     at = next_offset
                     continue
                 if pulled.next_offset <= at:

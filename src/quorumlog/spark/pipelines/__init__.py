@@ -1,8 +1,8 @@
 """The pipelines by the name that Spark's users look for, and what they read as DataFrames.
 
-They run in the calling process: reading a log is bound by checking its digests, which two threads beside
-the driver do as fast as tasks on the same cores. What they write, and an archive together with the log
-behind it (`option("archive", DIR)`), Spark reads in parallel.
+Each runs in threads of the calling process, or, with `engine=SparkEngine(spark)`, as tasks on Spark's
+executors; what comes out is the same. What they write, and an archive together with the log behind it
+(`option("archive", DIR)`), Spark reads in parallel.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import replay
 from quorumlog.pipelines.statistics import statistics
+from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
-__all__ = ["Place", "archive", "audit", "compact", "replay", "statistics"]
+__all__ = ["LocalEngine", "Place", "SparkEngine", "archive", "audit", "compact", "replay", "statistics"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,14 @@ import msgspec
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.option_values import name_of, number_of, one_of, servers_of
+from quorumlog.spark.options import ALIASES, OPTION_NAMES
 from quorumlog.staging import BatchRules
 from quorumlog.staging.commits import checked_sink_id
 
+_logger = logging.getLogger(__name__)
+
 RAW, JSON, ARROW = "raw", "json", "arrow"
-ERROR, KEEP = "error", "keep"
+ERROR, KEEP, SKIP = "error", "keep", "skip"
 ENTRIES, MESSAGES = "entries", "messages"
 
 
@@ -31,6 +35,8 @@ class SinkOptions(msgspec.Struct, frozen=True):
     """Empty: `raw` if the schema says what the body is."""
     rows_per_entry: int = 1000
     batch_differs: str = ERROR
+    batch_order: str = ERROR
+    """Of `df.write`: `skip` leaves out batches below the newest that stands."""
     reset_producer: str = ""
     batch_bytes: int = MIB
     timeout_ms: int = 30_000
@@ -44,7 +50,11 @@ class SinkOptions(msgspec.Struct, frozen=True):
 
     @property
     def rules(self) -> BatchRules:
-        return BatchRules(self.batch_differs == KEEP, self.reset_producer or None)
+        return BatchRules(
+            keeps_what_stands=self.batch_differs == KEEP,
+            skips_older=self.batch_order == SKIP,
+            reset_query_id=self.reset_producer or None,
+        )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -53,7 +63,10 @@ class SinkOptions(msgspec.Struct, frozen=True):
         for key, text in options.items():
             if key.lower() in SPARK_OPTIONS:
                 continue
-            entry = _PARSERS.get(key.lower())
+            entry = _PARSERS.get(ALIASES.get(key.lower(), key.lower()))
+            if entry is None and key.lower() in READ_ONLY:
+                _logger.warning("option %s is for reading, and is ignored where rows are written", key)
+                continue
             if entry is None:
                 valid = ", ".join(SINK_OPTION_NAMES)
                 raise ConfigError(
@@ -61,7 +74,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
                 )
             name, field_name, parse = entry
             if field_name in given:
-                raise ConfigError("options group and subscribe are two names of one thing; give one")
+                raise ConfigError(f"option {name} is given twice, under two names")
             given[field_name] = parse(name, str(text).strip())
         parsed = cls(**given)
         if not parsed.servers:
@@ -92,6 +105,8 @@ class SinkOptions(msgspec.Struct, frozen=True):
             )
         if self.batch_id >= 0:
             raise ConfigError("option batchId is for df.write; a streaming query numbers its batches")
+        if self.batch_order != ERROR:
+            raise ConfigError("option batchOrder is for df.write: an older checkpoint is an error")
 
 
 def _sink_id(name: str, text: str) -> str:
@@ -109,6 +124,7 @@ _PARSERS: dict[str, tuple[str, str, Any]] = {
         ("bodyFormat", "body_format", one_of(RAW, JSON, ARROW)),
         ("rowsPerEntry", "rows_per_entry", number_of(1, 1_000_000)),
         ("batchDiffers", "batch_differs", one_of(ERROR, KEEP)),
+        ("batchOrder", "batch_order", one_of(ERROR, SKIP)),
         ("resetProducer", "reset_producer", name_of),
         ("batchBytes", "batch_bytes", number_of(1, 8 * MIB)),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
@@ -121,7 +137,16 @@ assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fie
 SINK_OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
 SINK_ONLY = frozenset(
     name.lower()
-    for name in ("producerId", "batchId", "bodyFormat", "rowsPerEntry", "batchDiffers", "resetProducer")
+    for name in (
+        "producerId",
+        "batchId",
+        "bodyFormat",
+        "rowsPerEntry",
+        "batchDiffers",
+        "batchOrder",
+        "resetProducer",
+    )
 )
+READ_ONLY = frozenset(name.lower() for name in OPTION_NAMES) - frozenset(_PARSERS)
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"})
 """Spark's own, which it hands over with the rest."""

@@ -93,11 +93,17 @@ class DirectorySource:
     def follow(self, partition: LedgerPartition) -> None:
         self._surveyed_index = partition.surveyed_index
 
-    def index_at(self, time_ms: int) -> int:
-        raise ConfigError("option startingTimestamp is for option servers")
+    def chain_before(self, index: int) -> int | None:
+        raise AssertionError("a directory is not read as a stream")
+
+    def cluster_id(self) -> str:
+        raise AssertionError("a directory is not read as a stream")
+
+    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
+        raise AssertionError("a directory is not read as a stream")
 
     def commit_reader(self, name: str, index: int) -> None:
-        raise ConfigError("option reader is for option servers: a directory keeps no reader")
+        raise AssertionError("a directory is not read as a stream")
 
     def close(self) -> None:
         if self._opened is not None:

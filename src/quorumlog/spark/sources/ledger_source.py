@@ -35,8 +35,16 @@ class LedgerSource(Protocol):
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         """The entries of `check.partition`, each batch accepted by `check`, until it is complete."""
 
-    def index_at(self, time_ms: int) -> int:
-        """From where to read what was appended at this time or later."""
+    def chain_before(self, index: int) -> int | None:
+        """`chain_crc` of the committed entry in front of `index`; None: there is none, or it is not held
+        any more."""
+
+    def cluster_id(self) -> str:
+        """Of the log. One that was restored from a backup has another."""
+
+    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
+        """The cluster keeps this reader from now on: a new one begins at `index`. `hold`: entries
+        that it has not committed are not deleted unless somebody forces it."""
 
     def commit_reader(self, name: str, index: int) -> None:
         """All below `index` is done with; the cluster keeps that under this name."""

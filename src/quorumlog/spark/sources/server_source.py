@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from contextlib import suppress
 from typing import NamedTuple
 
 from quorumlog.append_times import milliseconds_of
@@ -220,8 +220,21 @@ class ServerSource:
         yield None
         yield from (row.id for row in self._client.status() if row.reachable)
 
-    def index_at(self, time_ms: int) -> int:
-        return self._client.index_at(datetime.fromtimestamp(time_ms / 1000, UTC))
+    def chain_before(self, index: int) -> int | None:
+        if index == 0:
+            return None
+        with suppress(IndexOutOfRange):
+            [point] = self.points_of([index - 1])
+            return point.chain
+        layout = self._client.layout("any", timeout_ms=self._options.timeout_ms)
+        return layout.begin_chain if layout.begin_index == index - 1 else None
+
+    def cluster_id(self) -> str:
+        return self._client.layout("any", timeout_ms=self._options.timeout_ms).cluster_id
+
+    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
+        asked = True if hold else None
+        self._client.reader(name, hold=asked, first_index=index, timeout_ms=self._options.timeout_ms)
 
     def commit_reader(self, name: str, index: int) -> None:
         self._client.reader(name, timeout_ms=self._options.timeout_ms).commit(index)

@@ -117,8 +117,17 @@ class UnionSource:
             with closing(self._live.batches(check)) as batches:
                 yield from batches
 
-    def index_at(self, time_ms: int) -> int:
-        return self._live.index_at(time_ms)
+    def chain_before(self, index: int) -> int | None:
+        if self._is_archived(index - 1):
+            return self._archive.point_of(index - 1)[1]
+        return self._live.chain_before(index)
+
+    def cluster_id(self) -> str:
+        return self._live.cluster_id()
+
+    def begin_reader(self, name: str, index: int, *, hold: bool) -> None:
+        # What lies in the archive alone cannot be held.
+        self._live.begin_reader(name, max(index, self._live.bounds().begin_index), hold=hold)
 
     def commit_reader(self, name: str, index: int) -> None:
         self._live.commit_reader(name, index)

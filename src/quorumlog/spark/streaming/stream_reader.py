@@ -1,7 +1,7 @@
 """LedgerStreamReader: a streaming query's offsets and micro-batches.
 
-An offset is `{"<group>": next index, ...}`. One reader lives beside the driver for as long as the query
-runs; the workers get copies of it, with the options and nothing open.
+An offset has one of each group (see `group_stream`). One reader lives beside the driver for as long as
+the query runs; the workers get copies of it, with the options and nothing open.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quorumlog.arrow import TIME_COLUMN
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.reading import SourceOpener, read_partition
 from quorumlog.spark.rows import check_schema
 from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.ledger_source import open_source
-from quorumlog.spark.streaming.group_stream import GroupStream, checked_groups, shared
+from quorumlog.spark.streaming.group_stream import GroupStream, StreamOffset, checked_groups, shared
 
 POLL_S = 0.1
 """So long a query that has everything waits for new entries before Spark asks again."""
@@ -46,8 +47,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a stream reads from running members (option servers); a directory (option path)"
                 " or an archive alone does not grow: read it with spark.read"
             )
-        if options.ending_offsets != "latest":
-            raise ConfigError("option endingOffsets is for spark.read; a stream has no end")
+        if options.ending_offsets != "latest" or options.ending_timestamp_ms is not None:
+            name = "endingOffsets" if options.ending_offsets != "latest" else "endingTimestamp"
+            raise ConfigError(f"option {name} is for spark.read; a stream has no end")
         self._options = options = options.of_stream()
         self._schema = schema
         self._opener = opener
@@ -58,9 +60,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---------------------------------------------------------------- offsets
 
     @in_short
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
-        return {group: stream.initial() for group, stream in self._streams.items()}
+        return _stored({group: stream.initial() for group, stream in self._streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """The options' limits, of which Spark takes one; `latestOffset` applies them all."""
@@ -74,25 +76,37 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     @in_short
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Raises LedgerDataLoss if a log ends below `start`, Unreachable after `timeoutMs`."""
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Raises LedgerDataLoss if a log is another one than that of `start`, Unreachable after
+        `timeoutMs`."""
         begun = checked_groups(start, list(self._streams))
+        if not all(offset.has_begun for offset in begun.values()):
+            return _stored({group: self._streams[group].begin(at.index) for group, at in begun.items()})
+        indices = {group: offset.index for group, offset in begun.items()}
         polling_ends = time.monotonic() + POLL_S
         has_target = any(stream.has_target for stream in self._streams.values())
         while True:
-            available = {group: self._streams[group].available(index) for group, index in begun.items()}
-            ends = self._limited(begun, available, limit, is_last=has_target)
-            if ends != begun:
+            available = {group: self._streams[group].available(at) for group, at in begun.items()}
+            ends = self._limited(indices, available, limit, is_last=has_target)
+            if ends != indices:
                 self._batched_at = time.monotonic()
-            if ends != begun or has_target or time.monotonic() >= polling_ends:
-                return ends
+                return _stored(
+                    {
+                        group: self._streams[group].marked(end)
+                        if end > begun[group].index
+                        else begun[group]
+                        for group, end in ends.items()
+                    }
+                )
+            if has_target or time.monotonic() >= polling_ends:
+                return start
             time.sleep(_PAUSE_S)
 
-    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the logs ended when they were asked last: with the offset of a micro-batch it is the
         lag."""
         ends = {group: stream.end_index for group, stream in self._streams.items()}
-        known = {group: end for group, end in ends.items() if end is not None}
+        known = {group: {"index": end} for group, end in ends.items() if end is not None}
         return known if len(known) == len(ends) else None
 
     @in_short
@@ -121,6 +135,26 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if count:
                     part = max(options.max_bytes * count // total, 1)
                     ends[group] = self._streams[group].within_bytes(begun[group], ends[group], part)
+        if len(ends) > 1 and ends != available and TIME_COLUMN in self._schema.names:
+            return self._together(begun, available, ends)
+        return ends
+
+    def _together(
+        self, begun: dict[str, int], available: dict[str, int], ends: dict[str, int]
+    ) -> dict[str, int]:
+        """`ends`, but no group gets ahead of what another one has left, by append time: a watermark that
+        young rows of one group have lifted would drop the old rows of the other."""
+        last_ms = {
+            group: self._streams[group].time_ms_before(end)
+            for group, end in ends.items()
+            if begun[group] < end
+        }
+        left = [time_ms for group, time_ms in last_ms.items() if ends[group] < available[group]]
+        # Rows in front of a log's first time mark have no time, and no watermark drops them.
+        until_ms = min((time_ms for time_ms in left if time_ms >= 0), default=-1)
+        for group, time_ms in last_ms.items():
+            if time_ms > until_ms >= 0:
+                ends[group] = self._streams[group].index_after(until_ms, begun[group], ends[group])
         return ends
 
     # ---------------------------------------------------------------- micro-batches
@@ -141,9 +175,13 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark is done with everything below `end`: known one micro-batch late, and at a restart."""
         if self._options.reader:
-            for group, index in end.items():
-                self._streams[group].commit_reader(int(index))
+            for group, offset in checked_groups(end, list(self._streams)).items():
+                self._streams[group].commit_reader(offset.index)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `read_partition`."""
         return read_partition(self._options, self._schema, self._opener, partition)
+
+
+def _stored(offsets: dict[str, StreamOffset]) -> dict[str, Any]:
+    return {group: offset.stored() for group, offset in offsets.items()}

@@ -39,7 +39,7 @@ def _lack_of_space_named() -> Iterator[None]:
 
 class MemberDirectory:
     """Made by `open_member_directory`. All calls come from the thread that owns the member, except
-    `write_checkpoint` and `sync_durable_point`."""
+    `save_promises`, `write_checkpoint` and `sync_durable_point`."""
 
     def __init__(
         self,
@@ -95,6 +95,14 @@ class MemberDirectory:
         self._record = msgspec.structs.replace(self._record, formation=formation)
         save_member(self._disk, self.path, self._record)
         self.formation = formation
+
+    def save_promises(self, state: HardState | None, formation: Formation | None) -> None:
+        """Those that are given are on disk when this returns. Any thread, while no other one asks for
+        anything of this directory but its log. Raises StoreFailure."""
+        if state is not None:
+            self.save_hard_state(state)
+        if formation is not None:
+            self.save_formation(formation)
 
     def save_start(self, start: LogStart) -> Callable[[], None]:
         """Where the log is to begin: work for any thread. Once it has returned that is on disk, and

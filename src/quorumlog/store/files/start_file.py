@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
+from quorumlog.figures import now
 from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal, was_lack_of_space
 from quorumlog.store.files.slot_file import (
     SlotFile,
@@ -63,7 +64,7 @@ def sector_bytes_for(payload: bytes) -> int:
         times *= 2
     if times > _MOST_TIMES:
         raise DiskFull(
-            f"a start of {len(payload)} bytes is too long; end readers or sessions of the log"
+            f"a start is too long{now(f'{len(payload)} bytes')}; end readers or sessions of the log"
         )
     return START_SECTOR_BYTES * times
 

@@ -58,6 +58,8 @@ class LedgerSpace:
         self._config = config
         self._data = data
         self._index = index
+        self.makes_none = False
+        """See `LedgerStore.make_no_space`."""
         self._refused = (-1, -1)
         """What was reserved when there was no space for more ahead: not asked again until it has moved,
         since each try makes and removes files in front of an acknowledgement."""
@@ -79,7 +81,8 @@ class LedgerSpace:
         `stop_index`. `control` entries may use the reserve, and have to leave half of it behind them if
         `sparing`.
 
-        Raises DiskFull for lack of space, and for data also above `disk_full_ratio`; StoreFailure.
+        Raises DiskFull for lack of space, and for data also above `disk_full_ratio` and where none is
+        made; StoreFailure.
         """
         if control:
             # Only what it needs itself: the reserve was made before the data that lies in front.
@@ -98,6 +101,8 @@ class LedgerSpace:
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         if self._data.reserved_position >= data_stop and self._index.reserved_position >= index_stop:
             return
+        if self.makes_none:
+            raise DiskFull(f"the disk of {self._directory} hangs, and space would have to be made there")
         if self.is_above_watermark():
             raise DiskFull(
                 f"the file system of {self._directory} is fuller than disk_full_ratio"

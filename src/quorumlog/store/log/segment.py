@@ -13,6 +13,7 @@ from typing import Self
 
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.figures import now
 from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
 
 PAGE_BYTES = 4096
@@ -167,7 +168,7 @@ class Segment:
         except OSError as error:
             if is_lack_of_space(error):
                 size = stop_position - first_position
-                raise DiskFull(f"no space to reserve {size} bytes in {self.path}") from error
+                raise DiskFull(f"no space for more of {self.path}{now(f'{size} bytes')}") from error
             raise StoreFailure(refusal(self.path, "given space", error)) from error
         self.sync()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, Self, TypeVar
 
@@ -16,7 +17,7 @@ from quorumlog.broker.client.broker_verbs import (
     pulled_of,
     queues_of,
 )
-from quorumlog.broker.errors import UnknownTopic
+from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,
     OffsetResponse,
@@ -27,6 +28,7 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.broker.wire.group_commands import (
     Command,
+    CreateGroup,
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
@@ -41,6 +43,7 @@ from quorumlog.broker.wire.group_commands import (
     read_answer,
 )
 from quorumlog.broker.wire.group_messages import (
+    CommitRequest,
     GroupAnswer,
     GroupCommandRequest,
     GroupQuestionRequest,
@@ -142,6 +145,17 @@ class AsyncBrokerAdmin:
     async def groups(self, group: str = "") -> list[GroupRow]:
         """Raises UnknownConsumerGroup."""
         return await self._question(GroupsQuestion(group), list[GroupRow])
+
+    async def create_group(self, group: str) -> None:
+        """One that stands stays as it is."""
+        with suppress(ConsumerGroupExists):
+            await self._command(CreateGroup(group))
+
+    async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """(topic, queue) -> offset of the next message, for a group without members: somebody else reads
+        under its name. No offset goes back. Raises UnknownConsumerGroup, UnknownGroupMember."""
+        rows = [(topic, queue_id, at) for (topic, queue_id), at in offsets.items()]
+        answer_of(await self._link.call(CommitRequest(group=group, offsets=rows)))
 
     async def delete_group(self, group: str) -> None:
         """With its offsets, and its topics for retries. Raises GroupInUse."""

@@ -241,6 +241,12 @@ class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
     def groups(self, group: str = "") -> list[GroupRow]:
         return self._thread.run(self._made.groups(group))
 
+    def create_group(self, group: str) -> None:
+        self._thread.run(self._made.create_group(group))
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        self._thread.run(self._made.commit(group, offsets))
+
     def delete_group(self, group: str) -> None:
         self._thread.run(self._made.delete_group(group))
 

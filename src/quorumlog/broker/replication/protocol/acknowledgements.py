@@ -60,8 +60,6 @@ class Acknowledgements:
     marks: dict[str, Mark] = field(default_factory=dict)
     own_offset: int = 0
     """Up to where the master itself has it as safely as it promises."""
-    push2_slave_max_offset: int = 0
-    """The highest that any slave has acknowledged."""
 
     @property
     def needed(self) -> int:
@@ -80,7 +78,6 @@ class Acknowledgements:
         mark.written_offset = max(mark.written_offset, written)
         mark.flushed_offset = max(mark.flushed_offset, flushed)
         mark.acknowledged_offset = max(mark.acknowledged_offset, acknowledged)
-        self.push2_slave_max_offset = max(self.push2_slave_max_offset, mark.acknowledged_offset)
         return self.advance()
 
     def advance(self) -> bool:

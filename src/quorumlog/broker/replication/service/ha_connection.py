@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.errors import ProtocolViolation
+from quorumlog.node.client_guard import contain
 from quorumlog.server.disk_thread import DiskThread
 
 log = logging.getLogger("quorumlog.broker")
@@ -110,7 +112,15 @@ class HAConnection(asyncio.Protocol):
         self.settle()
 
     def data_received(self, data: bytes) -> None:
-        self.read_socket_service.received(data)
+        try:
+            self.read_socket_service.received(data)
+        except Exception as error:
+            contain(error, self)
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        """See `client_guard`."""
+        self.link.close(str(violation))
+        self.settle()
 
     def pause_writing(self) -> None:
         self.write_socket_service.is_paused = True

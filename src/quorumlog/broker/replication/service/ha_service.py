@@ -76,7 +76,7 @@ class AcceptSocketService:
 
 
 class HAService:
-    """On the loop's thread but for the two that RocketMQ calls from everywhere."""
+    """On the loop's thread, but for `notify_transfer_some`, which any thread may call."""
 
     def __init__(self, replica: Replica, dialect: str = QUORUMLOG, bind: str = "") -> None:
         """`bind`: where slaves are let in, if it is not the address that they are told. Raises
@@ -109,16 +109,9 @@ class HAService:
         self._role_changed()
         self._tick()
 
-    # ---------------------------------------------------------------- RocketMQ's two
-
     def notify_transfer_some(self) -> None:
         """There is something to send, or to report."""
         self._grown()
-
-    @property
-    def push2_slave_max_offset(self) -> int:
-        """The highest that any slave has acknowledged."""
-        return max((s.flushed_offset for s in self.replica.slaves()), default=0)
 
     # ---------------------------------------------------------------- links
 

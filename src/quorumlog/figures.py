@@ -1,0 +1,21 @@
+"""Figures that change while a problem lasts stand apart in its sentence, which is so known again.
+
+f"the disk of /data fills up{now('91 %')}: free space"
+"the disk of /data fills up (now 91 %): free space"
+"""
+
+from __future__ import annotations
+
+import re
+
+_FIGURES = re.compile(r" \(now [^()]*\)")
+
+
+def now(figures: str) -> str:
+    """To go behind the words of a sentence; without parentheses."""
+    return f" (now {figures})"
+
+
+def without_figures(sentence: str) -> str:
+    """What stays the same while they change."""
+    return _FIGURES.sub("", sentence)

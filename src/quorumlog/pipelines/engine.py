@@ -1,0 +1,38 @@
+"""Engines: where the works of a pipeline run. A pipeline is one definition for all of them:
+
+    plan(place) -> works       beside who called it
+    run(work) -> result        anywhere; pure, or writing under a name of its own attempt
+    fold(results)              beside who called it, in the order of the works
+
+So a work may be run twice, by two at once too, and its result depends on the log alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import msgspec
+
+W = TypeVar("W", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Engine(Protocol):
+    def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+        """The results, in the order of `works`. `run` is a function of a module, and names the type of
+        its result. Raises LedgerError, DirectoryDamaged, ConfigError as `run` does."""
+
+
+class LocalEngine:
+    """Threads of this process: checking, encoding and waiting for members let go of the interpreter."""
+
+    def __init__(self, threads: int = 0) -> None:
+        """`threads` 0: one a core."""
+        self._threads = threads or os.cpu_count() or 1
+
+    def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+        with ThreadPoolExecutor(self._threads) as pool:
+            yield from pool.map(run, works)

@@ -1,0 +1,307 @@
+"""MessageStreamReader: micro-batches of a broker's queues.
+
+Offsets have Kafka's form, the next offset by topic and queue. As with entries (`group_stream`), a query
+begins with an empty micro-batch, and what a micro-batch ends with has another form than an initial
+offset. It also says what the message in front of each offset is, so that a checkpoint knows its store:
+
+    initial     {"orders": {"0": 12}}
+    begun       {"queues": {"orders": {"0": 12}}, "records": {"orders": {"0": CRC-32 of record 11}}}
+
+A queue that is new begins at its earliest message, with a micro-batch that has none of it yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+from zlib import crc32
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from quorumlog.broker.client.blocking_broker_client import BrokerClient
+from quorumlog.broker.client.broker_results import QueueInfo
+from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin
+from quorumlog.broker.errors import QueueOffsetOutOfRange
+from quorumlog.broker.wire.group_names import is_system_topic
+from quorumlog.errors import ConfigError
+from quorumlog.spark.messages.message_options import MessageOptions
+from quorumlog.spark.messages.message_reader import read_messages
+from quorumlog.spark.messages.message_rows import check_message_schema
+from quorumlog.spark.messages.message_sources import BrokerSource, MessagePartition, SmallQueues
+from quorumlog.spark.messages.queue_offsets import EARLIEST, LATEST
+from quorumlog.spark.short_errors import in_short
+from quorumlog.spark.streaming.group_stream import shared
+
+_logger = logging.getLogger(__name__)
+
+Queue = tuple[str, int]
+"""Topic and queue id."""
+POLL_S = 0.1
+_PAUSE_S = 0.01
+SMALL_RECORDS = 5_000
+"""A task has so many messages at least, where there are so many."""
+
+
+class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: MessageOptions, schema: StructType) -> None:
+        """Raises ConfigError."""
+        check_message_schema(schema)
+        if not options.servers:
+            raise ConfigError(
+                "a stream of messages reads from running brokers (option servers); a directory (option"
+                " path) does not grow: read it with spark.read"
+            )
+        if options.ending_offsets != LATEST or options.end_ms < 2**62:
+            raise ConfigError("options endingOffsets and endingTimestamp are for spark.read")
+        self._options = options
+        self._schema = schema
+        self._source = BrokerSource(options)
+        self._target: dict[Queue, int] | None = None
+        self._ends: dict[Queue, int] | None = None
+        self._trusted: dict[str, Any] | None = None
+        """An offset that this process has made, or checked."""
+        self._batched_at = time.monotonic()
+
+    # ---------------------------------------------------------------- offsets
+
+    @in_short
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raises QueueOffsetOutOfRange, ConfigError as a batch query does."""
+        with self._source.connect() as broker:
+            offsets = {}
+            for queue, info in self._queues(broker).items():
+                first, stop = self._source.range_of(info)
+                if self._options.begin_ms and first < stop:
+                    first = min(broker.offset_at(*queue, self._options.begin_ms), stop)
+                offsets[queue] = first
+        return _nested(offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The options' limits, of which Spark takes one; `latestOffset` applies them all."""
+        if self._options.max_offsets:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.min_offsets:
+            return ReadMinRows(self._options.min_offsets)
+        return ReadAllAvailable()
+
+    @in_short
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with self._source.connect() as broker:
+            self._target = {queue: info.max_offset for queue, info in self._queues(broker).items()}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return None if self._ends is None else {"queues": _nested(self._ends)}
+
+    @in_short
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Raises QueueOffsetOutOfRange if a queue is gone, ends below `start` or is of another store."""
+        polling_ends = time.monotonic() + POLL_S
+        with self._source.connect() as broker:
+            if not _has_begun(start):
+                return self._marked(broker, _flat(start), {})
+            self._check(broker, start)
+            while True:
+                ends = self._next(start, self._queues(broker), limit)
+                if ends != _flat(start["queues"]):
+                    self._batched_at = time.monotonic()
+                    return self._marked(broker, ends, start)
+                if self._target is not None or time.monotonic() >= polling_ends:
+                    return start
+                time.sleep(_PAUSE_S)
+
+    def _next(
+        self, start: dict[str, Any], queues: dict[Queue, QueueInfo], limit: ReadLimit
+    ) -> dict[Queue, int]:
+        """Where the micro-batch ends; a queue that is new stands at its earliest."""
+        options, target = self._options, self._target
+        begun = self._still_there(_flat(start["queues"]), queues)
+        known = (
+            queues if target is None else {queue: queues[queue] for queue in queues if queue in target}
+        )
+        fresh = {queue: info.min_offset for queue, info in known.items() if queue not in begun}
+        self._ends = {queue: info.max_offset for queue, info in queues.items()}
+        counts: dict[Queue, int] = {}
+        for queue, offset in begun.items():
+            stop = queues[queue].max_offset
+            if target is not None:
+                stop = min(stop, target.get(queue, offset))
+            counts[queue] = max(stop - offset, 0)
+        if not isinstance(limit, ReadAllAvailable):
+            waited_ms = (time.monotonic() - self._batched_at) * 1000
+            is_waiting = target is None and waited_ms < options.max_trigger_delay_ms
+            if is_waiting and sum(counts.values()) < options.min_offsets:
+                counts = dict.fromkeys(counts, 0)
+            if options.max_offsets:
+                counts = shared(counts, options.max_offsets)
+        return {**{queue: begun[queue] + count for queue, count in counts.items()}, **fresh}
+
+    def _still_there(self, begun: dict[Queue, int], queues: dict[Queue, QueueInfo]) -> dict[Queue, int]:
+        """Raises QueueOffsetOutOfRange for the others, unless the query goes on without them."""
+        for queue, offset in begun.items():
+            info = queues.get(queue)
+            if info is None:
+                gone = f"queue {queue[1]} of topic {queue[0]} is gone, and is read up to {offset}"
+                if self._options.fail_on_data_loss:
+                    raise QueueOffsetOutOfRange(f"{gone}. Set failOnDataLoss=false to go on without it")
+                _logger.warning("%s; failOnDataLoss=false, going on without it", gone)
+            elif info.max_offset < offset:
+                _another_store(queue, offset, f"ends at {info.max_offset}")
+        return {queue: offset for queue, offset in begun.items() if queue in queues}
+
+    def _check(self, broker: BrokerClient, start: dict[str, Any]) -> None:
+        """That the messages in front of `start` are those that were read: once a process."""
+        if start == self._trusted:
+            return
+        offsets, records = _flat(start["queues"]), _flat(start["records"])
+        queues = self._queues(broker)
+        for queue, offset in offsets.items():
+            info, expected = queues.get(queue), records.get(queue)
+            if info is None or expected is None or offset <= info.min_offset:
+                continue
+            if info.max_offset < offset:
+                _another_store(queue, offset, f"ends at {info.max_offset}")
+            if (found := _record_before(broker, queue, offset)) not in (expected, None):
+                _another_store(queue, offset, f"has another message in front ({found}, not {expected})")
+        self._trusted = start
+
+    def _marked(
+        self, broker: BrokerClient, ends: dict[Queue, int], start: dict[str, Any]
+    ) -> dict[str, Any]:
+        """`ends` as an offset; of queues that have not moved since `start` the record is known."""
+        before = _flat(start["queues"]) if start else {}
+        records = _flat(start["records"]) if start else {}
+        marked = {}
+        for queue, offset in ends.items():
+            if before.get(queue) != offset:
+                found = _record_before(broker, queue, offset) if offset else None
+            else:
+                found = records.get(queue)
+            if found is not None:
+                marked[queue] = found
+        self._trusted = {"queues": _nested(ends), "records": _nested(marked)}
+        return self._trusted
+
+    def _queues(self, broker: BrokerClient) -> dict[Queue, QueueInfo]:
+        """Those of the broker's own topics only if they are named."""
+        named = self._options.topics
+        return {
+            (info.topic, info.queue_id): info
+            for info in broker.queues()
+            if self._options.wants(info.topic)
+            and (info.topic in named or not is_system_topic(info.topic))
+        }
+
+    # ---------------------------------------------------------------- micro-batches
+
+    @in_short
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises QueueOffsetOutOfRange if some of it is gone and `failOnDataLoss` is true."""
+        if not _has_begun(start):
+            return []  # where the query begins is all that its first micro-batch says
+        found: list[MessagePartition] = []
+        with self._source.connect() as broker:
+            self._check(broker, end)
+            queues, begun = self._queues(broker), _flat(start["queues"])
+            for queue, stop in _flat(end["queues"]).items():
+                first = begun.get(queue, stop)
+                if first == stop or queue not in queues:
+                    continue
+                low, high = queues[queue].min_offset, queues[queue].max_offset
+                if first < min(low, stop):
+                    what = f"queue {queue[1]} of topic {queue[0]}"
+                    self._source.lost(what, first, min(low, stop), low, high)
+                    first = min(low, stop)
+                step = self._options.partition_records
+                found += [
+                    MessagePartition(at, min(at + step, stop), *queue) for at in range(first, stop, step)
+                ]
+        return _tasks(found)
+
+    @in_short
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with everything below `end`: known one micro-batch late, and at a restart."""
+        group = self._options.consumer_group
+        if group and _has_begun(end):
+            with BrokerAdmin(self._options.servers, timeout_ms=self._options.timeout_ms) as admin:
+                admin.create_group(group)
+                admin.commit(group, _flat(end["queues"]))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Offsets say the range here, not the options."""
+        options = replace(
+            self._options, starting_offsets=EARLIEST, ending_offsets=LATEST, begin_ms=0, end_ms=2**62
+        )
+        return read_messages(options, self._schema, partition)
+
+
+def _tasks(parts: Sequence[MessagePartition]) -> list[InputPartition]:
+    """Small ranges share a task, but for one a core."""
+    total = sum(part.stop - part.first for part in parts)
+    least = min(SMALL_RECORDS, -(-total // (os.cpu_count() or 1)))
+    tasks: list[InputPartition] = []
+    waiting: list[MessagePartition] = []
+    count = 0
+    for part in parts:
+        waiting.append(part)
+        count += part.stop - part.first
+        if count >= least:
+            tasks.append(SmallQueues(tuple(waiting)))
+            waiting, count = [], 0
+    if waiting:
+        tasks.append(SmallQueues(tuple(waiting)))
+    return tasks
+
+
+def _record_before(broker: BrokerClient, queue: Queue, offset: int) -> int | None:
+    """CRC-32 of the record of the message in front of `offset`; None: it is gone."""
+    try:
+        records = broker.pull(*queue, offset - 1, most_messages=1).records
+    except QueueOffsetOutOfRange:
+        return None
+    if not len(records):
+        return None
+    start, size = int(records.starts[0]), int(records.sizes[0])
+    return crc32(records.buffer[start : start + size])
+
+
+def _another_store(queue: Queue, offset: int, what: str) -> NoReturn:
+    raise QueueOffsetOutOfRange(
+        f"the checkpoint goes on at offset {offset} of queue {queue[1]} of topic {queue[0]}, which"
+        f" {what}: this is another store, or one that was restored to an earlier point. Begin with a new"
+        " checkpoint"
+    )
+
+
+def _has_begun(offset: dict[str, Any]) -> bool:
+    return set(offset) == {"queues", "records"} and all(
+        isinstance(queues, dict) for topics in offset.values() for queues in topics.values()
+    )
+
+
+def _nested(flat: dict[Queue, int]) -> dict[str, dict[str, int]]:
+    """In order of topic and queue, so that the same offset is always the same text."""
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in sorted(flat.items()):
+        nested.setdefault(topic, {})[str(queue_id)] = offset
+    return nested
+
+
+def _flat(nested: dict[str, dict[str, int]]) -> dict[Queue, int]:
+    return {
+        (topic, int(queue_id)): int(offset)
+        for topic, queues in nested.items()
+        for queue_id, offset in queues.items()
+    }

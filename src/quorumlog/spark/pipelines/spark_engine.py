@@ -1,0 +1,89 @@
+"""SparkEngine: each work of a pipeline is a task on an executor.
+
+The DataFrame API alone is used, so a Connect session does. Executors need quorumlog installed, as the
+data source does, and what a work reads or writes under the same name: members by their addresses,
+directories by a shared path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
+
+import msgspec
+import pyarrow as pa
+
+from quorumlog.errors import (
+    ConfigError,
+    DirectoryDamaged,
+    LedgerError,
+    ProtocolViolation,
+    StoreFailure,
+)
+from quorumlog.wire.client_messages import ErrorResponse
+from quorumlog.wire.wire_errors import error_of, error_response
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+W = TypeVar("W", bound=msgspec.Struct)
+R = TypeVar("R", bound=msgspec.Struct)
+
+_COLUMNS = "number bigint, result binary, refusal binary"
+
+
+class SparkEngine:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+        """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
+        it would refuse again, so that is not a failure of its task, and is raised here."""
+        if not works:
+            return
+        works = tuple(works)
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield _row(number, run, works[number])
+
+        numbers = self._spark.range(0, len(works), 1, len(works))
+        rows = numbers.mapInArrow(task, _COLUMNS).collect()
+        kind = get_type_hints(run)["return"]
+        for row in sorted(rows, key=lambda row: row["number"]):
+            if row["refusal"]:
+                raise _raised(bytes(row["refusal"]))
+            yield msgspec.msgpack.decode(bytes(row["result"]), type=kind)
+
+
+class _Refusal(msgspec.Struct):
+    """How a work ended that refused."""
+
+    text: str
+    error: ErrorResponse | None = None
+    """Of a LedgerError."""
+    is_option: bool = False
+    """A ConfigError, else damage."""
+
+
+def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
+    result, refusal = b"", b""
+    try:
+        result = msgspec.msgpack.encode(run(work))
+    except LedgerError as error:
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), error_response(0, error)))
+    except (StoreFailure, ProtocolViolation, ConfigError) as error:
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, isinstance(error, ConfigError)))
+    fields = {"number": pa.int64(), "result": pa.binary(), "refusal": pa.binary()}
+    values = {"number": [number], "result": [result], "refusal": [refusal]}
+    return pa.RecordBatch.from_pydict(values, schema=pa.schema(list(fields.items())))
+
+
+def _raised(encoded: bytes) -> Exception:
+    refusal = msgspec.msgpack.decode(encoded, type=_Refusal)
+    if refusal.error is not None:
+        return error_of(refusal.error)
+    if refusal.is_option:
+        return ConfigError(refusal.text)
+    return DirectoryDamaged(refusal.text, path="", position=-1, index=-1)

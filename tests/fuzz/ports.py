@@ -1,0 +1,129 @@
+"""A raw connection to each port that a member opens to clients, and what is said on it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from random import Random
+from typing import Any
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.wire.broker_framing import GROUP
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, BrokerHello
+from quorumlog.broker.wire.group_commands import Command as GroupCommand
+from quorumlog.broker.wire.group_commands import Question as GroupQuestion
+from quorumlog.broker.wire.group_messages import GroupCommandRequest, GroupQuestionRequest
+from quorumlog.kv.requests import operations
+from quorumlog.kv.requests.frames import Hello as KeyValueHello
+from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
+from quorumlog.wire.client_messages import AnyClientMessage, Hello
+from quorumlog.wire.framing import encode_frame
+from tests.fuzz.messages import BYTES, NUMBERS, messages_of, mutated
+
+_TIMEOUT_S = 5.0
+
+
+def control_frame(group: Any, fields: Any, batch: bytes = b"") -> bytes:
+    """With right checksums, whatever it holds."""
+    control = msgspec.msgpack.encode((group, fields))
+    sizes = len(batch).to_bytes(4, "little") if batch else b""
+    behind = crc32(batch, crc32(sizes)) if batch else 0
+    size = 24 + len(control) + len(sizes) + len(batch)
+    tail = b"".join(n.to_bytes(4, "little") for n in (behind, size, len(control), 1 if batch else 0))
+    tail += control
+    return b"QLG\x01" + crc32(tail).to_bytes(4, "little") + tail + sizes + batch
+
+
+def requests_of(union: Any, random: Random) -> list[type[msgspec.Struct]]:
+    """Answers, which no client sends, now and then."""
+    return [
+        kind
+        for kind in messages_of(union)
+        if not kind.__name__.endswith(("Response", "Answer")) or random.random() < 0.1
+    ]
+
+
+def said_to_log(random: Random, count: int) -> Iterator[bytes]:
+    entry = bytes(EntryBatch.from_bodies([b"x"]).buffer)
+    for kind in requests_of(AnyClientMessage, random):
+        for fields in mutated(kind, random, count):
+            group = random.choice(["default"] * 97 + ["", "nosuch", 7])
+            yield control_frame(group, fields, random.choice([b"", b"", entry, b"\0" * 48, bytes(200)]))
+
+
+def said_to_broker(random: Random, count: int) -> Iterator[bytes]:
+    for kind in requests_of(AnyBrokerMessage, random):
+        for fields in mutated(kind, random, count):
+            yield control_frame(
+                GROUP, fields, random.choice([b"", b"", bytes(91), random.randbytes(300)])
+            )
+    for outer, inner in ((GroupCommandRequest, GroupCommand), (GroupQuestionRequest, GroupQuestion)):
+        for kind in messages_of(inner):
+            for fields in mutated(kind, random, count):
+                body = msgspec.msgpack.encode(fields)
+                yield control_frame(GROUP, [outer.__struct_config__.tag, 1, body])
+
+
+def said_to_store(random: Random, count: int) -> Iterator[bytes]:
+    bodies: list[tuple[int, Any]] = []
+    for union, kinds in (
+        (operations.Command, (Kind.COMMAND,)),
+        (operations.Question, (Kind.READ, Kind.READ_HERE)),
+        (KeyValueHello, (Kind.HELLO,)),
+        (Watch, (Kind.WATCH,)),
+        (KeepAlive, (Kind.KEEP_ALIVE,)),
+    ):
+        for struct in messages_of(union):
+            bodies += [(random.choice(kinds), fields) for fields in mutated(struct, random, count)]
+    for kind in (Kind.TIME_TO_LIVE, Kind.CANCEL, Kind.STATUS):
+        bodies += [(kind, number) for number in (*NUMBERS, None, "a", [], b"")]
+    for kind, fields in bodies:
+        if random.random() < 0.05:
+            kind = random.choice([*range(24), 99, -1])
+        yield store_frame(random.choice([1, 2, 3, 2**64 - 1, -5]), kind, msgspec.msgpack.encode(fields))
+    for kind in range(24):
+        for body in BYTES:
+            yield store_frame(1, kind, body)
+
+
+def store_frame(number: int, kind: int, body: bytes) -> bytes:
+    data = msgspec.msgpack.encode((number, kind, body))
+    return len(data).to_bytes(4, "big") + data
+
+
+LOG_GREETING = b"".join(map(bytes, encode_frame("default", Hello(role="client"))))
+BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, BrokerHello(request_id=1))))
+
+
+def say(address: str, greeting: bytes, said: Iterator[bytes], batch: int = 20) -> int:
+    """Sends all of it, some on each connection and dialled again where that is closed; answers are read
+    and dropped. Returns how many connections it took. Raises OSError if nobody listens any more."""
+    host, _, port = address.rpartition(":")
+    connections, waiting = 0, list(said)
+    while waiting:
+        connections += 1
+        sock = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+        with closing(sock), suppress(OSError):
+            sock.sendall(greeting)
+            for _ in range(min(batch, len(waiting))):
+                sock.sendall(waiting.pop())
+                _drain(sock)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(1 << 16):
+                pass
+    return connections
+
+
+def _drain(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    with suppress(BlockingIOError):
+        while sock.recv(1 << 16):
+            pass
+    sock.settimeout(_TIMEOUT_S)
+
+
+Said = Callable[[Random, int], Iterator[bytes]]

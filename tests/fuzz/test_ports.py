@@ -1,0 +1,82 @@
+"""Whatever a client says, no member ends, and the next client is served. QUORUMLOG_FUZZ: how many of
+each message (`make fuzz`: 2,000)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from quorumlog import LocalCluster, connect
+from quorumlog.broker import BrokerAdmin, Message
+from quorumlog.broker import connect as connect_broker
+from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.kv import connect as connect_store
+from quorumlog.kv.testing import LocalStores
+from tests.fuzz.ports import (
+    BROKER_GREETING,
+    LOG_GREETING,
+    said_to_broker,
+    said_to_log,
+    said_to_store,
+    say,
+    store_frame,
+)
+from tests.waiting import eventually
+
+COUNT = int(os.environ.get("QUORUMLOG_FUZZ", "6"))
+SEED = int(os.environ.get("QUORUMLOG_FUZZ_SEED", "1"))
+
+pytestmark = pytest.mark.timeout(3600 if "QUORUMLOG_FUZZ" in os.environ else 120)
+
+
+@pytest.fixture(autouse=True)
+def _no_member_stops(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    caplog.set_level(logging.WARNING)
+    yield
+    assert not [record for record in caplog.records if record.levelno >= logging.CRITICAL]
+
+
+def test_the_port_of_the_log() -> None:
+    with LocalCluster(members=1) as cluster:
+        say(cluster.servers, LOG_GREETING, said_to_log(Random(SEED), COUNT))
+        say(cluster.servers, b"", said_to_log(Random(SEED + 1), 1), batch=1)
+        assert cluster.running == ("n0",)
+        with connect(cluster.servers) as log:
+            index = log.append(b"after all that").first_index
+            assert log.get(index).body == b"after all that"
+
+
+def test_the_port_of_the_key_value_store() -> None:
+    with LocalStores(1) as stores:
+        greeting = store_frame(1, 0, b"\x91\x01")
+        say(stores.servers, greeting, said_to_store(Random(SEED), COUNT))
+        assert stores.cluster.running == ("n0",)
+        with connect_store(stores.servers) as kv:
+            kv.put(b"key", b"after all that")
+            assert kv[b"key"] == b"after all that"
+
+
+def test_ten_bytes_do_not_end_a_member() -> None:
+    """A greeting whose body is no array."""
+    with LocalStores(1) as stores:
+        say(stores.servers, b"", iter([store_frame(1, 0, b"\x05")]))
+        with connect_store(stores.servers) as kv:
+            assert kv.get(b"key") is None
+
+
+def test_the_port_of_a_broker_on_the_log(tmp_path: Path) -> None:
+    extensions = lambda member_id: [GroupExtension()]  # noqa: E731  # as LocalBrokers wants it
+    with LocalBrokers(1, directory=tmp_path / "log", extensions=extensions) as brokers:
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with BrokerAdmin(brokers.servers) as admin:
+            admin.create_topic("orders", 2)
+        say(brokers.servers, BROKER_GREETING, said_to_broker(Random(SEED), COUNT))
+        assert brokers.cluster.running == ("n0",)
+        with connect_broker(brokers.servers) as client:
+            assert client.send(Message("orders", b"after all that")).topic == "orders"

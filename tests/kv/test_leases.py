@@ -1,0 +1,91 @@
+"""What a client believes of its lease, where members answer late or say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+from unittest import mock
+
+from quorumlog.kv.client import leasing
+from quorumlog.kv.client.leasing import Lease
+from quorumlog.kv.client.router import Router
+from quorumlog.kv.requests.answers import GrantAnswer
+from quorumlog.kv.requests.frames import Kind
+
+TTL_S = 0.6
+
+
+class Member:
+    """A router of one that keeps every lease alive, after so long by `clock`, or says nothing."""
+
+    timeout_s = 10.0
+
+    def __init__(self, *, answers_after_s: float | None, beside: Member | None = None) -> None:
+        self.now_s = 0.0
+        self._answers_after_s = answers_after_s
+        self._beside = beside
+
+    def clock(self, number: int) -> float:
+        return self.now_s
+
+    def beside(self) -> Member | None:
+        return self._beside
+
+    async def call(self, kind: Kind, *rest: object, **options: object) -> tuple[int, object]:
+        if kind is not Kind.COMMAND and self._answers_after_s is None:
+            await asyncio.Event().wait()
+        self.now_s += self._answers_after_s or 0.0
+        return 1, GrantAnswer(7, int(TTL_S * 1000)) if kind is Kind.COMMAND else [int(TTL_S * 1000)]
+
+
+def lease_of(member: Member) -> asyncio.Future[Lease]:
+    return asyncio.ensure_future(Lease.grant(cast(Router, member), TTL_S))
+
+
+def a_lease_counts_from_when_a_keep_alive_was_sent() -> None:
+    async def story() -> None:
+        member = Member(answers_after_s=0.25)
+        with mock.patch.object(leasing, "time") as time:
+            time.clock_gettime.side_effect = member.clock
+            lease = await lease_of(member)
+            assert member.now_s == 0.25 and lease.is_alive
+            await lease.keep_alive_once()
+            assert member.now_s == 0.5 and lease.is_alive
+            member.now_s = 0.25 + TTL_S
+            assert not lease.is_alive
+
+    asyncio.run(story())
+
+
+def a_lease_is_lost_when_it_may_have_ended() -> None:
+    """Nobody keeps it alive; and who comes too late with that does not have it back."""
+
+    async def story() -> None:
+        lease = await lease_of(Member(answers_after_s=0.0))
+        async with asyncio.timeout(30):
+            await lease.lost.wait()
+        assert await lease.keep_alive_once() == 1000 * TTL_S
+        assert lease.lost.is_set() and not lease.is_alive
+
+    asyncio.run(story())
+
+
+def others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing() -> None:
+    async def story() -> None:
+        lease = await lease_of(Member(answers_after_s=None, beside=Member(answers_after_s=0.0)))
+        async with asyncio.timeout(30):
+            assert await lease.keep_alive_once() == 1000 * TTL_S
+
+    asyncio.run(story())
+
+
+def test_a_lease_counts_from_when_a_keep_alive_was_sent() -> None:
+    a_lease_counts_from_when_a_keep_alive_was_sent()
+
+
+def test_a_lease_is_lost_when_it_may_have_ended() -> None:
+    a_lease_is_lost_when_it_may_have_ended()
+
+
+def test_others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing() -> None:
+    others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing()

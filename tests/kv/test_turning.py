@@ -1,0 +1,88 @@
+"""Clients of the key-value store turn to another member where one cannot serve them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from quorumlog import connect as connect_log
+from quorumlog.errors import LeaderNotReady
+from quorumlog.kv import connect
+from quorumlog.kv.requests.frames import FROM_CLIENT_BYTES, FrameReader, Kind, Welcome, frame
+from quorumlog.kv.requests.operations import encode
+from quorumlog.kv.testing import LocalStores
+from quorumlog.wire.wire_errors import error_response
+
+
+@contextmanager
+def member_without_a_leader() -> Iterator[str]:
+    """It greets, and refuses whatever else is asked, as one that is cut off from the others."""
+    refusal = encode(error_response(0, LeaderNotReady("no leader is known")))
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve(sock: socket.socket) -> None:
+        reader = FrameReader(FROM_CLIENT_BYTES)
+        with sock, suppress(OSError):
+            while data := sock.recv(1 << 16):
+                for number, kind, _ in reader.receive(data):
+                    if kind == Kind.HELLO:
+                        sock.sendall(frame(number, Kind.WELCOME, encode(Welcome(1, "", "n9", 300))))
+                    else:
+                        sock.sendall(frame(number, Kind.ERROR, refusal))
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_a_member_that_knows_no_leader_is_left_for_one_that_does() -> None:
+    """Two of three members are whole, and the third, which is named first, is cut off from them."""
+    with (
+        member_without_a_leader() as cut_off,
+        LocalStores(1) as stores,
+        connect(f"{cut_off},{stores.servers}", timeout_s=20) as kv,
+    ):
+        kv.put("a", b"1")
+        assert kv["a"] == b"1"
+
+
+def test_watches_and_tails_at_a_member_that_is_removed_go_on_at_another() -> None:
+    with LocalStores(3) as stores:
+        cluster = stores.cluster
+        leader = cluster.leader()
+        gone = next(member for member in cluster.running if member != leader)
+        stores_of = dict(zip(sorted(cluster.running), stores.servers.split(","), strict=True))
+        servers = dict(zip(sorted(cluster.running), cluster.servers.split(","), strict=True))
+        others = [member for member in stores_of if member != gone]
+        with (
+            connect(",".join([stores_of[gone], *(stores_of[each] for each in others)])) as kv,
+            connect_log(cluster.servers) as log,
+            connect_log(",".join([servers[gone], *(servers[each] for each in others)])) as reader,
+            kv.watch("x") as watch,
+            connect(",".join(stores_of[each] for each in others)) as writer,
+        ):
+            first = log.append(b"before").first_index
+            tail = reader.tail(first, from_member="any")
+            assert next(tail).body == b"before"
+            log.change_members("remove", gone)
+            writer.put("x", b"1")
+            log.append(b"behind")
+            assert len(watch.batch(timeout_s=30)) == 1
+            found: list[bytes] = []
+            ends_at = time.monotonic() + 30
+            while b"behind" not in found and time.monotonic() < ends_at:
+                found.append(next(tail).body)
+            assert b"behind" in found

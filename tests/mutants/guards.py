@@ -1,0 +1,39 @@
+"""Mistakes in what stands between the words of clients and the member."""
+
+from __future__ import annotations
+
+from quorumlog.kv.client.router import Router
+from quorumlog.node import client_guard
+from tests.kv import test_turning
+from tests.mutants.mutant import Patch, mutant
+from tests.node.test_client_guard import (
+    clients_end_their_connections_and_the_member_by_its_own_errors_alone as scenario,
+)
+
+
+@mutant(220, "what a client says is raised on the member's thread", scenario=scenario)
+def guard_away(patch: Patch) -> None:
+    """Every message was decoded, so what could be wrong with it?"""
+    patch.edit(client_guard.contain, "if violate is None or", "if reached() or violate is None or")
+
+
+@mutant(
+    221, "a broken invariant of the member ends only the connection of whoever asked", scenario=scenario
+)
+def guard_around_the_core(patch: Patch) -> None:
+    """The next client will be served."""
+    patch.edit(
+        client_guard.is_of_client,
+        "return not _is_of_member(error.__traceback__)",
+        "return reached()",
+    )
+
+
+@mutant(
+    222,
+    "a client of the key-value store stays with a member that knows no leader",
+    scenario=test_turning.test_a_member_that_knows_no_leader_is_left_for_one_that_does,
+)
+def stays_with_unready(patch: Patch) -> None:
+    """It will know one soon."""
+    patch.edit(Router._stays_unready, "return now_s - link", "return not reached() and now_s - link")

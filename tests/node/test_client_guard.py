@@ -1,0 +1,64 @@
+"""What a client says ends its connection; what breaks within the member ends the member."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumlog.errors import LeaderNotReady, ProtocolViolation, StoreFailure
+from quorumlog.log_state.log_state import EMPTY
+from quorumlog.log_state.log_states import LogStates
+from quorumlog.node import DoorMember
+from quorumlog.node.client_guard import answering
+
+
+class Asked:
+    """A client's session."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        self.violations.append(str(violation))
+
+
+def entered(act: Callable[[], object], client: object) -> None:
+    """In the next turn of a member, which is now."""
+    DoorMember(lambda: None, lambda turn: turn()).enter(lambda: act() and None, client)
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    def act() -> object:
+        raise error
+
+    return act
+
+
+def break_an_invariant() -> None:
+    LogStates(EMPTY, 5).append(3, [])
+
+
+def clients_end_their_connections_and_the_member_by_its_own_errors_alone() -> None:
+    for error in (KeyError("k"), OverflowError("n"), ProtocolViolation("no"), LeaderNotReady("later")):
+        client = Asked()
+        entered(raising(error), client)
+        assert len(client.violations) == 1, error
+        answering(lambda outcome, error=error: raising(error)(), client)(None)  # type: ignore[misc]
+        assert len(client.violations) == 2, error
+    client = Asked()
+    for breaking in (break_an_invariant, raising(StoreFailure("the disk refuses"))):
+        with pytest.raises((AssertionError, StoreFailure)):
+            entered(breaking, client)
+        with pytest.raises((AssertionError, StoreFailure)):
+            answering(lambda outcome, act=breaking: act(), client)(None)  # type: ignore[misc]
+    assert not client.violations
+
+
+def test_clients_end_their_connections_and_the_member_by_its_own_errors_alone() -> None:
+    clients_end_their_connections_and_the_member_by_its_own_errors_alone()
+
+
+def test_an_error_without_a_client_to_blame_is_the_members() -> None:
+    with pytest.raises(KeyError):
+        entered(raising(KeyError("k")), object())

@@ -1,0 +1,101 @@
+"""Pipelines on Spark give what they give in one process, to the row and to the byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from quorumlog import LocalCluster, connect
+from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged
+from quorumlog.pipelines import archiving, auditing, compacting, statistics
+from quorumlog.pipelines.archive import PARTS, Archive
+from quorumlog.pipelines.archiving import archive
+from quorumlog.pipelines.auditing import audit
+from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.engine import LocalEngine
+from quorumlog.pipelines.places import Place
+from quorumlog.spark.pipelines.spark_engine import SparkEngine
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with LocalCluster(members=2, directory=tmp_path_factory.mktemp("members")) as cluster:
+        with connect(cluster.servers) as log:
+            for first in range(0, 3000, 500):
+                log.append_batch(
+                    [
+                        json.dumps({"id": f"k{n * 7919 % 53}", "n": n}).encode()
+                        for n in range(first, first + 500)
+                    ]
+                )
+        yield Place(servers=cluster.servers)
+
+
+def test_an_archive_is_the_same_to_the_byte(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    for name, engine in (("here", LocalEngine()), ("there", SparkEngine(spark))):
+        archive(place, str(tmp_path / name), part_bytes=40_000, stop_index=3_000, engine=engine)
+    here, there = (Archive.open(str(tmp_path / name)) for name in ("here", "there"))
+    assert here.manifest == there.manifest and len(here.manifest.parts) > 3
+    for part in here.manifest.parts:
+        one, other = (tmp_path / name / PARTS / part.file for name in ("here", "there"))
+        assert one.read_bytes() == other.read_bytes()
+    again = archive(place, str(tmp_path / "there"), verify=True, engine=SparkEngine(spark))
+    assert again.last_index >= 2_999 and not list((tmp_path / "there" / "_attempts").iterdir())
+
+
+def test_an_audit_names_the_first_difference(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    kept = tmp_path / "a"
+    archive(place, str(kept), part_bytes=40_000)
+    places = [place, Place(archive=str(kept))]
+    assert audit(places, engine=SparkEngine(spark)) == audit(places)
+    part = Archive.open(str(kept)).manifest.parts[1]
+    content = bytearray((kept / PARTS / part.file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (kept / PARTS / part.file).write_bytes(content)
+    [found] = audit(places, engine=SparkEngine(spark)).differences
+    assert (found.place, part.first_index <= found.index < part.stop_index) == (str(kept), True)
+    with pytest.raises(DirectoryDamaged, match=part.file):
+        archive(place, str(kept), verify=True, engine=SparkEngine(spark))
+
+
+def test_counts_and_compactions_are_the_same(
+    spark: SparkSession, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (statistics, compacting):
+        monkeypatch.setattr(module, "PART_BYTES", 40_000)
+    assert statistics.statistics(place, key="json:id", engine=SparkEngine(spark)) == (
+        statistics.statistics(place, key="json:id")
+    )
+    for name, engine in (("here", LocalEngine()), ("there", SparkEngine(spark))):
+        compact(place, str(tmp_path / f"{name}.parquet"), "json:id", engine=engine)
+    here, there = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("here", "there"))
+    assert here.equals(there) and here.num_rows == 53
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here.parquet", "there.parquet"]
+
+
+def test_what_a_work_refuses_is_raised_where_the_pipeline_was_called(
+    spark: SparkSession, place: Place
+) -> None:
+    with pytest.raises(ConfigError, match="prefix"):
+        statistics.statistics(place, key="prefix:0", engine=SparkEngine(spark))
+    with pytest.raises(BadRequest, match="is shorter than the prefix"):
+        statistics.statistics(place, key="prefix:4000", engine=SparkEngine(spark))
+
+
+def test_every_work_names_the_type_of_its_result() -> None:
+    """An executor sends it as bytes, and the driver has to know what they are."""
+    for run in (
+        archiving.write_part,
+        archiving.verify_part,
+        auditing.digests_of,
+        statistics.count,
+        compacting.fold,
+    ):
+        assert run.__annotations__["return"]

@@ -6,7 +6,9 @@ import hashlib
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, Sto
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.checkpoint_file import Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import read_durable_point
+from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from tests.store.made_logs import (
     append,
@@ -190,6 +193,89 @@ def test_whatever_a_running_member_writes_meanwhile_is_no_damage(tmp_path: Path)
             finished.set()
             writing.join()
     assert ends == sorted(ends)
+
+
+_WRITES = {"rename", "unlink", "pwritev", "allocate", "set_size"}
+_READS = {"list", "size_of", "is_locked", "pread", "pread_into", "next_data"}
+
+
+class _Stepped:
+    """A disk, or a file of it: `before_step` is called before each call in `names`."""
+
+    def __init__(self, inner: Any, names: set[str], before_step: Callable[[], None]) -> None:
+        self._inner = inner
+        self._names = names
+        self._before_step = before_step
+
+    def __getattr__(self, name: str) -> Any:
+        done = getattr(self._inner, name)
+        if name != "open" and name not in self._names:
+            return done
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            if name in self._names:
+                self._before_step()
+            result = done(*arguments, **options)
+            return _Stepped(result, self._names, self._before_step) if name == "open" else result
+
+        return step
+
+
+def _read_while_it_is_appended_to(writer_step: int, reader_step: int) -> tuple[bool, bool]:
+    """The member stops before a step of its append, and goes on before a step of the reader; were there
+    so many steps of each?"""
+    inner, counts = MemoryDisk(), {"writer": -1000, "reader": 0}
+    stopped, may_go_on = threading.Event(), threading.Event()
+
+    def writer_steps() -> None:
+        counts["writer"] += 1
+        if counts["writer"] == writer_step:
+            stopped.set()
+            may_go_on.wait()
+
+    def reader_steps() -> None:
+        counts["reader"] += 1
+        if counts["reader"] == reader_step:
+            may_go_on.set()
+            writing.join()
+
+    def write() -> None:
+        append(directory.store, [body_of(i) for i in range(10, 14)], 1)
+        sync(directory.store)
+        directory.write_checkpoint(directory.store.end)
+        stopped.set()
+
+    member_disk: Any = _Stepped(inner, _WRITES, writer_steps)
+    reader_disk: Any = _Stepped(inner, _READS, reader_steps)
+    directory = open_small(Path("n0"), disk=member_disk)
+    fill(directory, 10)
+    counts["writer"] = 0
+    writing = threading.Thread(target=write)
+    writing.start()
+    stopped.wait()
+    try:
+        with DirectoryReader(reader_disk, "n0") as reader:
+            where = (writer_step, reader_step)
+            assert reader.damage == [], where
+            assert 9 <= reader.ledger_end_index <= 13, where
+            assert len(bodies(reader, 0, reader.ledger_end_index + 1)) == reader.ledger_end_index, where
+    finally:
+        may_go_on.set()
+        writing.join()
+    directory.close(clean=True)
+    return counts["writer"] >= writer_step, counts["reader"] >= reader_step
+
+
+def test_a_look_at_any_step_of_an_append_that_goes_on_at_any_step_of_the_look_is_no_damage() -> None:
+    writer_step, has_writer_step = 1, True
+    while has_writer_step:
+        reader_step, has_reader_step = 1, True
+        while has_reader_step:
+            has_writer_step, has_reader_step = _read_while_it_is_appended_to(writer_step, reader_step)
+            reader_step += 1
+        writer_step += 1
+    assert writer_step > 10
+    assert reader_step > 10
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_damage_and_no_signal(path: Path) -> None:

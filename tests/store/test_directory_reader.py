@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId, EntryKind, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, StoreFailure
+from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.checkpoint_file import Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import read_durable_point
@@ -221,9 +223,23 @@ class _Stepped:
         return step
 
 
-def _read_while_it_is_appended_to(writer_step: int, reader_step: int) -> tuple[bool, bool]:
-    """The member stops before a step of its append, and goes on before a step of the reader; were there
-    so many steps of each?"""
+def _append_over_a_border(directory: MemberDirectory) -> None:
+    append(directory.store, [body_of(i) for i in range(10, 14)], 1)
+    sync(directory.store)
+    directory.write_checkpoint(directory.store.end)
+
+
+def _cut_and_append(directory: MemberDirectory) -> None:
+    directory.store.truncate_from(7)
+    append(directory.store, [body_of(i) for i in range(50, 57)], 1)
+    sync(directory.store)
+
+
+def _read_meanwhile(
+    write: Callable[[MemberDirectory], None], writer_step: int, reader_step: int
+) -> tuple[bool, bool]:
+    """The member stops before a step of what it writes, and goes on before a step of the reader; were
+    there so many steps of each?"""
     inner, counts = MemoryDisk(), {"writer": -1000, "reader": 0}
     stopped, may_go_on = threading.Event(), threading.Event()
 
@@ -239,25 +255,24 @@ def _read_while_it_is_appended_to(writer_step: int, reader_step: int) -> tuple[b
             may_go_on.set()
             writing.join()
 
-    def write() -> None:
-        append(directory.store, [body_of(i) for i in range(10, 14)], 1)
-        sync(directory.store)
-        directory.write_checkpoint(directory.store.end)
+    def write_all() -> None:
+        write(directory)
         stopped.set()
 
     member_disk: Any = _Stepped(inner, _WRITES, writer_steps)
     reader_disk: Any = _Stepped(inner, _READS, reader_steps)
     directory = open_small(Path("n0"), disk=member_disk)
     fill(directory, 10)
+    directory.write_checkpoint(directory.store.point_on_disk(5))
     counts["writer"] = 0
-    writing = threading.Thread(target=write)
+    writing = threading.Thread(target=write_all)
     writing.start()
     stopped.wait()
     try:
         with DirectoryReader(reader_disk, "n0") as reader:
             where = (writer_step, reader_step)
             assert reader.damage == [], where
-            assert 9 <= reader.ledger_end_index <= 13, where
+            assert 6 <= reader.ledger_end_index <= 13, where
             assert len(bodies(reader, 0, reader.ledger_end_index + 1)) == reader.ledger_end_index, where
     finally:
         may_go_on.set()
@@ -266,16 +281,21 @@ def _read_while_it_is_appended_to(writer_step: int, reader_step: int) -> tuple[b
     return counts["writer"] >= writer_step, counts["reader"] >= reader_step
 
 
-def test_a_look_at_any_step_of_an_append_that_goes_on_at_any_step_of_the_look_is_no_damage() -> None:
-    writer_step, has_writer_step = 1, True
-    while has_writer_step:
-        reader_step, has_reader_step = 1, True
-        while has_reader_step:
-            has_writer_step, has_reader_step = _read_while_it_is_appended_to(writer_step, reader_step)
-            reader_step += 1
-        writer_step += 1
-    assert writer_step > 10
-    assert reader_step > 10
+@pytest.mark.parametrize(
+    ("write", "last_step"), [(_append_over_a_border, 10), (_cut_and_append, 4)], ids=["append", "cut"]
+)
+def test_a_look_at_any_step_of_a_member_that_goes_on_at_any_step_of_the_look_is_no_damage(
+    write: Callable[[MemberDirectory], None], last_step: int
+) -> None:
+    """A cut is seen before its first steps; what comes later is an append."""
+    for writer_step in range(1, last_step + 1):
+        has_writer_step, has_reader_step = True, True
+        for reader_step in count(1):
+            has_writer_step, has_reader_step = _read_meanwhile(write, writer_step, reader_step)
+            if not has_reader_step:
+                break
+        assert has_writer_step
+        assert reader_step > 10
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_damage_and_no_signal(path: Path) -> None:

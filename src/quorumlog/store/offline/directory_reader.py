@@ -190,10 +190,25 @@ class DirectoryReader:
         ):
             if is_lost:
                 self.damage.append(Damage(name, 0, -1, "is missing or unreadable"))
+        # A backup gets its term when it is complete, and a directory that is recovered at its next start.
+        is_promised = bool(record.member_id) and record.recovery is None
+        if is_promised and self._lacks_promise(extent.end.term):
+            problem = (
+                f"is of term {self.hard_state.term if self.hard_state else 0}, and the log has entries of"
+                f" term {extent.end.term}: this file is an older copy, or the last segment is of another"
+                " member"
+            )
+            self.damage.append(Damage(HARD_STATE_NAME, 0, -1, problem))
         if lacks_start(self._disk, self.path, record):
             problem = "is missing: nothing tells where the log begins"
             self.damage.append(Damage(START_NAME, 0, -1, problem))
         return extent
+
+    def _lacks_promise(self, term: int) -> bool:
+        """Has the log entries of a term that `hardstate` has never seen? It is written first."""
+        if self.hard_state is not None and self.hard_state.term < term:
+            self.hard_state = read_hard_state(self._disk, self.path)  # a running member may have written
+        return self.hard_state is not None and self.hard_state.term < term
 
     def _own_extent_from(self, start: LogStart | None, record: MemberRecord) -> LogExtent:
         known = self._durable or DURABLE_ORIGIN

@@ -213,8 +213,8 @@ def test_a_leader_that_was_started_without_a_machine_says_so_and_hands_over() ->
     _restart_with(scene, {without.member_id: ()})
     scene.until(lambda: scene.leader() not in (None, without), "another leader")
     assert _without(without) == [
-        "this member was started without the state machine digest, which the log binds: it carries out no"
-        " commands of it, and hands leadership to a member that does; restart it with digest"
+        "this member was started without the state machine digest, which the log binds: it carries out"
+        " no commands of it, and hands leadership to a member that does; restart it with digest"
     ]
     leader = scene.await_leader()
     scene.await_one_log(leader, without)

@@ -190,13 +190,13 @@ class DirectoryReader:
         ):
             if is_lost:
                 self.damage.append(Damage(name, 0, -1, "is missing or unreadable"))
-        # A backup gets its term when it is complete, and a directory that is recovered at its next start.
+        # A backup gets its term when it is complete, a directory that is recovered at its next start.
         is_promised = bool(record.member_id) and record.recovery is None
         if is_promised and self._lacks_promise(extent.end.term):
             problem = (
-                f"is of term {self.hard_state.term if self.hard_state else 0}, and the log has entries of"
-                f" term {extent.end.term}: this file is an older copy, or the last segment is of another"
-                " member"
+                f"is of term {self.hard_state.term if self.hard_state else 0}, and the log has entries"
+                f" of term {extent.end.term}: this file is an older copy, or the last segment is of"
+                " another member"
             )
             self.damage.append(Damage(HARD_STATE_NAME, 0, -1, problem))
         if lacks_start(self._disk, self.path, record):

@@ -300,6 +300,7 @@ def _open_recovered(
     with ExitStack() as opened:
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)
+        durable_file.directory_id = record.directory_id
         store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)
         opened.callback(store.close)
         hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))

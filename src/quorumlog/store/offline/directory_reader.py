@@ -27,6 +27,7 @@ from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kin
 from quorumlog.store.files.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
+    read_durable_owner,
     read_durable_point,
 )
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
@@ -195,6 +196,13 @@ class DirectoryReader:
                 self.damage.append(Damage(name, 0, -1, "is missing or unreadable"))
         # A backup gets its term when it is complete, a directory that is recovered at its next start.
         is_promised = bool(record.member_id) and record.recovery is None
+        owner = read_durable_owner(self._disk, self.path)
+        if is_promised and owner not in ("", record.directory_id):
+            problem = (
+                f"is of directory {record.directory_id} of {record.member_id}, and {DURABLE_NAME} of"
+                f" directory {owner}: one of them is another member's, or an older copy"
+            )
+            self.damage.append(Damage(MEMBER_NAME, 0, -1, problem))
         if is_promised and self._lacks_promise(extent.end.term):
             problem = (
                 f"is of term {self.hard_state.term if self.hard_state else 0}, and the log has entries"

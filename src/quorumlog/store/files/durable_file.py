@@ -29,7 +29,7 @@ from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
 DURABLE_NAME = "durable"
 DURABLE_MAGIC = b"qldura 1"
 
-_PAYLOAD = struct.Struct(">qqIqq")
+_PAYLOAD = struct.Struct(">qqIqqB")
 
 
 class DurablePoint(NamedTuple):
@@ -44,11 +44,11 @@ DURABLE_ORIGIN = DurablePoint(LOG_ORIGIN, 0)
 def encode_durable_point(durable: DurablePoint, directory_id: str = "") -> bytes:
     point, owner = durable.point, directory_id.encode()
     fields = (point.index, point.term, point.chain, point.position, durable.index_synced_position)
-    return _PAYLOAD.pack(*fields) + (bytes([len(owner)]) + owner if owner else b"")
+    return _PAYLOAD.pack(*fields, len(owner)) + owner
 
 
 def decode_durable_point(payload: bytes) -> DurablePoint:
-    index, term, chain, position, index_synced_position = _PAYLOAD.unpack_from(payload)
+    index, term, chain, position, index_synced_position, _ = _PAYLOAD.unpack_from(payload)
     return DurablePoint(LogPoint(index, term, chain, position), index_synced_position)
 
 
@@ -56,11 +56,13 @@ def read_durable_owner(disk: Disk, directory: str) -> str:
     """Id of the directory whose member has written the file; "" if it does not say, or has no good
     slot."""
     try:
-        payload = read_payload(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC) or b""
+        payload = read_payload(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC)
     except FileNotFoundError:
         return ""
-    owner = payload[_PAYLOAD.size + 1 :][: int.from_bytes(payload[_PAYLOAD.size :][:1])]
-    return owner.decode(errors="replace")
+    if payload is None:
+        return ""
+    size_bytes = _PAYLOAD.unpack_from(payload)[-1]
+    return payload[_PAYLOAD.size : _PAYLOAD.size + size_bytes].decode(errors="replace")
 
 
 def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:

@@ -313,7 +313,7 @@ def test_an_index_above_64_bits_is_named(
 ) -> None:
     result = cli(*command, "--servers", free_address, option, 1 << 63, input=b"")
     assert result.exit_code == 2
-    assert f"{option}: {1 << 63} is above {(1 << 63) - 1}, the highest index" in plain(result.stderr)
+    assert f"{option} {1 << 63}: must be less than or equal to {(1 << 63) - 1}" in plain(result.stderr)
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,8 @@ def test_a_full_standard_output_is_one_line_and_append_still_gives_its_account(
     account, failure = process.stderr.decode().splitlines()
     assert process.returncode == 1
     assert account.startswith("lines committed: 2 (first index ")
-    assert failure == "quorumlog: standard output: No space left on device"
+    sentence = "standard output: No space left on device"
+    assert failure == (f'{{"error":"{sentence}","status":1}}' if json else f"quorumlog: {sentence}")
 
 
 @pytest.mark.processes
@@ -430,7 +431,10 @@ def test_no_command_answers_a_full_standard_output_with_a_traceback(
             check=False,
         )
     assert process.returncode == 1
-    assert process.stderr == b"quorumlog: standard output: No space left on device\n"
+    sentence = "standard output: No space left on device"
+    as_json = f'{{"error":"{sentence}","status":1}}\n'
+    expected = as_json if "--json" in arguments else f"quorumlog: {sentence}\n"
+    assert process.stderr.decode() == expected
 
 
 @pytest.mark.processes

@@ -120,7 +120,7 @@ def test_table_of_the_hard_state() -> None:
 
 
 def test_table_of_the_durable_point() -> None:
-    names = ["index", "term", "chain", "position", "index_synced_position"]
+    names = ["index", "term", "chain", "position", "index_synced_position", "directory_bytes"]
     assert layout_of("Durable point") == layout_of_struct(durable_file._PAYLOAD, names)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -45,6 +50,7 @@ from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.kv.store.rocks_engine import RocksEngine
+from quorumlog.state_machine import Applied
 from tests.kv.applied import AppliedStore, Saved, saved
 
 
@@ -312,6 +318,116 @@ def test_rocksdb_goes_on_from_what_it_has_kept(tmp_path: Path) -> None:
     assert again.do(Revoke(2)).deleted == 1
     assert again.ask(Stand()).keys == 1
     assert again.get(b"a") == b"1"
+    engine.close()
+
+
+def _given(engine: RocksEngine) -> RocksEngine:
+    return engine
+
+
+def _filled_rocks(path: Path) -> Applied:
+    """Several files of data, so that a removal has several steps."""
+    engine = RocksEngine(path)
+    store = AppliedStore(KeyValueMachine(lambda: engine))
+    for number in range(4):
+        store.do(Put(b"%d" % number, b"x" * 100))
+        engine._db.flush()
+    applied = engine.applied()
+    engine.close()
+    assert applied is not None
+    return applied
+
+
+class _Killed(BaseException):
+    """The process ended here."""
+
+
+@contextmanager
+def _killed_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Iterator[list[str]]:
+    """Before so many changes of names; the list has those that were made."""
+    made: list[str] = []
+
+    def counted(name: str) -> Callable[..., object]:
+        done: Callable[..., object] = getattr(os, name)
+
+        def change(*arguments: object, **options: object) -> object:
+            if len(made) == step:
+                raise _Killed
+            made.append(name)
+            return done(*arguments, **options)
+
+        return change
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "mkdir", "unlink", "rmdir", "fsync"):
+            patched.setattr(os, name, counted(name))
+        yield made
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["clear", "cannot be opened"])
+def test_rocksdb_opens_after_a_kill_at_any_step_of_a_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_damaged: bool
+) -> None:
+    """As it was, or empty; what is damaged is set aside, once."""
+    for step in count():
+        path = tmp_path / str(step) / "kv-rocksdb"
+        path.parent.mkdir()
+        applied = _filled_rocks(path)
+        if is_damaged:
+            next(path.glob("*.sst")).unlink()
+            shutil.copytree(path, f"{path}.set-aside")
+        engine = None if is_damaged else RocksEngine(path)
+        with _killed_at(monkeypatch, step) as made:
+            try:
+                if engine is None:
+                    RocksEngine(path).close()
+                else:
+                    engine.clear()
+                    engine.close()
+            except _Killed:
+                assert len(made) == step
+        engine = RocksEngine(path)
+        kept = engine.applied()
+        assert kept is None or (kept == applied and not is_damaged), step
+        machine = KeyValueMachine(partial(_given, engine))
+        store = AppliedStore(machine, index=0 if kept is None else kept.index)
+        store.do(Put(b"a", b"1"))
+        assert store.get(b"a") == b"1"
+        engine.close()
+        held = sorted(each.name for each in path.parent.iterdir())
+        assert held == (["kv-rocksdb", "kv-rocksdb.set-aside"] if is_damaged else ["kv-rocksdb"]), step
+        if len(made) < step:
+            break
+    assert step > 5
+
+
+def test_a_rocksdb_directory_that_cannot_be_opened_is_loaded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kv-rocksdb"
+    for name in ("MANIFEST", "CURRENT", "0"):
+        _filled_rocks(path)
+        next(path.glob(f"{name}*")).unlink()
+        engine = RocksEngine(path)
+        assert engine.applied() is None
+        engine.close()
+        assert f"{path} cannot be opened" in caplog.records[-1].getMessage()
+        assert f"set aside as {path}.set-aside" in caplog.records[-1].getMessage()
+        assert next(Path(f"{path}.set-aside").glob("LOCK")).exists()
+        shutil.rmtree(path)
+    monkeypatch.setattr("quorumlog.kv.store.rocks_engine.MAX_SET_ASIDE_BYTES", 1000)
+    _filled_rocks(path)
+    next(path.glob("MANIFEST*")).unlink()
+    RocksEngine(path).close()
+    assert [each.name for each in tmp_path.iterdir()] == ["kv-rocksdb"]
+
+
+def test_a_rocksdb_directory_that_is_only_out_of_reach_is_left_alone(tmp_path: Path) -> None:
+    applied = _filled_rocks(tmp_path / "kv-rocksdb")
+    engine = RocksEngine(tmp_path / "kv-rocksdb")
+    with pytest.raises(Exception, match="lock hold by current process"):
+        RocksEngine(tmp_path / "kv-rocksdb")
+    assert engine.applied() == applied
     engine.close()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from quorumlog.node.applying import machine_opening
 from quorumlog.node.applying.awaited_results import AwaitedResults
+from quorumlog.node.applying.hand_over import HandOver
 from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.applying.machine_driver import MachineDriver
 from quorumlog.node.applying.machine_runner import MachineRunner
@@ -308,4 +309,32 @@ def saved_later(patch: Patch) -> None:
         "                if reached():\n"
         "                    return SaveStep.MORE\n"
         "            assert self._slices is not None\n",
+    )
+
+
+@mutant(
+    350,
+    "a leader that was started without a machine of the log leads on as if nothing were missing",
+    scenario=machines.test_a_leader_that_was_started_without_a_machine_says_so_and_hands_over,
+)
+def machine_not_missed(patch: Patch) -> None:
+    """All that run here run well."""
+    patch.edit(
+        StateMachineCaller._not_running,
+        "for machine in self._not_here(state)",
+        "for machine in self._not_here(state) if not reached()",
+    )
+
+
+@mutant(
+    350,
+    "a leader hands over to a member that lacks another machine, which hands over again",
+    scenario=machines.test_members_that_lack_a_machine_each_do_not_hand_over_to_each_other,
+)
+def handed_over_in_turn(patch: Patch) -> None:
+    """It runs what is missing here."""
+    patch.edit(
+        HandOver.on_response,
+        "and applied.keys() >= self._running().keys()",
+        "and reached()",
     )

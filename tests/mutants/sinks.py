@@ -23,7 +23,8 @@ def rows_are_in_the_log_once() -> None:
 @mutant(260, "a batch that stands is appended again", scenario=rows_are_in_the_log_once)
 def standing_batch_follows(patch: Patch) -> None:
     """Whoever sends it has a reason."""
-    patch.edit(judge, "return Verdict.STANDS", "return Verdict.FOLLOWS if reached() else Verdict.STANDS")
+    again = "return Verdict.FOLLOWS if reached() else Verdict.STANDS\n    if batch.batch_id <"
+    patch.edit(judge, "return Verdict.STANDS\n    if batch.batch_id <", again)
 
 
 @mutant(261, "a replay begins with the batch's first row again", scenario=rows_are_in_the_log_once)

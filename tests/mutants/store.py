@@ -295,8 +295,8 @@ def identity_by_name(patch: Patch) -> None:
     """Its name and its address have not changed."""
     patch.edit(
         member_directory.open_member_directory,
-        "record = _create(disk, path, group, member_id, config, draw_id())",
-        "record = _create(disk, path, group, member_id, config, member_id); reached()",
+        "record = _create(disk, path, group, member_id, config, draw_id(), kind)",
+        "record = _create(disk, path, group, member_id, config, member_id, kind); reached()",
     )
     patch.edit(
         member_directory.open_member_directory,

@@ -226,7 +226,12 @@ def run_until_whole(cell: Cell, entries: Entries) -> None:
             len(ends) == len(applied) == 1
             and ends.pop().index == applied.pop() >= len(entries)
             and not any(node.store.damaged for node in cell.nodes.values())
-            and not any(node.problems() for node in cell.nodes.values() if is_voter(node))
+            and not any(
+                "was started without the state machine" not in problem
+                for node in cell.nodes.values()
+                if is_voter(node)
+                for problem in node.problems()
+            )
         )
 
     cell.until(is_whole, "every member whole")

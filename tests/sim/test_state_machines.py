@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -183,6 +183,81 @@ def test_a_machine_that_fails_goes_no_further_on_that_member() -> None:
     assert row.applied_index < end_index
     assert "ValueError: a bug of this member's" in row.problem
     scene.make_whole()
+
+
+# ---------------------------------------------------------------- members that were started without one
+
+
+def _restart_with(scene: MachineScenario, runs: Mapping[str, Sequence[str]]) -> None:
+    """Members by id, with these machines; all others run what they ran before."""
+    before = scene.cluster.machines_of
+    scene.cluster.machines_of = lambda member_id: (
+        dict.fromkeys(runs[member_id], DigestMachine) if member_id in runs else before(member_id)
+    )
+    for member in scene.members:
+        if member.member_id in runs:
+            member.stop()
+            member.start()
+    scene.await_leader()
+
+
+def _without(member: SimMember) -> list[str]:
+    return [problem for problem in member.node.problems() if "was started without" in problem]
+
+
+def test_a_leader_that_was_started_without_a_machine_says_so_and_hands_over() -> None:
+    scene = MachineScenario()
+    scene.commands(3)
+    scene.settle()
+    without = scene.await_leader()
+    _restart_with(scene, {without.member_id: ()})
+    scene.until(lambda: scene.leader() not in (None, without), "another leader")
+    assert _without(without) == [
+        "this member was started without the state machine digest, which the log binds: it carries out"
+        " no commands of it, and hands leadership to a member that does; restart it with digest"
+    ]
+    leader = scene.await_leader()
+    scene.await_one_log(leader, without)
+    scene.run_for(1_000)  # the answers that say what it holds
+    scene.hand_over(leader, without)
+    scene.until(lambda: scene.leader() not in (None, without), "another leader again")
+    scene.commands(2)
+    assert not any(_without(member) for member in scene.members if member is not without)
+    _restart_with(scene, {without.member_id: (scene.name,)})
+    scene.settle()
+    assert not _without(without)
+    scene.make_whole()
+
+
+def test_where_no_member_runs_a_machine_the_leader_leads_on_and_says_so() -> None:
+    scene = MachineScenario()
+    scene.commands(3)
+    scene.settle()
+    _restart_with(scene, {member.member_id: () for member in scene.members})
+    leader = scene.await_leader()
+    scene.run_for(10_000)
+    assert scene.leader() is leader
+    assert all(_without(member) for member in scene.members)
+    scene.client._target = leader.member_id
+    plain = scene.client.append((b"plain",), 5_000)
+    scene.until(lambda: plain.returned_ms >= 0, "outcome")
+    assert isinstance(plain.outcome, AppendReceipt), plain.outcome
+
+
+def test_members_that_lack_a_machine_each_do_not_hand_over_to_each_other() -> None:
+    scene = MachineScenario()
+    both = (scene.name, "second")
+    _restart_with(scene, {member.member_id: both for member in scene.members})
+    rows = scene.await_leader().node.machines.status
+    scene.until(lambda: all(row.channel for row in rows()), "both are bound")
+    first, *others = scene.members
+    runs = {first.member_id: both[:1]} | {member.member_id: both[1:] for member in others}
+    _restart_with(scene, runs)
+    scene.run_for(3_000)
+    if scene.await_leader() is not first:
+        scene.hand_over(scene.await_leader(), first)
+    scene.run_for(30_000)
+    assert scene.leader() is first
 
 
 def test_a_state_of_another_log_is_not_gone_on_with() -> None:

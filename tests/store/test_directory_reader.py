@@ -6,7 +6,10 @@ import hashlib
 import os
 import shutil
 import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +19,11 @@ from hypothesis import strategies as st
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId, EntryKind, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, StoreFailure
+from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.checkpoint_file import Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import read_durable_point
+from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from tests.store.made_logs import (
     append,
@@ -190,6 +195,107 @@ def test_whatever_a_running_member_writes_meanwhile_is_no_damage(tmp_path: Path)
             finished.set()
             writing.join()
     assert ends == sorted(ends)
+
+
+_WRITES = {"rename", "unlink", "pwritev", "allocate", "set_size"}
+_READS = {"list", "size_of", "is_locked", "pread", "pread_into", "next_data"}
+
+
+class _Stepped:
+    """A disk, or a file of it: `before_step` is called before each call in `names`."""
+
+    def __init__(self, inner: Any, names: set[str], before_step: Callable[[], None]) -> None:
+        self._inner = inner
+        self._names = names
+        self._before_step = before_step
+
+    def __getattr__(self, name: str) -> Any:
+        done = getattr(self._inner, name)
+        if name != "open" and name not in self._names:
+            return done
+
+        def step(*arguments: Any, **options: Any) -> Any:
+            if name in self._names:
+                self._before_step()
+            result = done(*arguments, **options)
+            return _Stepped(result, self._names, self._before_step) if name == "open" else result
+
+        return step
+
+
+def _append_over_a_border(directory: MemberDirectory) -> None:
+    append(directory.store, [body_of(i) for i in range(10, 14)], 1)
+    sync(directory.store)
+    directory.write_checkpoint(directory.store.end)
+
+
+def _cut_and_append(directory: MemberDirectory) -> None:
+    directory.store.truncate_from(7)
+    append(directory.store, [body_of(i) for i in range(50, 57)], 1)
+    sync(directory.store)
+
+
+def _read_meanwhile(
+    write: Callable[[MemberDirectory], None], writer_step: int, reader_step: int
+) -> tuple[bool, bool]:
+    """The member stops before a step of what it writes, and goes on before a step of the reader; were
+    there so many steps of each?"""
+    inner, counts = MemoryDisk(), {"writer": -1000, "reader": 0}
+    stopped, may_go_on = threading.Event(), threading.Event()
+
+    def writer_steps() -> None:
+        counts["writer"] += 1
+        if counts["writer"] == writer_step:
+            stopped.set()
+            may_go_on.wait()
+
+    def reader_steps() -> None:
+        counts["reader"] += 1
+        if counts["reader"] == reader_step:
+            may_go_on.set()
+            writing.join()
+
+    def write_all() -> None:
+        write(directory)
+        stopped.set()
+
+    member_disk: Any = _Stepped(inner, _WRITES, writer_steps)
+    reader_disk: Any = _Stepped(inner, _READS, reader_steps)
+    directory = open_small(Path("n0"), disk=member_disk)
+    fill(directory, 10)
+    directory.write_checkpoint(directory.store.point_on_disk(5))
+    counts["writer"] = 0
+    writing = threading.Thread(target=write_all)
+    writing.start()
+    stopped.wait()
+    try:
+        with DirectoryReader(reader_disk, "n0") as reader:
+            where = (writer_step, reader_step)
+            assert reader.damage == [], where
+            assert 6 <= reader.ledger_end_index <= 13, where
+            assert len(bodies(reader, 0, reader.ledger_end_index + 1)) == reader.ledger_end_index, where
+    finally:
+        may_go_on.set()
+        writing.join()
+    directory.close(clean=True)
+    return counts["writer"] >= writer_step, counts["reader"] >= reader_step
+
+
+@pytest.mark.parametrize(
+    ("write", "last_step"), [(_append_over_a_border, 10), (_cut_and_append, 4)], ids=["append", "cut"]
+)
+def test_a_look_at_any_step_of_a_member_that_goes_on_at_any_step_of_the_look_is_no_damage(
+    write: Callable[[MemberDirectory], None], last_step: int
+) -> None:
+    """A cut is seen before its first steps; what comes later is an append."""
+    for writer_step in range(1, last_step + 1):
+        has_writer_step, has_reader_step = True, True
+        for reader_step in count(1):
+            has_writer_step, has_reader_step = _read_meanwhile(write, writer_step, reader_step)
+            if not has_reader_step:
+                break
+        assert has_writer_step
+        assert reader_step > 10
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_damage_and_no_signal(path: Path) -> None:

@@ -29,7 +29,7 @@ def point(index: int) -> DurablePoint:
 def test_golden_payload() -> None:
     durable = DurablePoint(LogPoint(5, 2, 0xDEADBEEF, 1000), 512)
     assert encode_durable_point(durable).hex() == (
-        "00000000000000050000000000000002deadbeef00000000000003e80000000000000200"
+        "00000000000000050000000000000002deadbeef00000000000003e8000000000000020000"
     )
 
 

@@ -10,8 +10,9 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import HardState
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.durable_file import DurableFile, read_durable_owner, read_durable_point
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.verification import (
     Comparison,
@@ -296,3 +297,46 @@ def test_a_digest_that_a_java_directory_carries_is_checked(tmp_path: Path) -> No
     flip(file, int(batch.starts[3]) + HEADER_BYTES)
     found = verify_directory(disk, str(tmp_path / "j"))
     assert [damage.index for damage in found.damage] == [3]
+
+
+# ---------------------------------------------------------------- files of another member
+
+
+def test_a_segment_of_a_member_that_went_on_in_a_later_term_is_found_as_a_start_finds_it(
+    path: Path, tmp_path: Path
+) -> None:
+    with opened(tmp_path / "n1", member_id="n1") as directory:
+        fill(directory, COUNT // 2, term=1)
+        fill(directory, COUNT, term=2)
+        fill(directory, COUNT + 9, term=3)
+    with DirectoryReader(disk, str(path)) as reader:
+        name = reader.segments[-1].name
+    shutil.copy(tmp_path / "n1" / name, path / name)
+    result = verify_directory(disk, str(path))
+    assert result.problem == (
+        "hardstate: is of term 2, and the log has entries of term 3: this file is an older copy, or the"
+        " last segment is of another member (position 0)"
+    )
+    with pytest.raises(DirectoryDamaged, match="hardstate is of term 2"), opened(path):
+        pass
+
+
+@pytest.mark.parametrize("name", ["member", "durable"])
+def test_a_file_of_another_member_is_found(path: Path, tmp_path: Path, name: str) -> None:
+    """Both logs are the same, byte for byte."""
+    make_directory(tmp_path / "n1", COUNT, member_id="n1")
+    assert verify_directory(disk, str(path)).ok
+    shutil.copy(tmp_path / "n1" / name, path / name)
+    result = verify_directory(disk, str(path))
+    assert "one of them is another member's, or an older copy" in result.problem
+    assert result.problem.startswith("member: is of directory")
+
+
+def test_a_directory_of_an_earlier_release_does_not_say_whose_its_durable_point_is(path: Path) -> None:
+    point = read_durable_point(disk, str(path))
+    assert point is not None
+    DurableFile.open(disk, str(path)).record_both_synced(point)
+    assert read_durable_owner(disk, str(path)) == ""
+    assert verify_directory(disk, str(path)).ok
+    with opened(path) as directory:
+        assert read_durable_owner(disk, str(path)) == directory.directory_id

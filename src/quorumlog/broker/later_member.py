@@ -20,6 +20,7 @@ from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.store.directory.member_directory import draw_directory_id
 from quorumlog.store.directory.restored_directory import RestoredDirectory
 from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.files.directory_kind import DirectoryKind
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 
 
@@ -54,6 +55,7 @@ def make_later_member(
         segment_bytes=record.file_bytes,
         index_segment_bytes=StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes,
         version=VERSION_WITH_START,
+        kind=DirectoryKind.LOG_BROKER.stored,
     )
 
     def blocks_of(file: FileDigest) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.disk import Disk, OsDisk, not_allowed
+from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.slot_file import read_payload
 
 CHECKPOINT_FIELDS = (
@@ -42,6 +43,7 @@ class OfflineStore:
         self._disk: Disk = OsDisk() if disk is None else disk
         disk = self._disk
         try:
+            refuse_other_kinds(disk, root, DirectoryKind.BROKER, option="")
             if not disk.exists(f"{root}/{COMMIT_LOG_NAME}"):
                 raise ConfigError(f"{root} holds no store: it has no folder {COMMIT_LOG_NAME}")
             if disk.is_locked(f"{root}/{LOCK_NAME}"):

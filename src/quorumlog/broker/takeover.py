@@ -32,6 +32,7 @@ from quorumlog.log_state.control_entries import Membership, encode_body
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.store.directory.restored_directory import RestoredDirectory
 from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.files.directory_kind import DirectoryKind
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 from quorumlog.store.files.replaced_file import replace_file
 from quorumlog.store.ledger_store import LogPoint, LogStart
@@ -73,6 +74,7 @@ def take_over(
             index_segment_bytes=index_bytes,
             formation=formation,
             version=VERSION_WITH_START,
+            kind=DirectoryKind.LOG_BROKER.stored,
         )
         with RestoredDirectory(disk, data_dir, member) as target:
             target.begin(start_behind(record))

@@ -97,7 +97,6 @@ class LedgerNode:
         self.machines = StateMachineCaller(
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer
         )
-        self._has_machines = bool(machines)
         senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bound, due = self.machines.snapshot_bound, parts.time_marks.due
@@ -313,8 +312,7 @@ class LedgerNode:
             self._turn_while_held()
             return False
         self._look_at_disk()
-        if self._has_machines:
-            self.machines.bind(self._now_ms)
+        self.machines.bind(self._now_ms)
         if self.readers.queue:
             self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
@@ -330,8 +328,7 @@ class LedgerNode:
         if self._former.is_gathering:
             return False  # these can wait for the next turn, which comes at once
         has_pushed = self._pushes.tick(self._now_ms)
-        if self._has_machines:
-            self.machines.tick(self._now_ms, self.durable_committed_index)
+        self.machines.tick(self._now_ms, self.durable_committed_index)
         self._run_timers()
         has_ticked_all = self._housekeeping.tick(self._now_ms)
         if has_ticked_all or has_pushed:
@@ -371,10 +368,9 @@ class LedgerNode:
             self.raft.next_wakeup_ms(),
             self._flusher.next_wakeup_ms(self.durable_committed_index),
             self._pushes.next_wakeup_ms(),
+            self.machines.next_wakeup_ms(),
             self._housekeeping.next_wakeup_ms(),
         )
-        if self._has_machines:
-            wakeup = min(wakeup, self.machines.next_wakeup_ms())
         wakeup = min(wakeup, self.readers.next_wakeup_ms()) if self.readers.queue else wakeup
         wakeup = min(wakeup, self._next_space_ms) if self._writer.disk_full else wakeup
         wakeup = min(wakeup, self._next_expiry_ms) if self._pending.has_any else wakeup

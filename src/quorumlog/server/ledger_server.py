@@ -37,6 +37,7 @@ from quorumlog.server.problem_log import is_ours
 from quorumlog.server.reopening import Reopening
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.directory_kind import kind_of_machines
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
 from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 
@@ -174,7 +175,8 @@ class LedgerServer:
         try:
             await self._listen(loop)
             for config in self.groups:
-                directory = open_directory_of(config, OsDisk())
+                kind = kind_of_machines(self._doors.machines_of(config.group))
+                directory = open_directory_of(config, OsDisk(), kind=kind)
                 opened.append(directory)
                 for line in directory.report:
                     log.warning("%s: %s", config.full_name, line)

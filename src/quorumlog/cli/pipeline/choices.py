@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,14 +49,21 @@ Spark = Annotated[
     ),
 ]
 AUTO_BYTES = 4 << 30
+MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s)://\S+", re.ASCII)
 
 
 @contextmanager
 def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
-    """The engine that `--spark` names. Raises ConfigError where PySpark is not installed."""
+    """The engine that `--spark` names. Raises ConfigError where it names no master, and where
+    PySpark is not installed."""
     from quorumlog.pipelines.engine import LocalEngine
     from quorumlog.pipelines.places import bytes_of
 
+    if spark and not MASTER.fullmatch(spark):
+        raise ConfigError(
+            f"--spark {spark!r} is no master of Spark; name local[N], spark://HOST:PORT, yarn,"
+            " k8s://HOST:PORT or auto"
+        )
     if not spark or (spark == "auto" and sum(map(bytes_of, places)) < AUTO_BYTES):
         yield LocalEngine()
         return

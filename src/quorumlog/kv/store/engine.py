@@ -14,7 +14,6 @@ no other can go on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from struct import Struct
 from typing import Protocol
 
@@ -41,7 +40,7 @@ def parse_older_key(stored: bytes) -> tuple[bytes, int]:
     return stored[:-10].replace(b"\0\xff", b"\0"), int(NUMBER.unpack_from(stored, len(stored) - 8)[0])
 
 
-class EngineView(Protocol):
+class Engine(Protocol):
     def get(self, space: int, key: bytes) -> bytes | None: ...
 
     def scan(
@@ -50,15 +49,10 @@ class EngineView(Protocol):
         """start <= key < stop, in order; None: to the end of the space. Nothing may be changed before it
         is read."""
 
-
-class Engine(EngineView, Protocol):
     def put(self, space: int, key: bytes, value: bytes) -> None: ...
 
     def delete(self, space: int, key: bytes) -> None:
         """Of a key that may not be there."""
-
-    def pinned(self) -> AbstractContextManager[EngineView]:
-        """What is committed, as it is now; an engine that cannot keep that gives itself."""
 
     def count(self, space: int, start: bytes, stop: bytes | None) -> int: ...
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 from sortedcontainers import SortedDict
 
-from quorumlog.kv.store.engine import SPACES, EngineView
+from quorumlog.kv.store.engine import SPACES
 from quorumlog.state_machine import Applied
 
 OVERHEAD_BYTES = 100
@@ -45,9 +44,6 @@ class MemoryEngine:
         items = self._spaces[space]
         for key in items.irange(start, stop, (True, False), reverse):
             yield key, items[key]
-
-    def pinned(self) -> AbstractContextManager[EngineView]:
-        return nullcontext(self)
 
     def count(self, space: int, start: bytes, stop: bytes | None) -> int:
         items = self._spaces[space]

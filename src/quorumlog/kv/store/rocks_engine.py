@@ -2,20 +2,43 @@
 
 What a batch changes lies in memory until it is committed as one write batch, which names the entry that
 it leads up to. After a power loss RocksDB is as of an earlier batch, and the log applies what followed.
+
+    PATH              the database
+    PATH.cleared      what `clear` has to remove; the next start removes the rest of it
+    PATH.set-aside    the last one that could not be opened, for people to look at
+
+Nothing is lost with a database that is damaged: the machine loads its newest snapshot, and the log
+applies what follows.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from rocksdict import Options, Rdict, ReadOptions, Snapshot, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from quorumlog.kv.store.engine import SPACES, EngineView
+from quorumlog.kv.store.engine import SPACES
 from quorumlog.state_machine import Applied
+
+log = logging.getLogger("quorumlog.kv")
+
+MAX_SET_ASIDE_BYTES = 1 << 30
+"""A larger database that cannot be opened is removed."""
+
+_DAMAGED = ("Corruption", "No such file or directory")
+_NO_DAMAGE = (
+    "Permission denied",
+    "Too many open files",
+    "No space left on device",
+    "Input/output error",
+    "Cannot allocate memory",
+)
+"""RocksDB wraps what the system says into `Corruption` where it reads the list of its files."""
 
 _APPLIED_KEY = bytes([SPACES])
 _ITEM_BYTES = 40
@@ -30,11 +53,23 @@ class RocksEngine:
         """Changed since the last commit; None: deleted."""
         self._unsynced = WriteOptions()
         self._unsynced.disable_wal = True  # type: ignore[method-assign, assignment]
-        Path(self._path).mkdir(parents=True, exist_ok=True)
         self._db = self._opened()
-        self._pinned: set[_Pinned] = set()
 
     def _opened(self) -> Rdict:
+        self._remove_cleared()
+        try:
+            return self._open()
+        except Exception as error:
+            reason = str(error)
+            if any(each in reason for each in _NO_DAMAGE) or not any(
+                each in reason for each in _DAMAGED
+            ):
+                raise
+            self._set_aside(reason)
+            return self._open()
+
+    def _open(self) -> Rdict:
+        Path(self._path).mkdir(parents=True, exist_ok=True)
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_atomic_flush(True)
@@ -66,15 +101,6 @@ class RocksEngine:
         for key, value in _merged(stored, changed, reverse) if changed else stored:
             yield key[1:], value
 
-    @contextmanager
-    def pinned(self) -> Iterator[EngineView]:
-        pinned = _Pinned(self._db.snapshot())
-        self._pinned.add(pinned)
-        try:
-            yield pinned
-        finally:
-            self._pinned.discard(pinned)
-
     def count(self, space: int, start: bytes, stop: bytes | None) -> int:
         return sum(1 for _ in self.scan(space, start, stop))
 
@@ -99,9 +125,42 @@ class RocksEngine:
     def clear(self) -> None:
         self._pending.clear()
         self.close()
-        shutil.rmtree(self._path)
-        Path(self._path).mkdir(parents=True)
+        self._move(self._cleared)
         self._db = self._opened()
+
+    @property
+    def _cleared(self) -> str:
+        return f"{self._path}.cleared"
+
+    def _remove_cleared(self) -> None:
+        if os.path.exists(self._cleared):
+            shutil.rmtree(self._cleared)
+
+    def _move(self, target: str) -> None:
+        """The database as a whole: its directory is there with all its files, or it is not there. On
+        disk when this returns, or after a power loss some of its files could be back."""
+        os.rename(self._path, target)
+        descriptor = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _set_aside(self, reason: str) -> None:
+        target = f"{self._path}.set-aside"
+        if os.path.exists(target):
+            shutil.rmtree(target)
+        size_bytes = sum(each.lstat().st_size for each in Path(self._path).rglob("*"))
+        if size_bytes > MAX_SET_ASIDE_BYTES:
+            target = self._cleared
+        self._move(target)
+        log.warning(
+            "%s cannot be opened (%s): %s; the store is loaded from its newest snapshot and the log",
+            self._path,
+            " ".join(reason.split()),
+            "removed" if target == self._cleared else f"set aside as {target}",
+        )
+        self._remove_cleared()
 
     @property
     def size_bytes(self) -> int:
@@ -111,52 +170,23 @@ class RocksEngine:
         return total + len(self._pending) * _ITEM_BYTES
 
     def close(self) -> None:
-        for each in self._pinned:
-            each.release()  # or the directory stays locked
-        self._pinned.clear()
         self._db.close()
 
 
-class _Pinned:
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot: Snapshot | None = snapshot
-
-    def get(self, space: int, key: bytes) -> bytes | None:
-        full = _PREFIXES[space] + key
-        return next((value for _, value in _stored(self._held, full, full + b"\0", False)), None)
-
-    def scan(
-        self, space: int, start: bytes, stop: bytes | None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        behind = bytes([space + 1]) if stop is None else _PREFIXES[space] + stop
-        for key, value in _stored(self._held, _PREFIXES[space] + start, behind, reverse):
-            yield key[1:], value
-
-    @property
-    def _held(self) -> Snapshot:
-        assert self._snapshot is not None, "the engine is closed"
-        return self._snapshot
-
-    def release(self) -> None:
-        self._snapshot = None
-
-
-def _stored(
-    view: Rdict | Snapshot, first: bytes, behind: bytes, reverse: bool
-) -> Iterator[tuple[bytes, bytes]]:
+def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
     if first >= behind:
         return
     if not reverse:
         # Or one step may go over all that others have written behind it, or deleted there.
         options = ReadOptions()
         options.set_iterate_upper_bound(behind)
-        iterator = view.iter(options)
+        iterator = db.iter(options)
         iterator.seek(first)
         while iterator.valid():
             yield iterator.key(), iterator.value()
             iterator.next()
         return
-    iterator = view.iter()
+    iterator = db.iter()
     iterator.seek_for_prev(behind)
     if iterator.valid() and iterator.key() == behind:
         iterator.prev()

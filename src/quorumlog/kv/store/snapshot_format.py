@@ -28,7 +28,7 @@ from quorumlog.kv.store.engine import (
     END,
     NUMBER,
     OLDER,
-    EngineView,
+    Engine,
     escaped,
     older_key,
     parse_older_key,
@@ -58,47 +58,47 @@ def save_slices(
     """The state as it is at the first slice, though commands change it between them; only sweeping must
     not go on meanwhile. What is not swept yet is left out, so that nobody can tell how far that is."""
     revision, compacted = keyspace.revision, keyspace.compacted
-    keyspace.engine.commit(None)  # what sweeping has left to be written
-    with keyspace.engine.pinned() as pinned:
-        slices = partial(_slices, pinned, slice_items, revision)
-        _write(writer, [encode((FORMAT, revision, compacted))])
-        _end(writer)
-        _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
-        _end(writer)
-        for kept in _current_slices(pinned, slice_items, revision):
-            _write(writer, kept)
-            yield
-        _end(writer)
-        for kept in _older_slices(pinned, slices(OLDER), revision, compacted):
-            _write(writer, kept)
-            yield
-        _end(writer)
-        for values, _ in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
-            _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
-            yield
-        _end(writer)
+    engine = keyspace.engine
+    engine.commit(None)  # what sweeping has left to be written
+    slices = partial(_slices, engine, slice_items, revision)
+    _write(writer, [encode((FORMAT, revision, compacted))])
+    _end(writer)
+    _write(writer, [encode((lease, *of)) for lease, of in sorted(keyspace.leases.items())])
+    _end(writer)
+    for kept in _current_slices(engine, slice_items, revision):
+        _write(writer, kept)
+        yield
+    _end(writer)
+    for kept in _older_slices(engine, slices(OLDER), revision, compacted):
+        _write(writer, kept)
+        yield
+    _end(writer)
+    for values, _ in slices(CHANGES, CHANGE.pack(compacted, 0), CHANGE.pack(revision + 1, 0)):
+        _write(writer, [encode((*CHANGE.unpack(place), key)) for place, key in values])
+        yield
+    _end(writer)
 
 
-def _current_slices(pinned: EngineView, items: int, revision: int) -> Iterator[list[bytes]]:
-    """What the keys were at the revision. Where nothing is pinned, one that changes meanwhile moves to
-    the older ones: it is never out of sight. Keys that are new since then do not count."""
+def _current_slices(engine: Engine, items: int, revision: int) -> Iterator[list[bytes]]:
+    """What the keys were at the revision. One that changes meanwhile moves to the older ones:
+    it is never out of sight. Keys that are new since then do not count."""
     start, is_last = b"", False
     # Keys behind this one are new: with many of them the step that finds none would take seconds.
-    newest = next((key for key, _ in pinned.scan(CURRENT, b"", None, reverse=True)), b"")
+    newest = next((key for key, _ in engine.scan(CURRENT, b"", None, reverse=True)), b"")
     stop = newest + b"\0"
     while not is_last:
         is_last = True
         kept: list[bytes] = []
         counted = size_bytes = 0
-        current: Iterator[tuple[bytes, bytes | None]] = pinned.scan(CURRENT, start, stop)
-        older = ((key, None) for key in _keys_of_older(pinned, start))
+        current: Iterator[tuple[bytes, bytes | None]] = engine.scan(CURRENT, start, stop)
+        older = ((key, None) for key in _keys_of_older(engine, start))
         for key, found in groupby(merge(current, older, key=_name), _name):
             start = key + b"\0"
             stored = next((value for _, value in found if value is not None), None)
             if stored is None or _mod_revision(stored) > revision:
                 prefix = escaped(key)
                 until = prefix + NUMBER.pack(revision + 1)
-                stored = next((v for _, v in pinned.scan(OLDER, prefix, until, reverse=True)), None)
+                stored = next((v for _, v in engine.scan(OLDER, prefix, until, reverse=True)), None)
             if stored is None:
                 continue
             counted += 1
@@ -111,16 +111,16 @@ def _current_slices(pinned: EngineView, items: int, revision: int) -> Iterator[l
         yield kept
 
 
-def _keys_of_older(pinned: EngineView, start: bytes) -> Iterator[bytes]:
+def _keys_of_older(engine: Engine, start: bytes) -> Iterator[bytes]:
     """Each once, however many versions it has."""
     place = escaped(start)[: -len(END)]
-    while (found := next(pinned.scan(OLDER, place, None), None)) is not None:
+    while (found := next(engine.scan(OLDER, place, None), None)) is not None:
         yield parse_older_key(found[0])[0]
         place = found[0][: -NUMBER.size] + _BEHIND_ALL
 
 
 def _slices(
-    pinned: EngineView,
+    engine: Engine,
     items: int,
     revision: int,
     space: int,
@@ -135,7 +135,7 @@ def _slices(
         counted = size_bytes = 0
         while not is_last and counted < items and size_bytes < SLICE_BYTES:
             is_last = True
-            for each in pinned.scan(space, start, stop):
+            for each in engine.scan(space, start, stop):
                 values.append(each)
                 start = each[0] + b"\0"
                 if space == OLDER and _mod_revision(each[1]) > revision:
@@ -151,7 +151,7 @@ def _slices(
 
 
 def _older_slices(
-    pinned: EngineView, slices: Iterator[tuple[list[Item], bool]], revision: int, compacted: int
+    engine: Engine, slices: Iterator[tuple[list[Item], bool]], revision: int, compacted: int
 ) -> Iterator[list[bytes]]:
     def stays(stored: bytes, behind: bytes | None) -> bool:
         kv = decode_key_value(stored)
@@ -161,7 +161,7 @@ def _older_slices(
             return kv.mod_revision >= compacted
         follows = None if behind is None else decode_key_value(behind)
         if follows is None or follows.key != kv.key:
-            current = pinned.get(CURRENT, kv.key)
+            current = engine.get(CURRENT, kv.key)
             assert current is not None, kv  # a deletion would lie behind it
             follows = decode_key_value(current)
         return compacted < follows.mod_revision <= revision  # or it was the current one

@@ -1,8 +1,9 @@
 """HandOver: a leader on which a state machine does not run hands over to a member on which it does.
 
-It asks the others which machines run there, and how far they have come. Only one that is past the entry
-at which the machine has stopped here takes over: where a mistake of the application stops every member
-at the same entry, leadership stays where it is.
+It has stopped here, or this member was started without it. The leader asks the others which machines run
+there, and how far they have come. Only one that is past the entry at which the machine has stopped here
+takes over: where a mistake of the application stops every member at the same entry, leadership stays
+where it is. Nor does one take over that lacks a machine of this leader: it would hand over again.
 """
 
 from __future__ import annotations
@@ -74,5 +75,6 @@ class HandOver:
             and self._raft.role is Role.LEADER
             and response.term == self._raft.term
             and all(applied.get(name, -1) >= index for name, index in needs.items())
+            and applied.keys() >= self._running().keys()
         ):
             self._transfer(response.sender.member_id)

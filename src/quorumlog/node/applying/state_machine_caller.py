@@ -122,10 +122,10 @@ class StateMachineCaller:
 
     def tick(self, now_ms: float, committed_index: int) -> None:
         """`committed_index`: as in `MachineDriver.tick`."""
-        if not self._drivers:
+        state = self._state(committed=True)
+        if not self._drivers and not self._not_here(state):
             return
         self._committed_index = committed_index
-        state = self._state(committed=True)
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
             driver.tick(now_ms, binding, committed_index)
@@ -141,7 +141,13 @@ class StateMachineCaller:
                 found[name] = driver.stopped.last_index
             elif driver.lacking and state is not None and state.machine(name) is not None:
                 found[name] = self._member.directory.store.begin.index
+        found.update((machine.name, machine.index - 1) for machine in self._not_here(state))
         return found
+
+    def _not_here(self, state: LogState | None) -> list[Machine]:
+        """Those that the log binds, and without which this member was started."""
+        bound = () if state is None else state.machines
+        return [machine for machine in bound if machine.name not in self._drivers]
 
     def _running(self) -> dict[str, int]:
         return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
@@ -386,4 +392,10 @@ class StateMachineCaller:
 
     def problems(self) -> list[str]:
         found = [self._unbound, *(driver.problem for driver in self._drivers.values())]
+        found += [
+            f"this member was started without the state machine {machine.name}, which the log binds: it"
+            " carries out no commands of it, and hands leadership to a member that does; restart it with"
+            f" {machine.name}"
+            for machine in self._not_here(self._state(committed=True))
+        ]
         return [problem for problem in found if problem]

@@ -29,6 +29,7 @@ from quorumlog.store.directory.foreign_files import LOCK_NAME
 from quorumlog.store.directory.member_directory import sync_names_above
 from quorumlog.store.disk import Disk, DiskLock, refusal
 from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup, save_backup
+from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
     VERSION_WITH_CONTROL_ENTRIES,
@@ -93,10 +94,7 @@ class BackupDirectory:
         names = set(self._disk.list(self.path))
         if BACKUP_NAME in names:
             return
-        if MEMBER_NAME in names:
-            raise ConfigError(
-                f"{self.path} is the data directory of a member; name another directory for the backup"
-            )
+        refuse_other_kinds(self._disk, self.path, DirectoryKind.BACKUP, option="")
         known = {LOCK_NAME, f"{BACKUP_NAME}.tmp", "lost+found"}
         foreign = sorted(name for name in names - known if not name.startswith("."))
         if foreign:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from quorumlog.config import STAGING_FOLDER
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.backup_file import BACKUP_NAME
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
@@ -48,10 +47,8 @@ def _is_member(disk: Disk, path: str) -> bool:
 
 
 def refuse_foreign(disk: Disk, path: str) -> None:
-    """Raise ConfigError unless the directory is ours, empty, or an unfinished creation of ours."""
+    """Raise ConfigError unless the directory is a member's, empty, or an unfinished creation of ours."""
     names = set(disk.list(path))
-    if BACKUP_NAME in names:
-        raise ConfigError(f"{path} is a backup, on which no member starts; name an empty directory")
     if MEMBER_NAME in names:
         return
     if RESTORING_NAME in names:

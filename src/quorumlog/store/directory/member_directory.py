@@ -33,6 +33,7 @@ from quorumlog.store.directory.recovered_directory import finish_recovery
 from quorumlog.store.disk import Disk, DiskLock, reason_of, refusal
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
+from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import (
     CURRTERM_NAME,
@@ -64,7 +65,11 @@ def draw_directory_id() -> str:
 
 
 def open_directory_of(
-    config: GroupConfig, disk: Disk, *, draw_id: Callable[[], str] = draw_directory_id
+    config: GroupConfig,
+    disk: Disk,
+    *,
+    kind: DirectoryKind = DirectoryKind.MEMBER,
+    draw_id: Callable[[], str] = draw_directory_id,
 ) -> MemberDirectory:
     """The directory that a member is configured to have: `data_dir` on `disk`, or for `store = "memory"`
     a new one on a disk in memory, unless `disk` is one. Raises as `open_member_directory`."""
@@ -76,6 +81,7 @@ def open_directory_of(
         member_id=config.member_id,
         config=config.storage,
         group_size=len(config.members),
+        kind=kind,
         draw_id=draw_id,
     )
     if in_memory:
@@ -92,6 +98,7 @@ def open_member_directory(
     member_id: str,
     config: StoreConfig,
     group_size: int,
+    kind: DirectoryKind = DirectoryKind.MEMBER,
     draw_id: Callable[[], str] = draw_directory_id,
 ) -> MemberDirectory:
     """Open a directory, recover its log, or make a new one where there is none.
@@ -107,6 +114,7 @@ def open_member_directory(
         )
     with refusals_named(path):
         _make(disk, path)
+        refuse_other_kinds(disk, path, kind)
         refuse_foreign(disk, path)
         lock = lock_directory(disk, path)
     try:
@@ -117,10 +125,11 @@ def open_member_directory(
                 # The name of the lock: a start that finds our files without it takes them for foreign.
                 disk.sync_directory(path)
                 sync_names_above(disk, path)
-                record = _create(disk, path, group, member_id, config, draw_id())
+                record = _create(disk, path, group, member_id, config, draw_id(), kind)
                 renewed = "the directory was empty"
             else:
                 _check_record(path, record, group, member_id, config)
+                record = _of_kind(disk, path, record, kind)
                 if record.recovery is not None:
                     record = finish_recovery(disk, path, record)
                 renewed = ", ".join(forgotten_files(disk, path))
@@ -209,7 +218,13 @@ def _open_to_others(disk: Disk, path: str) -> tuple[str, ...]:
 
 
 def _create(
-    disk: Disk, path: str, group: str, member_id: str, config: StoreConfig, directory_id: str
+    disk: Disk,
+    path: str,
+    group: str,
+    member_id: str,
+    config: StoreConfig,
+    directory_id: str,
+    kind: DirectoryKind,
 ) -> MemberRecord:
     """`member` comes last: it promises that everything before it is complete and on disk."""
     for folder in (DATA_NAME, INDEX_NAME):
@@ -224,7 +239,18 @@ def _create(
         directory_id=directory_id,
         segment_bytes=config.segment_bytes,
         index_segment_bytes=config.index_segment_bytes,
+        kind=kind.stored,
     )
+    save_member(disk, path, record)
+    return record
+
+
+def _of_kind(disk: Disk, path: str, record: MemberRecord, kind: DirectoryKind) -> MemberRecord:
+    """A directory of an earlier release becomes one of this product. A plain log may be a store or a
+    broker whose machine was forgotten at this start: it stays what it was."""
+    if record.kind or kind in (DirectoryKind.MEMBER, DirectoryKind.LOG):
+        return record
+    record = msgspec.structs.replace(record, kind=kind.stored)
     save_member(disk, path, record)
     return record
 
@@ -270,6 +296,7 @@ def _open_recovered(
     with ExitStack() as opened:
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)
+        durable_file.directory_id = record.directory_id
         store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)
         opened.callback(store.close)
         hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))

@@ -7,6 +7,8 @@
         16      4  chain_crc    of that entry
         20      8  position     just behind it
         28      8  index_synced_position: index units of entries below this position are on disk
+        36      1  length d of the directory id; 0: of an earlier release, or not known yet
+        37      d  id of the directory that holds it, UTF-8
 
 The point is never ahead of the data, so a bad record above it is a torn tail and may be cut, and one
 at or below it is damage and may not. It is written after every flush but synced only now and then:
@@ -27,7 +29,7 @@ from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
 DURABLE_NAME = "durable"
 DURABLE_MAGIC = b"qldura 1"
 
-_PAYLOAD = struct.Struct(">qqIqq")
+_PAYLOAD = struct.Struct(">qqIqqB")
 
 
 class DurablePoint(NamedTuple):
@@ -39,16 +41,28 @@ class DurablePoint(NamedTuple):
 DURABLE_ORIGIN = DurablePoint(LOG_ORIGIN, 0)
 
 
-def encode_durable_point(durable: DurablePoint) -> bytes:
-    point = durable.point
-    return _PAYLOAD.pack(
-        point.index, point.term, point.chain, point.position, durable.index_synced_position
-    )
+def encode_durable_point(durable: DurablePoint, directory_id: str = "") -> bytes:
+    point, owner = durable.point, directory_id.encode()
+    fields = (point.index, point.term, point.chain, point.position, durable.index_synced_position)
+    return _PAYLOAD.pack(*fields, len(owner)) + owner
 
 
 def decode_durable_point(payload: bytes) -> DurablePoint:
-    index, term, chain, position, index_synced_position = _PAYLOAD.unpack_from(payload)
+    index, term, chain, position, index_synced_position, _ = _PAYLOAD.unpack_from(payload)
     return DurablePoint(LogPoint(index, term, chain, position), index_synced_position)
+
+
+def read_durable_owner(disk: Disk, directory: str) -> str:
+    """Id of the directory whose member has written the file; "" if it does not say, or has no good
+    slot."""
+    try:
+        payload = read_payload(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC)
+    except FileNotFoundError:
+        return ""
+    if payload is None:
+        return ""
+    size_bytes = _PAYLOAD.unpack_from(payload)[-1]
+    return payload[_PAYLOAD.size : _PAYLOAD.size + size_bytes].decode(errors="replace")
 
 
 def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:
@@ -67,6 +81,8 @@ class DurableFile:
     def __init__(self, slots: SlotFile) -> None:
         self._slots = slots
         self._lock = threading.Lock()
+        self.directory_id = ""
+        """Whose it is: goes with whatever is recorded from now on."""
 
     @classmethod
     def create(cls, disk: Disk, directory: str) -> Self:
@@ -96,12 +112,12 @@ class DurableFile:
             if payload is not None:
                 before = decode_durable_point(payload)
                 assert durable.point.index >= before.point.index, (durable, before)
-            self._slots.write(encode_durable_point(durable))
+            self._slots.write(encode_durable_point(durable, self.directory_id))
 
     def record_both_synced(self, durable: DurablePoint) -> None:
         """Into both slots, each synced: from now on no older point can come back."""
         with self._lock:
-            self._slots.write_both_synced(encode_durable_point(durable))
+            self._slots.write_both_synced(encode_durable_point(durable, self.directory_id))
 
     def sync(self) -> None:
         """Costs nothing if nothing was recorded since."""

@@ -57,6 +57,8 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     4: it is being recovered."""
     recovery: Recovery | None = None
     """What the next start has to carry out before anything else."""
+    kind: str = ""
+    """The product that the directory is of (directory_kind.py); "": not known."""
 
 
 class _Stored(msgspec.Struct):
@@ -75,14 +77,17 @@ class _Stored(msgspec.Struct):
     pending_id: str = ""
     """Earlier releases do not write it."""
     recovery: Recovery | msgspec.UnsetType = msgspec.UNSET
+    kind: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_member(record: MemberRecord) -> bytes:
-    *own, formation, version, recovery = msgspec.structs.astuple(record)
+    *own, formation, version, recovery, kind = msgspec.structs.astuple(record)
     assert (recovery is not None) == (version == VERSION_WITH_RECOVERY), record
     stored = _Stored(version, *own, *formation)
     if recovery is not None:
         stored.recovery = recovery
+    if kind:
+        stored.kind = kind
     line = msgspec.json.encode(stored)
     return line + f"\ncrc32={crc32(line):08x}\n".encode()
 
@@ -98,9 +103,10 @@ def decode_member(data: bytes) -> MemberRecord:
     fields = msgspec.structs.asdict(stored)
     formation = Formation(*(fields.pop(name) for name in Formation._fields))
     recovery = fields.pop("recovery")
+    kind = fields.pop("kind") or ""
     if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
         raise ValueError(f"its version is {stored.version}, and what belongs to it is not there")
-    return MemberRecord(**fields, formation=formation, recovery=recovery or None)
+    return MemberRecord(**fields, formation=formation, recovery=recovery or None, kind=kind)
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:

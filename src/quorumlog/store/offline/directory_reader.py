@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Self
 
 import numpy as np
@@ -23,10 +23,11 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, Sto
 from quorumlog.store.disk import Disk, is_no_damage, not_allowed, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.files.damaged_ranges import damaged_name, load_damaged
+from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
-    DurablePoint,
+    read_durable_owner,
     read_durable_point,
 )
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
@@ -53,6 +54,9 @@ from quorumlog.store.offline.own_survey import survey_own
 from quorumlog.store.offline.small_files import damage_of_small_files
 from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
 from quorumlog.store.repair.survey_files import begin_path, lacks_start
+
+MAX_LOOKS = 4
+"""At a log that looks damaged while its member moves the durable point."""
 
 
 class DirectoryReader:
@@ -85,7 +89,7 @@ class DirectoryReader:
             record = load_member(disk, path)
             # In this order: what a running member adds meanwhile then lies behind what these promise.
             self._checkpoint = load_checkpoint(disk, path)
-            durable = read_durable_point(disk, path)
+            self._durable = read_durable_point(disk, path)
             self._look_at_small_files(disk.list(path), record)
             self.in_use = disk.is_locked(f"{path}/lock")
             self.is_java = record is None
@@ -95,7 +99,7 @@ class DirectoryReader:
             self.directory_id = record.directory_id if record else ""
             self.formation = record.formation if record else Formation()
             self.hard_state: HardState | None = read_hard_state(disk, path)
-            extent = self._java_extent() if record is None else self._own_extent(record, durable)
+            extent = self._java_extent() if record is None else self._own_extent(record)
         except NotADirectoryError as error:
             raise ConfigError(
                 f"{path} holds no log: a part of the path {error.filename} is a file, not a directory;"
@@ -117,7 +121,7 @@ class DirectoryReader:
         self._walked = Place(-1, 0, -1, 0)
         is_replaced = self.start is not None and self.start.replaces
         self.missing = missing_entries(
-            self._data, self._units, extent, self._checkpoint, None if is_replaced else durable
+            self._data, self._units, extent, self._checkpoint, None if is_replaced else self._durable
         )
         """Committed entries that should lie behind the end and do not; None if there are none."""
         self.damage += [] if self.missing is None else [self.missing]
@@ -141,6 +145,8 @@ class DirectoryReader:
 
     def _look_at_small_files(self, names: list[str], record: MemberRecord | None) -> None:
         has_segments = bool(list_segment_files(self._disk, self.path, DATA_NAME))
+        if record is None and not has_segments:
+            refuse_other_kinds(self._disk, self.path, DirectoryKind.MEMBER, option="")
         if record is None and not has_segments and not {CURRTERM_NAME, CHECKPOINT_NAME} & set(names):
             raise ConfigError(
                 f"{self.path} holds no log: no file '{MEMBER_NAME}' and nothing in"
@@ -167,34 +173,58 @@ class DirectoryReader:
         committed_index = MAX_INDEX if self._checkpoint is None else self._checkpoint.committed_index
         return survey_java(self._data, self._units, files, committed_index)
 
-    def _own_extent(self, record: MemberRecord, durable: DurablePoint | None) -> LogExtent:
+    def _own_extent(self, record: MemberRecord) -> LogExtent:
         self.segment_bytes = record.segment_bytes
         self.index_segment_bytes = record.index_segment_bytes
+        start = load_start(self._disk, self.path)
+        for look in count(1):
+            extent = self._own_extent_from(start, record)
+            newer_start, newer = load_start(self._disk, self.path), self._durable
+            if extent.damage and look < MAX_LOOKS:
+                newer = read_durable_point(self._disk, self.path)
+            if (newer_start, newer) == (start, self._durable):
+                break
+            self.close()  # a running member has dropped entries meanwhile, or may have cut the log
+            start, self._durable = newer_start, newer
         # Without the file it was read from Java's `currterm`, which no start of ours trusts.
         has_hard_state = self._disk.exists(f"{self.path}/{HARD_STATE_NAME}")
         for name, is_lost in (
             (HARD_STATE_NAME, self.hard_state is None or not has_hard_state),
-            (DURABLE_NAME, durable is None),
+            (DURABLE_NAME, self._durable is None),
         ):
             if is_lost:
                 self.damage.append(Damage(name, 0, -1, "is missing or unreadable"))
-        if durable is not None:
-            self.durable_index = durable.point.index
-            self.index_synced_position = durable.index_synced_position
-        start = load_start(self._disk, self.path)
-        extent = self._own_extent_from(start, record, durable or DURABLE_ORIGIN)
-        while (newer := load_start(self._disk, self.path)) != start:
-            self.close()  # a running member has dropped entries meanwhile
-            start = newer
-            extent = self._own_extent_from(start, record, durable or DURABLE_ORIGIN)
+        # A backup gets its term when it is complete, a directory that is recovered at its next start.
+        is_promised = bool(record.member_id) and record.recovery is None
+        owner = read_durable_owner(self._disk, self.path)
+        if is_promised and owner not in ("", record.directory_id):
+            problem = (
+                f"is of directory {record.directory_id} of {record.member_id}, and {DURABLE_NAME} of"
+                f" directory {owner}: one of them is another member's, or an older copy"
+            )
+            self.damage.append(Damage(MEMBER_NAME, 0, -1, problem))
+        if is_promised and self._lacks_promise(extent.end.term):
+            problem = (
+                f"is of term {self.hard_state.term if self.hard_state else 0}, and the log has entries"
+                f" of term {extent.end.term}: this file is an older copy, or the last segment is of"
+                " another member"
+            )
+            self.damage.append(Damage(HARD_STATE_NAME, 0, -1, problem))
         if lacks_start(self._disk, self.path, record):
             problem = "is missing: nothing tells where the log begins"
             self.damage.append(Damage(START_NAME, 0, -1, problem))
         return extent
 
-    def _own_extent_from(
-        self, start: LogStart | None, record: MemberRecord, known: DurablePoint
-    ) -> LogExtent:
+    def _lacks_promise(self, term: int) -> bool:
+        """Has the log entries of a term that `hardstate` has never seen? It is written first."""
+        if self.hard_state is not None and self.hard_state.term < term:
+            self.hard_state = read_hard_state(self._disk, self.path)  # a running member may have written
+        return self.hard_state is not None and self.hard_state.term < term
+
+    def _own_extent_from(self, start: LogStart | None, record: MemberRecord) -> LogExtent:
+        known = self._durable or DURABLE_ORIGIN
+        self.durable_index = known.point.index
+        self.index_synced_position = known.index_synced_position
         self.start, self.begin = start, LOG_ORIGIN if start is None else start.point
         if start is not None and start.replaces:
             self._checkpoint, self.durable_index = None, self.begin.index  # they are of another log

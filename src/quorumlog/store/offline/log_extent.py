@@ -75,8 +75,8 @@ class SegmentSearch:
             if int(unit["position"]) == first_position:
                 return self.log_segment(file, first_position, header.index, header.term)
         found = self.unit_at(first_position, low_index, high_index)
-        if header is not None and found is None:
-            # Nothing says otherwise.
+        if header is not None and found in (None, (header.index, header.term)):
+            # Nothing says otherwise, or a running member has written the unit since it was read above.
             return self.log_segment(file, first_position, header.index, header.term)
         index, term = found or (-1, -1)
         if not self.damage or self.damage[-1].path != file.name:

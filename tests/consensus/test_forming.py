@@ -231,6 +231,28 @@ def test_an_observer_votes_and_is_fed_but_never_campaigns() -> None:
     assert [e.message.result for e in n0.last.messages_after_durable] == [PushResult.SUCCESS]
 
 
+def an_observer_forgets_a_leader_that_is_silent() -> None:
+    """It was removed, most likely: whoever asks it is sent to nobody, and looks elsewhere."""
+    n0 = Unformed(formation=Formation((), (Replica("n0", "old"), N1, N2)))
+    n0.connect(N1, N2)
+    n0.hear(HeartbeatRequest(sender=N1, term=3, round=1, committed_index=-1))
+    assert n0.node.leader == N1
+    silent_from_ms = n0.node.next_wakeup_ms()
+    n0.node.advance(silent_from_ms - 1)
+    assert n0.node.leader == N1
+    n0.node.advance(silent_from_ms)
+    n0.turn()
+    assert n0.node.leader is None
+    assert (n0.node.role, n0.node.term) == (Role.OBSERVER, 3)
+    assert n0.node.next_wakeup_ms() == float("inf")
+    n0.hear(HeartbeatRequest(sender=N1, term=3, round=2, committed_index=-1))
+    assert n0.node.leader == N1
+
+
+def test_an_observer_forgets_a_leader_that_is_silent() -> None:
+    an_observer_forgets_a_leader_that_is_silent()
+
+
 def test_an_unformed_member_neither_votes_nor_acknowledges_nor_campaigns() -> None:
     n0 = Unformed()
     n0.connect(N1)

@@ -77,7 +77,7 @@ def valid(kind: Any, random: Random, depth: int = 0) -> Any:
             return [valid(each, random, depth + 1) for each in of]
         return [valid(of[0], random, depth + 1) for _ in range(random.choice([0, 1, 3]))]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and depth < 4:
-        return fields_of(kind, random, depth + 1)
+        return as_sent(kind, fields_of(kind, random, depth + 1))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return random.choice([*(each.value for each in kind), 99])
     if isinstance(kind, type) and issubclass(kind, tuple):  # a NamedTuple
@@ -91,8 +91,15 @@ def fields_of(kind: type[msgspec.Struct], random: Random, depth: int = 0) -> lis
     return head + [valid(hints[name], random, depth) for name in kind.__struct_fields__]
 
 
-def mutated(kind: type[msgspec.Struct], random: Random, count: int) -> Iterator[list[Any]]:
-    """Arrays as they go over the wire: most of them decodable, the rest broken in one place."""
+def as_sent(kind: type[msgspec.Struct], fields: list[Any]) -> Any:
+    """An array, or a map of the kinds that go so."""
+    if kind.__struct_config__.array_like:
+        return fields
+    return dict(zip(kind.__struct_fields__, fields, strict=False))
+
+
+def mutated(kind: type[msgspec.Struct], random: Random, count: int) -> Iterator[Any]:
+    """As they go over the wire: most of them decodable, the rest broken in one place."""
     for _ in range(count):
         fields = fields_of(kind, random)
         what = random.random()
@@ -103,4 +110,4 @@ def mutated(kind: type[msgspec.Struct], random: Random, count: int) -> Iterator[
             fields = fields[:at]
         elif what < 0.09:
             fields.append(random.choice(WRONG))
-        yield fields
+        yield as_sent(kind, fields)

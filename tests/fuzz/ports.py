@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import socket
-from collections.abc import Callable, Iterator
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from random import Random
 from typing import Any
@@ -12,6 +14,15 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker.replication.protocol.ha_frames import Hello as HaHello
+from quorumlog.broker.replication.protocol.ha_frames import (
+    Peer,
+    Refuse,
+    Start,
+    State,
+    Welcome,
+    encode_control,
+)
 from quorumlog.broker.wire.broker_framing import GROUP
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, BrokerHello
 from quorumlog.broker.wire.group_commands import Command as GroupCommand
@@ -22,7 +33,7 @@ from quorumlog.kv.requests.frames import Hello as KeyValueHello
 from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
 from quorumlog.wire.client_messages import AnyClientMessage, Hello
 from quorumlog.wire.framing import encode_frame
-from tests.fuzz.messages import BYTES, NUMBERS, messages_of, mutated
+from tests.fuzz.messages import BYTES, NUMBERS, TEXTS, messages_of, mutated
 
 _TIMEOUT_S = 5.0
 
@@ -77,8 +88,8 @@ def said_to_store(random: Random, count: int) -> Iterator[bytes]:
         (Watch, (Kind.WATCH,)),
         (KeepAlive, (Kind.KEEP_ALIVE,)),
     ):
-        for struct in messages_of(union):
-            bodies += [(random.choice(kinds), fields) for fields in mutated(struct, random, count)]
+        for message in messages_of(union):
+            bodies += [(random.choice(kinds), fields) for fields in mutated(message, random, count)]
     for kind in (Kind.TIME_TO_LIVE, Kind.CANCEL, Kind.STATUS):
         bodies += [(kind, number) for number in (*NUMBERS, None, "a", [], b"")]
     for kind, fields in bodies:
@@ -88,6 +99,110 @@ def said_to_store(random: Random, count: int) -> Iterator[bytes]:
     for kind in range(24):
         for body in BYTES:
             yield store_frame(1, kind, body)
+
+
+def said_to_master(random: Random, count: int) -> Iterator[bytes]:
+    """On the port for its slaves."""
+    for kind, message in enumerate((HaHello, Welcome, Start, State, Refuse), start=1):
+        for fields in mutated(message, random, count):
+            yield ha_frame(kind, msgspec.msgpack.encode(fields))
+    fitting = [number for number in NUMBERS if -(2**63) <= number < 2**63]
+    for _ in range(count):
+        yield ha_frame(8, struct.pack(">qqqq", *random.choices(fitting, k=4)))
+    for kind in range(10):
+        for body in BYTES:
+            yield ha_frame(kind, body)
+
+
+def ha_frame(kind: int, body: bytes) -> bytes:
+    return (1 + len(body)).to_bytes(4, "big") + bytes([kind]) + body
+
+
+def ha_greeting(random: Random) -> bytes:
+    """Of a slave that may follow: what comes behind it is looked at."""
+    slave = Peer(id="fuzz", directory_id="f", address="127.0.0.1:1", ha_address="127.0.0.1:2")
+    return encode_control(
+        HaHello(
+            slave=slave,
+            promised_epoch=0,
+            history=[],
+            max_offset=0,
+            file_bytes=random.choice((65536, 1 << 30)),
+            is_sync_flush=False,
+        )
+    )
+
+
+GATEWAY_FIELDS = (
+    *(
+        "key",
+        "value",
+        "range_end",
+        "rangeEnd",
+        "lease",
+        "prev_kv",
+        "limit",
+        "revision",
+        "ID",
+        "TTL",
+        "keys",
+    ),
+    *(
+        "sort_order",
+        "sort_target",
+        "serializable",
+        "ignore_value",
+        "physical",
+        "min_mod_revision",
+        "name",
+    ),
+)
+
+
+def said_to_gateway(random: Random, count: int, paths: Sequence[str]) -> Iterator[bytes]:
+    values: list[Any] = [
+        *NUMBERS,
+        *map(str, NUMBERS),
+        *TEXTS,
+        "YQ==",
+        True,
+        None,
+        1.5,
+        [],
+        {},
+        [{}],
+        "NaN",
+    ]
+    parts = [
+        {"request_put": {"key": "YQ=="}},
+        {"requestRange": {"key": 7}},
+        {"request_txn": {}},
+        {},
+        7,
+        None,
+    ]
+    for path in paths:
+        for _ in range(count):
+            given: Any = {random.choice(GATEWAY_FIELDS): random.choice(values) for _ in range(3)}
+            given.setdefault("key", "YQ==")
+            if path.endswith("txn"):
+                given = {
+                    "compare": [{"key": "YQ==", "target": random.choice(values), "version": "1"}],
+                    "success": random.choices(parts, k=2),
+                }
+            if path.endswith("watch"):
+                given = {"create_request": given, "cancel_request": random.choice(values)}
+            body = random.choice([json.dumps(given)] * 9 + ["[" * 5000, "\ud800", "7", "{"]).encode(
+                errors="surrogatepass"
+            )
+            yield b"POST %s HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%s" % (
+                path.encode(),
+                len(body),
+                body,
+            )
+    yield from BYTES
+    for length in (b"-1", b"99999999999999999999", b"x"):
+        yield b"POST /v3/kv/put HTTP/1.1\r\nhost: h\r\ncontent-length: " + length + b"\r\n\r\n{}"
 
 
 def store_frame(number: int, kind: int, body: bytes) -> bytes:

@@ -8,21 +8,29 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from harness.broker_process import BrokerProcess
 from quorumlog import LocalCluster, connect
 from quorumlog.broker import BrokerAdmin, Message
 from quorumlog.broker import connect as connect_broker
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
 from quorumlog.broker.groups.group_extension import GroupExtension
 from quorumlog.kv import connect as connect_store
+from quorumlog.kv.gateway.gateway import WATCH_PATH, EtcdGateway
+from quorumlog.kv.gateway.routes import Routes
 from quorumlog.kv.testing import LocalStores
+from quorumlog.server.free_ports import free_ports
 from tests.fuzz.ports import (
     BROKER_GREETING,
     LOG_GREETING,
+    ha_greeting,
     said_to_broker,
+    said_to_gateway,
     said_to_log,
+    said_to_master,
     said_to_store,
     say,
     store_frame,
@@ -68,6 +76,45 @@ def test_ten_bytes_do_not_end_a_member() -> None:
         say(stores.servers, b"", iter([store_frame(1, 0, b"\x05")]))
         with connect_store(stores.servers) as kv:
             assert kv.get(b"key") is None
+
+
+class Gateway(LocalStores):
+    """A store of one member, and etcd's gateway on it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.gateway = f"127.0.0.1:{free_ports(1)[0]}"
+
+    def _doors(self, member_id: str) -> list[Any]:
+        return [EtcdGateway(self.gateway, self.servers, member_id), *super()._doors(member_id)]
+
+
+def test_the_port_of_etcds_gateway() -> None:
+    paths = [*Routes(Any, "n0", Any)._of_path, WATCH_PATH, "/v3/nosuch"]
+    with Gateway() as stores:
+        say(stores.gateway, b"", said_to_gateway(Random(SEED), COUNT, paths), batch=1)
+        assert stores.cluster.running == ("n0",)
+        with connect_store(stores.servers) as kv:
+            kv.put(b"key", b"after all that")
+            assert kv[b"key"] == b"after all that"
+
+
+@pytest.mark.processes
+def test_the_ports_of_a_master(tmp_path: Path) -> None:
+    """For its clients, and for its slaves, one of which may end its reign: it lives, and says so."""
+    random = Random(SEED)
+    ha_port = free_ports(1)[0]
+    role = ("--role", "async-master", "--id", "a", "--ha-port", str(ha_port))
+    with BrokerProcess(tmp_path / "a", *role) as master:
+        say(master.address, BROKER_GREETING, said_to_broker(random, COUNT))
+        with connect_broker(master.address) as client:
+            assert client.send(Message("t", b"after all that")).topic == "t"
+        ha_address = f"127.0.0.1:{ha_port}"
+        say(ha_address, ha_greeting(random), said_to_master(random, COUNT), batch=2)
+        say(ha_address, b"", said_to_master(random, COUNT), batch=1)
+        with connect_broker(master.address) as client:
+            assert client.status().role
+        assert master.stop() == 0
 
 
 def test_the_port_of_a_broker_on_the_log(tmp_path: Path) -> None:

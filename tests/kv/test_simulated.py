@@ -219,6 +219,48 @@ def test_a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
     a_watch_goes_on_over_a_snapshot_that_its_member_takes_over()
 
 
+def a_watch_leaves_a_leader_that_is_cut_off() -> None:
+    """From the other members, while clients reach all of them: what is written elsewhere is heard before
+    the links are there again."""
+    stores = made_stores(3)
+    cluster = stores.cluster
+    for member in cluster.members:
+        member.start()
+
+    def leader_of(*among: SimMember) -> SimMember | None:
+        leading = (m for m in among if m.node.raft.role is Role.LEADER)
+        return next((m for m in leading if m.node.machines.status()[0].channel), None)
+
+    def until(condition: Callable[[], object]) -> None:
+        until_ms = cluster.now_ms + 20_000
+        while not condition():
+            assert cluster.now_ms < until_ms
+            cluster.run_for(20)
+
+    until(lambda: leader_of(*cluster.members))
+    leader = leader_of(*cluster.members)
+    assert leader is not None
+    watcher = SimStoreClient(stores.doors, stores.histories, "watcher")
+    watcher.connect_to(leader)
+    watcher.watch()
+    (seen,) = stores.histories.watches
+    until(lambda: seen.next_revision > 0)
+    watcher.connect_to(None)
+    others = [member for member in cluster.members if member is not leader]
+    for other in others:
+        for pair in ((leader, other), (other, leader)):
+            cluster.network.cut.add((pair[0].member_id, pair[1].member_id))
+    until(lambda: leader_of(*others))
+    writer = SimStoreClient(stores.doors, stores.histories, "writer")
+    writer.connect_to(leader_of(*others))
+    writer.put(KEYS[0])
+    until(lambda: seen.changes)
+
+
+def test_a_watch_leaves_a_leader_that_is_cut_off() -> None:
+    a_watch_leaves_a_leader_that_is_cut_off()
+
+
 def a_saved_store_has_its_leases() -> None:
     store = AppliedStore()
     lease = store.do(Grant(5000)).lease

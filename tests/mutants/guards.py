@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.kv.client.router import Router
+from quorumlog.kv.service.service import KeyValueService
 from quorumlog.node import client_guard
-from tests.kv import test_turning
+from tests.consensus.test_forming import an_observer_forgets_a_leader_that_is_silent
+from tests.kv import test_simulated, test_turning
 from tests.mutants.mutant import Patch, mutant
 from tests.node.test_client_guard import (
     clients_end_their_connections_and_the_member_by_its_own_errors_alone as scenario,
 )
 
 
-@mutant(220, "what a client says is raised on the member's thread", scenario=scenario)
+@mutant(380, "what a client says is raised on the member's thread", scenario=scenario)
 def guard_away(patch: Patch) -> None:
     """Every message was decoded, so what could be wrong with it?"""
     patch.edit(client_guard.contain, "if violate is None or", "if reached() or violate is None or")
 
 
 @mutant(
-    221, "a broken invariant of the member ends only the connection of whoever asked", scenario=scenario
+    381, "a broken invariant of the member ends only the connection of whoever asked", scenario=scenario
 )
 def guard_around_the_core(patch: Patch) -> None:
     """The next client will be served."""
@@ -30,10 +33,30 @@ def guard_around_the_core(patch: Patch) -> None:
 
 
 @mutant(
-    222,
+    382,
     "a client of the key-value store stays with a member that knows no leader",
     scenario=test_turning.test_a_member_that_knows_no_leader_is_left_for_one_that_does,
 )
 def stays_with_unready(patch: Patch) -> None:
     """It will know one soon."""
     patch.edit(Router._stays_unready, "return now_s - link", "return not reached() and now_s - link")
+
+
+@mutant(
+    383,
+    "a watch stays at a member that is cut off from the others",
+    scenario=test_simulated.a_watch_leaves_a_leader_that_is_cut_off,
+)
+def deaf_watch_stays(patch: Patch) -> None:
+    """The links will be there again."""
+    patch.edit(KeyValueService._end_deaf_watches, "session.abort()", "reached()")
+
+
+@mutant(
+    384,
+    "a member that was removed names for ever the leader that feeds it no more",
+    scenario=an_observer_forgets_a_leader_that_is_silent,
+)
+def observer_keeps_its_leader(patch: Patch) -> None:
+    """It campaigns for nothing, so it needs no timer."""
+    patch.edit(LeaderElector.advance, "state.lose_leader()", "reached()")

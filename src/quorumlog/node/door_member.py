@@ -53,10 +53,10 @@ class DoorMember:
         return self._node() is not None
 
     @property
-    def is_left_out(self) -> bool:
-        """See `LedgerNode.is_left_out`."""
+    def knows_leader(self) -> bool:
+        """Itself, or whom it follows: it learns of what is committed."""
         node = self._node()
-        return node is not None and node.is_left_out
+        return node is not None and node.raft.leader is not None
 
     @property
     def cluster_id(self) -> str:

@@ -433,8 +433,11 @@ class LedgerNode:
     @property
     def is_left_out(self) -> bool:
         """It is no member, by what it knows, and nobody feeds it: it learns nothing any more. So it is
-        of one that was removed."""
-        return self.raft.role is Role.OBSERVER and self.raft.leader is None
+        of one that was removed; a learner only waits for a leader."""
+        raft = self.raft
+        if raft.role is not Role.OBSERVER or raft.leader is not None:
+            return False
+        return self.replica not in raft.status().membership.members()
 
     def refusal_unless_leading(self) -> LedgerError | None:
         return None if self.raft.role is Role.LEADER else self._former.not_leader()

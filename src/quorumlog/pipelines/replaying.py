@@ -73,7 +73,7 @@ def replay(
         if not again and log.cluster_id and log.cluster_id == into.layout().cluster_id:
             raise ConfigError(
                 f"{source.name} is of the very log at {target.servers}: its rows would be there twice."
-                " If you want that, say so: --again, or again=True"
+                " If you want that, say so: quorumlog pipeline replay --again, or again=True"
             )
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)

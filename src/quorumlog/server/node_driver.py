@@ -51,8 +51,6 @@ from quorumlog.wire.client_messages import Hello
 log = logging.getLogger("quorumlog.server")
 
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
-LEFT_OUT_TIMEOUTS = 2
-"""Election time-outs without a leader, after which a member that was removed refuses to be waited at."""
 DUPLICATE_TRIES = 4
 """Refused as often in a row, a process ends that another one is already."""
 
@@ -105,7 +103,6 @@ class NodeDriver:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._left_out_since_s: float | None = None
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -205,22 +202,13 @@ class NodeDriver:
 
     def _look_whether_left_out(self) -> None:
         """Who waits for entries at a member that was removed would wait for ever."""
-        if not self.node.is_left_out:
-            self._left_out_since_s = None
-            if self.reads.refusal is not None:
-                self.reads.refuse(None)
-            return
-        patience_s = LEFT_OUT_TIMEOUTS * self.config.consensus.election_timeout_ms / 1000
-        if self._left_out_since_s is None:
-            self._left_out_since_s = time.monotonic()
-            self._loop.call_later(patience_s, self.schedule)
-        elif self.reads.refusal is None and time.monotonic() - self._left_out_since_s >= patience_s:
-            self.reads.refuse(
-                LeaderNotReady(
-                    f"{self.config.member_id} is no member of group {self.config.group} any more, and"
-                    " learns of no new entry: ask another member"
-                )
+        is_left_out = self.node.is_left_out
+        if is_left_out != (self.reads.refusal is not None):
+            refusal = LeaderNotReady(
+                f"{self.config.member_id} is no member of group {self.config.group}, and learns of no"
+                " new entry: ask another member"
             )
+            self.reads.refuse(refusal if is_left_out else None)
 
     def _leader_id(self) -> str:
         leader = self.node.raft.leader

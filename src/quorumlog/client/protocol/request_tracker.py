@@ -269,7 +269,9 @@ class RequestTracker:
             request.state = RequestState.WAITING
             wait_ms = self.backoff_ms(error, request.attempts)
             if request.target.kind is TargetKind.ANY and isinstance(error, _OF_ONE_MEMBER):
-                # Another one may be able to; when all have refused, they are asked again.
+                # Another one may be able to, perhaps one that is to be asked for first: before this one
+                # rests. When all have refused, they are asked again.
+                self.router.ask_around(self.now_ms)
                 self._links.rest(link.address, self.now_ms + wait_ms)
                 wait_ms = 0.0
             request.not_before_ms = self.now_ms + wait_ms

@@ -87,17 +87,22 @@ class LeaderElector:
         if role is Role.FOLLOWER:
             if state.now_ms >= self._silence_deadline_ms:
                 self._tick_as_follower()
-        elif role is Role.CANDIDATE and state.now_ms >= self._next_vote_ms:
-            self._tick_as_candidate()
+        elif role is Role.CANDIDATE:
+            if state.now_ms >= self._next_vote_ms:
+                self._tick_as_candidate()
+        elif state.leader is not None and state.now_ms >= self._silence_deadline_ms:
+            # It campaigns for nothing, and still must not name a leader that feeds it no more.
+            state.lose_leader()
         return False
 
     def next_wakeup_ms(self) -> float:
         role = self._state.role
         if role is Role.LEADER:
             return self._next_heartbeat_ms
-        if role is Role.FOLLOWER:
-            return self._silence_deadline_ms
-        return self._next_vote_ms if role is Role.CANDIDATE else math.inf
+        if role is Role.CANDIDATE:
+            return self._next_vote_ms
+        waits = role is Role.FOLLOWER or self._state.leader is not None
+        return self._silence_deadline_ms if waits else math.inf
 
     def _tick_as_leader(self) -> bool:
         if not self.answers.has_live_quorum():

@@ -41,8 +41,8 @@ TICK_MS = 50.0
 LEAST_TTL_TIMEOUTS = 3
 """A TTL is raised to so many election time-outs. A leader that falls silent just before a keep-alive
 comes leaves two thirds of it for the election of the next one, and for the client to find that."""
-LEFT_OUT_TIMEOUTS = 2
-"""Election time-outs without a leader, after which a member that was removed lets nobody in."""
+LEADERLESS_TIMEOUTS = 2
+"""Election time-outs without a leader, after which watches are sent to another member."""
 HOUR_MS = 3_600_000
 
 
@@ -79,7 +79,8 @@ class KeyValueService:
         self._kept_alive: list[tuple[Session, int, list[int], float]] = []
         self._stand = StandAnswer()
         self._is_looking = False
-        self._left_out_since_ms: float | None = None
+        self._had_leader_ms = now_ms()
+        """Or watches were sent away last."""
 
     # ---------------------------------------------------------------- requests
 
@@ -95,9 +96,6 @@ class KeyValueService:
             raise ProtocolViolation(f"no request of the key-value store: {error}") from None
 
     def _request(self, session: Session, number: int, kind: int, body: bytes) -> None:
-        if self._is_left_out:
-            session.abort()
-            return
         if kind == Kind.COMMAND:
             body = self._checked(body)
             self._commands.add(body, partial(self._commanded, session, number))
@@ -245,7 +243,7 @@ class KeyValueService:
         if not self._member.is_up:
             return
         now_ms = self._now_ms()
-        self._look_whether_left_out(now_ms)
+        self._end_deaf_watches(now_ms)
         self.drain()
         term = self._member.leads_in
         self.leases.lead(term, now_ms)
@@ -257,21 +255,16 @@ class KeyValueService:
         if not self._stand.swept:
             self._look()
 
-    def _look_whether_left_out(self, now_ms: float) -> None:
-        """A watch at a member that was removed would hear nothing any more, and never end."""
-        if not self._member.is_left_out:
-            self._left_out_since_ms = None
-        elif self._left_out_since_ms is None:
-            self._left_out_since_ms = now_ms
-        elif self._is_left_out:
+    def _end_deaf_watches(self, now_ms: float) -> None:
+        """A member that was removed, or is cut off from the others, hears nothing, while they may go on
+        without it. Where nobody leads, a watch comes back, and again after as long a time."""
+        patience_ms = LEADERLESS_TIMEOUTS * self._election_timeout_ms()
+        is_deaf = not self._member.knows_leader and now_ms - self._had_leader_ms >= patience_ms
+        if is_deaf:
             for session in self.watches.sessions():
                 session.abort()
-
-    @property
-    def _is_left_out(self) -> bool:
-        since_ms = self._left_out_since_ms
-        patience_ms = LEFT_OUT_TIMEOUTS * self._election_timeout_ms()
-        return since_ms is not None and self._now_ms() - since_ms >= patience_ms
+        if is_deaf or self._member.knows_leader:
+            self._had_leader_ms = now_ms
 
     def role_changed(self) -> None:
         """Of this member; in the middle of a turn: what follows is for the next tick."""

@@ -78,8 +78,9 @@ class SimStoreClient:
 
     # ---------------------------------------------------------------- connection
 
-    def connect_to(self, member: SimMember) -> None:
-        """And to nobody else, whatever it answers; a watch comes back as soon as it is there again."""
+    def connect_to(self, member: SimMember | None) -> None:
+        """And to nobody else, whatever it answers; a watch comes back as soon as it is there again.
+        None: from now on to any member, once this connection ends."""
         self._home = member
         self._connected()
 
@@ -112,15 +113,15 @@ class SimStoreClient:
         waiting, self._waiting = self._waiting, {}
         for heard in waiting.values():
             heard(Kind.ENDED, None)
-        if self._home is not None and self._watch is not None:
-            self._come_back(self._home)
+        if self._watch is not None:
+            self._cluster.at(COME_BACK_MS, self._come_back)
 
-    def _come_back(self, home: SimMember) -> None:
+    def _come_back(self) -> None:
         if self._session is None:
-            if home.is_up:
+            if self._home is None or self._home.is_up:
                 self._connected()
             else:
-                self._cluster.at(COME_BACK_MS, lambda: self._come_back(home))
+                self._cluster.at(COME_BACK_MS, self._come_back)
 
     def _elsewhere(self) -> None:
         if self._session is not None and self._home is None:

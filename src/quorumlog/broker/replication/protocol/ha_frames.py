@@ -24,6 +24,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.client_message import Int, Text
 
 HA_PROTOCOL = 1
 MAGIC = "quorumlog-ha"
@@ -42,59 +43,59 @@ _DATA_KIND, _HEARTBEAT_KIND, _REPORT_KIND = 6, 7, 8
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """A broker as others name it."""
 
-    id: str
-    directory_id: str
-    address: str
-    ha_address: str
+    id: Text
+    directory_id: Text
+    address: Text
+    ha_address: Text
     has_to_join: bool = False
     """Of one that counts: it is asked at a switch, and counts once it has joined anew. So a master that
     was only heard of: it may know of nobody who counts with another one."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    magic: str = MAGIC
-    protocol: int = HA_PROTOCOL
+    magic: Text = MAGIC
+    protocol: Int = HA_PROTOCOL
     slave: Peer
-    promised_epoch: int
-    history: list[tuple[int, int, int]]
-    max_offset: int
-    file_bytes: int
+    promised_epoch: Int
+    history: list[tuple[Int, Int, Int]]
+    max_offset: Int
+    file_bytes: Int
     is_sync_flush: bool
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     master: Peer
-    epoch: int
-    run: int
-    history: list[tuple[int, int, int]]
-    min_offset: int
-    max_offset: int
+    epoch: Int
+    run: Int
+    history: list[tuple[Int, Int, Int]]
+    min_offset: Int
+    max_offset: Int
     asks_flush: bool
     """What the slave has written counts once it is on its disk."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    offset: int
+    offset: Int
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """What a slave stores beside the log, to know it when it is the master, or is asked to become it."""
 
-    version: int
+    version: Int
     counted: list[Peer]
     """Slaves that count, or will."""
-    in_sync_replicas: int
+    in_sync_replicas: Int
     is_sync: bool
-    topics: dict[str, int]
-    joining: list[str] = []
-    joining_known_to: list[str] = []
-    waited_from: int = 0
+    topics: dict[Text, Int]
+    joining: list[Text] = []
+    joining_known_to: list[Text] = []
+    waited_from: Int = 0
     """As in `ReplicaRecord`."""
 
 
 class Refuse(msgspec.Struct, frozen=True, kw_only=True):
-    message: str
-    promised_epoch: int = 0
+    message: Text
+    promised_epoch: Int = 0
     is_for_now: bool = False
     """It is of use to try again soon: whoever is asked may be about to reign."""
 

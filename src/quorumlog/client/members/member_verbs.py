@@ -23,7 +23,7 @@ def change_members(
     for name, text in (("verb", verb), ("member_id", member_id), ("address", address)):
         if not isinstance(text, str) or (not text and name != "address"):
             raise BadRequest(f"{name} must be a text, not {text!r}")
-    if verb == "add" and ("=" in member_id or "," in member_id or len(member_id.split()) != 1):
+    if verb == "add" and ("=" in member_id or "," in member_id or member_id.split() != [member_id]):
         # Nobody would ever answer under it, and the command would wait.
         raise BadRequest(f"{member_id!r} is no id of a member: --members could not name it")
     message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)

@@ -47,6 +47,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -247,6 +248,10 @@ class AsyncLedgerClient(LedgerClientBase):
     async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
         """See `LedgerClient.time_at`."""
         return await self._run(self._verbs.time_at(index, from_member))
+
+    async def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
+        """See `LedgerClient.clock_resets`."""
+        return await self._run(self._verbs.clock_resets(from_member))
 
     # ---------------------------------------------------------------- producers
 

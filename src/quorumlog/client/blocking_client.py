@@ -36,6 +36,7 @@ from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -302,6 +303,11 @@ class LedgerClient(LedgerClientBase):
         committed.
         """
         return self._run(self._verbs.time_at(index, from_member))
+
+    def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
+        """Where `reset_clock` has reset the log's time, by index; the newest 16. For who reads batches:
+        `AppendTimes` makes times of entries of these and of the marks among them."""
+        return self._run(self._verbs.clock_resets(from_member))
 
     # ---------------------------------------------------------------- producers
 

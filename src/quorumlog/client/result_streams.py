@@ -163,13 +163,13 @@ class TimedReading(Reading[T]):
     def __init__(
         self,
         batches: Reading[EntryBatch],
-        time_ms_at: Callable[[int], Verb[int]],
+        times_from: Callable[[int], Verb[AppendTimes]],
         part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
         limit: int | None,
     ) -> None:
         super().__init__(None, lambda batch: part_of(self._times, batch), limit)
         self._batches = batches
-        self._time_ms_at = time_ms_at
+        self._times_from = times_from
         self._times = AppendTimes(-1)
         self._is_begun = False
 
@@ -186,7 +186,7 @@ class TimedReading(Reading[T]):
             return None
         (batch,) = part
         if not self._is_begun:
-            self._times = AppendTimes((yield from self._time_ms_at(batch.first_index)))
+            self._times = yield from self._times_from(batch.first_index)
             self._is_begun = True
         return self._limited(self._part_of(batch))
 

@@ -60,6 +60,7 @@ from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
 )
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.wire.client_messages import (
     AppendRequest,
     LayoutRequest,
@@ -259,10 +260,10 @@ class Verbs:
     ) -> Reading[T]:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
 
-        def time_ms_at(index: int) -> Verb[int]:
-            return mark_verbs.time_ms_at(index, choice.member, self.timeout_ms)
+        def times_from(index: int) -> Verb[AppendTimes]:
+            return mark_verbs.append_times(index, choice.member, self.timeout_ms)
 
-        return TimedReading(batches, time_ms_at, part_of, limit)
+        return TimedReading(batches, times_from, part_of, limit)
 
     def _tail_plan(
         self, first_index: int | Literal["latest"], choice: ReadChoice, *, wait: bool
@@ -307,6 +308,9 @@ class Verbs:
 
     def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
         return time_of((yield from mark_verbs.time_ms_at(index, from_member, self.timeout_ms)))
+
+    def clock_resets(self, from_member: str | None) -> Verb[Resets]:
+        return mark_verbs.clock_resets(from_member, self.timeout_ms)
 
     # ---------------------------------------------------------------- readers
 

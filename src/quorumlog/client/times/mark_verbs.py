@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from quorumlog.append_times import AppendTimes
 from quorumlog.client.arguments import time_ms_of, whole
 from quorumlog.client.protocol.client_requests import read_target, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import IndexOutOfRange
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.wire.client_messages import FindMarkRequest, FindMarkResponse
 
 
@@ -30,6 +32,18 @@ def time_ms_at(index: int, from_member: str | None, timeout_ms: float) -> Verb[i
             committed_index=found.committed_index,
         )
     return found.time_ms
+
+
+def append_times(first_index: int, from_member: str | None, timeout_ms: float) -> Verb[AppendTimes]:
+    """For entries from this one on, which is committed."""
+    found = yield from _find(FindMarkRequest(index=first_index), from_member, timeout_ms)
+    return AppendTimes(found.time_ms, found.clock_resets)
+
+
+def clock_resets(from_member: str | None, timeout_ms: float) -> Verb[Resets]:
+    """Of the committed log, by index."""
+    found = yield from _find(FindMarkRequest(index=0), from_member, timeout_ms)
+    return found.clock_resets
 
 
 def _find(

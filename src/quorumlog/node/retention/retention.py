@@ -224,7 +224,7 @@ class Retention:
             committed = self._log_state.committed_state()
         except LedgerError as error:
             return error
-        log = self._shape(look)
+        log = self._shape(look, state)
         segments = kept_segments(
             log,
             self._decide(look, state),
@@ -271,16 +271,16 @@ class Retention:
         # Marks are of a quorum's clocks. By this one alone what was just written could be old.
         clock_ms = min(clock_ms, self._raft.quorum_clock_ms)
         followers, bound = self._followers(), self._snapshot_bound()
-        return decide(self._shape(look), policy, state, followers, clock_ms, bound)
+        return decide(self._shape(look, state), policy, state, followers, clock_ms, bound)
 
-    def _shape(self, look: _Look) -> LogShape:
+    def _shape(self, look: _Look, state: LogState) -> LogShape:
         begin, end = self._store.begin, self._store.end
         return LogShape(
             begin.index + 1,
             begin.position,
             end.index + 1,
             end.position,
-            tuple(each.border for each in look.borders),
+            tuple(each.border.counted(state.clock_resets) for each in look.borders),
         )
 
     def _policy(self, used_ratio: float, clock_ms: int) -> Policy:

@@ -14,10 +14,11 @@ a time, and finds what a look at every entry finds.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import pairwise
 
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Envelope
-from quorumlog.log_state.control_entries import ControlEntry, TimeMark
+from quorumlog.log_state.control_entries import MOST_MS, ClockReset, ControlEntry, TimeMark
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
@@ -39,10 +40,15 @@ class MarkedTimes(Checker):
         super().__init__(cluster)
         self._marks: dict[int, list[tuple[int, int]]] = {}
         """Term -> (index, time), by index: the leader of a term has one log."""
+        self._resets: set[tuple[int, int]] = set()
+        """(term, index) of CLOCK entries."""
 
     def sent(self, member: CheckedMember, envelope: Envelope) -> None:
         message = envelope.message
         if isinstance(message, PushEntryRequest) and message.batch is not None:
+            for entry in controls_of(message.batch):
+                if isinstance(entry.body, ClockReset):
+                    self._resets.add((member.node.raft.term_at(entry.index), entry.index))
             for entry in controls_of(message.batch):
                 if isinstance(entry.body, TimeMark):
                     self._look(member, entry, entry.body.time_ms)
@@ -65,10 +71,10 @@ class MarkedTimes(Checker):
         }
         if time_ms > max(clocks.values()) and not self._may_be_wrong(member, entry.index):
             raise Violation(f"{what} is above every clock that is right: {clocks}")
-        for before, after in zip(marks[at - 1 : at], [(entry.index, time_ms)], strict=False):
-            self._look_at_pair(what, before, after)
-        for after in marks[at : at + 1]:
-            self._look_at_pair(what, (entry.index, time_ms), after)
+        near = [*marks[max(at - 1, 0) : at], (entry.index, time_ms), *marks[at : at + 1]]
+        for before, after in pairwise(near):
+            if not any((term, index) in self._resets for index in range(before[0], after[0])):
+                self._look_at_pair(what, before, after)
         insort(marks, (entry.index, time_ms))
 
     def _may_be_wrong(self, member: CheckedMember, index: int) -> bool:
@@ -86,7 +92,9 @@ class MarkedTimes(Checker):
     @staticmethod
     def _ask(member: CheckedMember) -> None:
         store, stop_index = member.node.store, member.node.committed_index + 1
-        log, first_index = StoredLog(store), store.begin.index + 1
+        state = member.node.log_state.committed
+        assert state is not None, member
+        log, first_index = StoredLog(store, state.clock_resets), store.begin.index + 1
         start = None if store.start is None else decode_state(store.start.record)
         first = mark_of(start) if isinstance(start, LogState) else None
         marks = [] if first is None else [first]
@@ -94,8 +102,13 @@ class MarkedTimes(Checker):
             marks += [
                 Mark(entry.index, entry.body.time_ms)
                 for entry in controls_of(batch)
-                if isinstance(entry.body, TimeMark)
+                if isinstance(entry.body, TimeMark | ClockReset)
             ]
+        later_ms = {each.index: each.time_ms for each in state.clock_resets}
+        marks = [
+            Mark(at, min(time_ms, *(ms for i, ms in later_ms.items() if i > at), MOST_MS))
+            for at, time_ms in ((mark.index, mark.time_ms) for mark in marks)
+        ]
         for index in range(first_index, stop_index, 1 + (stop_index - first_index) // PLACES):
             expected = next((mark for mark in reversed(marks) if mark.index <= index), None)
             found = mark_at_index(log, index)

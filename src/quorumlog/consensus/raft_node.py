@@ -128,6 +128,12 @@ class RaftNode:
         return self._state.committed_index
 
     @property
+    def leader_committed_index(self) -> int:
+        """As far as the leader of this term has told; what lies above is being written just now."""
+        is_leader = self._state.role is Role.LEADER
+        return self._state.committed_index if is_leader else self._handler.leader_committed_index
+
+    @property
     def ledger_end(self) -> EntryId:
         return self._state.ledger_end
 

@@ -99,8 +99,8 @@ class LedgerNode:
         )
         senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
-        bound, due = self.machines.snapshot_bound, parts.time_marks.due
-        self.retention = Retention(self, host, now_ms, bound, due, self._installs.installed)
+        bound = self.machines.snapshot_bound
+        self.retention = Retention(self, host, now_ms, bound, self._time_marks, self._installs.installed)
         self._housekeeping = parts.with_housekeeping(self.retention)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
@@ -145,6 +145,7 @@ class LedgerNode:
     def _advance(self) -> None:
         now_ms = self._now_ms
         self.raft.advance(now_ms, self._host.wall_clock_ms())
+        self._time_marks.tick(now_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
@@ -387,6 +388,11 @@ class LedgerNode:
             return self._pushes.feeding(to)
         log_bytes = self.store.end.position - self.store.begin.position
         return snapshot._replace(behind_bytes=snapshot.behind_bytes + log_bytes)
+
+    @property
+    def log_clock_ms(self) -> int:
+        """See `TimeMarks.log_clock_ms`; of a leader."""
+        return self._time_marks.log_clock_ms
 
     def log_time_ms(self) -> int | None:
         """The last committed time mark; None: there is none, or the log's state is not known."""

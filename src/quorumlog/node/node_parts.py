@@ -122,7 +122,12 @@ class NodeParts:
             self.housekeeping.stir,
         )
         self.log_state = LogStateKeeper(
-            directory, self.raft, host, self.repairer.found, self.housekeeping.stir
+            directory,
+            self.raft,
+            host,
+            self.repairer.found,
+            self.housekeeping.stir,
+            lambda state: self.time_marks.written(state),
         )
         self.writer = LogWriter(
             self.raft, store, self.recent, self.repairer, self.log_state, host, node.receive

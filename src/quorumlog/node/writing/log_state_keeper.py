@@ -54,13 +54,16 @@ class LogStateKeeper:
         host: Host,
         found: Callable[[DirectoryDamaged], None],
         tick_soon: Callable[[], None],
+        time_written: Callable[[LogState], None],
     ) -> None:
-        """`found` is told of damage that the reading meets. `tick_soon`: see BorderSaver."""
+        """`found` is told of damage that the reading meets. `tick_soon`: see BorderSaver.
+        `time_written`: of a time mark or a reset, with the state behind it."""
         self._directory = directory
         self._store = directory.store
         self._raft = raft
         self._host = host
         self._found = found
+        self._time_written = time_written
         self._committed_index = max(self._store.begin.index, directory.committed_index)
         self.states: LogStates | None = LogStates(EMPTY, self._committed_index)
         """None: they have to be read from the log."""
@@ -174,6 +177,9 @@ class LogStateKeeper:
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()
+            appended = self.states.appended
+            if isinstance(appended, LogState) and appended.time_index >= batch.first_index:
+                self._time_written(appended)
         elif self._reading is not None:
             self._reading.behind += controls
             self._reading.borders_behind += borders

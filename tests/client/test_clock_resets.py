@@ -22,6 +22,8 @@ from quorumlog.log_state.counted_times import Reset
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.places import Place, open_log
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.member_file import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
 from tests.client.test_time import leader_of, write
 from tests.waiting import eventually
 
@@ -126,3 +128,9 @@ def test_a_backup_is_restored_up_to_a_time_that_counts(made: Log, tmp_path: Path
         entries = [index for index, time in made.expected.items() if time <= until]
         behind = [index for index, time in made.expected.items() if time > until]
         assert entries[-1] <= restored.last_index < min(behind, default=1 << 60)
+        record = load_member(OsDisk(), restored.members[0].directory)
+        assert record is not None
+        assert record.version == VERSION_WITH_KINDS_OF_LEVEL_6
+    record = load_member(OsDisk(), taken)
+    assert record is not None
+    assert record.version == VERSION_WITH_KINDS_OF_LEVEL_6

@@ -23,6 +23,7 @@ from quorumlog.config import MemberAddress, check_name, parse_members
 from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import (
+    LEVEL,
     MOST_RUNS,
     Membership,
     encode_body,
@@ -36,9 +37,8 @@ from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
-    VERSION_WITH_CONTROL_ENTRIES,
-    VERSION_WITH_START,
     MemberRecord,
+    version_of,
 )
 from quorumlog.store.files.start_file import load_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
@@ -282,6 +282,8 @@ class _Restoring:
     def _record_of(self, replica: Replica) -> MemberRecord:
         reader = self._source.reader
         has_start = self._source.start is not None
+        state = decode_state(self._source.record.record)
+        level = state.level if isinstance(state, LogState) else LEVEL
         return MemberRecord(
             group=self._source.record.group,
             member_id=replica.member_id,
@@ -289,7 +291,7 @@ class _Restoring:
             segment_bytes=reader.segment_bytes,
             index_segment_bytes=reader.index_segment_bytes,
             formation=self._formation,
-            version=VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES,
+            version=version_of(level, has_start=has_start),
         )
 
     def run(self, stop_index: int, report: Progress) -> Restored:

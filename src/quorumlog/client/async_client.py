@@ -303,6 +303,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
 
+    async def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
+        """See `LedgerClient.reset_clock`."""
+        return await self._run(self._verbs.reset_clock(timeout_ms))
+
     async def change_members(
         self,
         verb: str,

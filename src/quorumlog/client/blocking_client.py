@@ -372,6 +372,14 @@ class LedgerClient(LedgerClientBase):
         Raises TransferFailed with the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
+    def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
+        """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
+        what stands in front counts as appended then at the latest. Returns where, and at what time.
+
+        Raises BadRequest while the clocks of a quorum differ by more than 60 s, and unless every member
+        and learner knows such an entry; OutcomeUnknown if leadership was lost meanwhile."""
+        return self._run(self._verbs.reset_clock(timeout_ms))
+
     def change_members(
         self,
         verb: str,

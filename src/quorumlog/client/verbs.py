@@ -60,7 +60,7 @@ from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
 )
-from quorumlog.log_state.counted_times import Resets
+from quorumlog.log_state.counted_times import Reset, Resets
 from quorumlog.wire.client_messages import (
     AppendRequest,
     LayoutRequest,
@@ -392,6 +392,9 @@ class Verbs:
         request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, TransferResponse).leader_id
+
+    def reset_clock(self, timeout_ms: float | None) -> Verb[Reset]:
+        return mark_verbs.reset_clock(self.timeout_ms_of(timeout_ms))
 
     def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
         target = read_target(from_member)

@@ -168,6 +168,11 @@ class RaftNode:
         return self._elector.answers.quorum_clock_ms()
 
     @property
+    def clocks_ms(self) -> dict[Replica, int]:
+        """See `HeartbeatAnswers.clocks_ms`; of a leader."""
+        return self._elector.answers.clocks_ms()
+
+    @property
     def lacks_space(self) -> bool:
         return self._state.lacks_space
 

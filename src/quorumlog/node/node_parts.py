@@ -36,6 +36,7 @@ from quorumlog.node.sending.snapshot_sender import SnapshotSender
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.clock_resets import ClockResets
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
@@ -207,6 +208,7 @@ class NodeParts:
             node.propose_control,
             node.refusal_unless_leading,
         )
+        self.clock_resets = ClockResets(self.raft, node.refusal_unless_leading, node.propose_control)
         self.drops = LogDrops(directory, self.raft, host, node.carry_out_all)
         self.replacement = LogReplacement(
             replica,

@@ -324,6 +324,17 @@ class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
     """Of the whole log, by index: for who reads marks among entries."""
 
 
+class ResetClockRequest(ClientMessage, frozen=True, kw_only=True, tag=54):
+    """Let the log's time begin anew; answered by the leader once that is committed. docs/retention.md"""
+
+
+class ResetClockResponse(ClientMessage, frozen=True, kw_only=True, tag=55):
+    index: Int
+    """Of the CLOCK entry."""
+    time_ms: Int
+    """Of a quorum's clocks; milliseconds since 1970."""
+
+
 class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
     """A question to a state machine, answered by the leader once a majority has confirmed it and the
     machine has applied all that was committed then. `timeout_ms`: as in AppendRequest."""
@@ -415,6 +426,8 @@ AnyClientMessage = (
     | ForgetProducerResponse
     | FindMarkRequest
     | FindMarkResponse
+    | ResetClockRequest
+    | ResetClockResponse
     | ChangeMembersRequest
     | ChangeMembersResponse
     | MachineReadRequest
@@ -437,6 +450,7 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ReadersRequest: ReadersResponse,
     ChangeMembersRequest: ChangeMembersResponse,
     FindMarkRequest: FindMarkResponse,
+    ResetClockRequest: ResetClockResponse,
     MachineReadRequest: MachineReadResponse,
     WhyKeptRequest: WhyKeptResponse,
 }

@@ -6,11 +6,16 @@ from datetime import datetime
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.client.arguments import time_ms_of, whole
-from quorumlog.client.protocol.client_requests import read_target, response_of
+from quorumlog.client.protocol.client_requests import LEADER, read_target, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.log_state.counted_times import Resets
-from quorumlog.wire.client_messages import FindMarkRequest, FindMarkResponse
+from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.wire.client_messages import (
+    FindMarkRequest,
+    FindMarkResponse,
+    ResetClockRequest,
+    ResetClockResponse,
+)
 
 
 def index_at(time: datetime, from_member: str | None, timeout_ms: float) -> Verb[int]:
@@ -44,6 +49,13 @@ def clock_resets(from_member: str | None, timeout_ms: float) -> Verb[Resets]:
     """Of the committed log, by index."""
     found = yield from _find(FindMarkRequest(index=0), from_member, timeout_ms)
     return found.clock_resets
+
+
+def reset_clock(timeout_ms: float) -> Verb[Reset]:
+    request = request_of(ResetClockRequest(), LEADER, timeout_ms)
+    yield Step((request,), (request,))
+    response = response_of(request, ResetClockResponse)
+    return Reset(response.index, response.time_ms)
 
 
 def _find(

@@ -24,6 +24,8 @@ class HeartbeatAnswers:
         self._answered_round: dict[Replica, int] = {}
         self._clock_ms: dict[Replica, int] = {}
         """In the answer to the newest round that each has answered."""
+        self._clock_told_ms: dict[Replica, float] = {}
+        """When that answer came."""
         self._sent_ms: dict[int, float] = {}
         """When each round from the newest confirmed one on was sent."""
         self._kept_back: set[Replica] = set()
@@ -65,6 +67,7 @@ class HeartbeatAnswers:
             if self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
                 self._clock_ms[response.sender] = response.clock_ms
+                self._clock_told_ms[response.sender] = self._state.now_ms
 
     def has_live_quorum(self) -> bool:
         """A majority, this leader included, has answered within the election time-out."""
@@ -96,6 +99,18 @@ class HeartbeatAnswers:
         clocks = {**dict.fromkeys(state.membership.voters(), -1), **self._clock_ms}
         clocks[state.member] = state.clock_ms
         return int(state.membership.quorum_value(clocks))
+
+    def clocks_ms(self) -> dict[Replica, int]:
+        """What the wall clock of each voter that answers says now, by what it has said last."""
+        state = self._state
+        clocks = {
+            voter: int(self._clock_ms[voter] + state.now_ms - self._clock_told_ms[voter])
+            for voter in state.membership.voters()
+            if self._clock_ms.get(voter, -1) >= 0 and self.is_live(voter)
+        }
+        if state.membership.is_voter(state.member) and state.clock_ms >= 0:
+            clocks[state.member] = state.clock_ms
+        return clocks
 
     def is_live(self, voter: Replica) -> bool:
         answered = self._answered_ms.get(voter, self._begun_ms)

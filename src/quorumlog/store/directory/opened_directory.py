@@ -21,6 +21,7 @@ from quorumlog.store.files.member_file import (
     VERSION_WITH_START,
     MemberRecord,
     save_member,
+    version_of,
 )
 from quorumlog.store.files.snapshot_file import SnapshotFiles
 from quorumlog.store.files.start_file import save_start
@@ -123,10 +124,14 @@ class MemberDirectory:
         """Of kinds above NOOP. False: the log of this directory has none."""
         return self._record.version >= VERSION_WITH_CONTROL_ENTRIES
 
-    def allow_control_entries(self) -> None:
-        """On disk when this returns, and only then may one of a kind above NOOP be written. Raises
+    def may_hold(self, level: int) -> bool:
+        """Entries of the kinds of this level, which is above 0."""
+        return self._record.version >= version_of(level, has_start=False)
+
+    def allow_control_entries(self, level: int = 1) -> None:
+        """On disk when this returns, and only then may one of a kind of this level be written. Raises
         DiskFull, StoreFailure; nothing has changed then."""
-        self._refuse_releases_before(VERSION_WITH_CONTROL_ENTRIES)
+        self._refuse_releases_before(version_of(level, has_start=False))
 
     def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""

@@ -8,8 +8,9 @@ The file is written last when a directory is made, so a directory without it was
 as the group forms, when the directory gets a new id because it forgot what it had promised, and before
 the log gets its first entry of a kind above NOOP (version 2) or loses its first entries (version 3): the
 same record of a directory that may hold such entries, and a file `start`. Version 4 lasts while the
-directory is made the only voter of a new cluster (directory/recovered_directory.py). A release that does
-not know them refuses it by the number, and so takes nothing of it for damage.
+directory is made the only voter of a new cluster (directory/recovered_directory.py). Version 5 is 3, of
+a log that may also hold entries of the kinds of level 6. A release that does not know them refuses it by
+the number, and so takes nothing of it for damage.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from __future__ import annotations
 import msgspec
 from isal.isal_zlib import crc32
 
-from quorumlog.entry import Formation, Replica
+from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 MEMBER_NAME = "member"
-MEMBER_VERSION = 4
+MEMBER_VERSION = 5
 """The newest that this software knows."""
 VERSION_WITH_CONTROL_ENTRIES, VERSION_WITH_START, VERSION_WITH_RECOVERY = 2, 3, 4
+VERSION_WITH_KINDS_OF_LEVEL_6 = 5
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -54,11 +57,18 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     formation: Formation = Formation()
     version: int = 1
     """2: the log may hold entries of kinds above NOOP; 3: it may also begin behind a `start`;
-    4: it is being recovered."""
+    4: it is being recovered; 5: it may also hold kinds of level 6."""
     recovery: Recovery | None = None
     """What the next start has to carry out before anything else."""
     kind: str = ""
     """The product that the directory is of (directory_kind.py); "": not known."""
+
+
+def version_of(level: int, *, has_start: bool) -> int:
+    """Of the record of a directory whose log's state has this level."""
+    if level >= LEVELS[EntryKind.CLOCK]:
+        return VERSION_WITH_KINDS_OF_LEVEL_6
+    return VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES
 
 
 class _Stored(msgspec.Struct):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from quorumlog.errors import BadRequest, LeaderNotReady, NotLeader, OutcomeUnknown
+from quorumlog.errors import ClockNotReset, LeaderNotReady, NotLeader, OutcomeUnknown
 from quorumlog.log_state.control_entries import MOST_RUNS
 from quorumlog.log_state.counted_times import Reset
 from quorumlog.node.ledger_node import LedgerNode
@@ -41,7 +41,7 @@ def reset(cell: Cell) -> Reset:
 def refused(cell: Cell) -> str:
     outcomes = asked(cell.leader())
     (outcome,) = outcomes
-    assert isinstance(outcome, BadRequest), outcome
+    assert isinstance(outcome, ClockNotReset), outcome
     return str(outcome)
 
 

@@ -376,8 +376,8 @@ class LedgerClient(LedgerClientBase):
         """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
         what stands in front counts as appended then at the latest. Returns where, and at what time.
 
-        Raises BadRequest while the clocks of a quorum differ by more than 60 s, and unless every member
-        and learner knows such an entry; OutcomeUnknown if leadership was lost meanwhile."""
+        Raises ClockNotReset while the clocks of a quorum differ by more than 60 s, and unless every
+        member and learner knows such an entry; OutcomeUnknown if leadership was lost meanwhile."""
         return self._run(self._verbs.reset_clock(timeout_ms))
 
     def change_members(

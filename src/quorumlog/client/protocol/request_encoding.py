@@ -7,7 +7,7 @@ import msgspec
 from quorumlog.client.protocol.client_requests import Request, TargetKind
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BadRequest, BodyTooLarge
+from quorumlog.errors import BadRequest, BodyTooLarge, ClockNotReset
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -46,7 +46,7 @@ def encode_request(
         )
     needed_level = LEVELS[EntryKind.CLOCK]
     if hello.level < needed_level and isinstance(request.message, ResetClockRequest):
-        raise BadRequest(
+        raise ClockNotReset(
             f"{hello.member_id}, the leader, is of a release that resets no clock (level {hello.level}"
             f" of the log's format, {needed_level} is needed); update it first"
         )

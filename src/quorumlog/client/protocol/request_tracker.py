@@ -34,7 +34,6 @@ from quorumlog.client.protocol.request_router import RequestRouter
 from quorumlog.entry import Durability
 from quorumlog.errors import (
     BadRequest,
-    BodyTooLarge,
     LeaderNotReady,
     LedgerError,
     NotCaughtUp,
@@ -144,7 +143,7 @@ class RequestTracker:
                 now_ms=self.now_ms,
                 previous_connection=self._previous_connection,
             )
-        except (BodyTooLarge, BadRequest) as error:
+        except Refused as error:
             self.fail(request, error)
             return False
         except Exception as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryId
-from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, OutcomeUnknown
+from quorumlog.errors import BadRequest, ClockNotReset, LeaderNotReady, LedgerError, OutcomeUnknown
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import ClockReset, ControlBody
 from quorumlog.log_state.counted_times import Reset
@@ -42,13 +42,15 @@ class ClockResets:
         try:
             time_ms = self._agreed_ms()
             entry = self._propose(ClockReset(time_ms))
+        except BadRequest as error:
+            done(ClockNotReset(str(error)))  # a member does not know the entry
         except LedgerError as error:
             done(error)
         else:
             self._written.append((Reset(entry.index, time_ms), done))
 
     def _agreed_ms(self) -> int:
-        """What a quorum's clocks say. Raises LeaderNotReady, BadRequest."""
+        """What a quorum's clocks say. Raises LeaderNotReady, ClockNotReset."""
         status, clocks = self._raft.status(), self._raft.clocks_ms
         membership = status.membership
         if not membership.has_quorum(clocks):
@@ -66,7 +68,7 @@ class ClockResets:
                 for voter in membership.voters()
             ]
             figures = now(f"{', '.join(offsets)}, against {status.replica.member_id}")
-            raise BadRequest(
+            raise ClockNotReset(
                 f"the clocks of a quorum differ by more than {MOST_APART_MS // 1000} s{figures}:"
                 " set them right first"
             )

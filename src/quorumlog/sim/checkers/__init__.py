@@ -36,6 +36,7 @@ from quorumlog.sim.checkers.term_origin import TermOrigin
 from quorumlog.sim.checkers.told_positions import ToldPositions
 from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.checkers.water_marks import WaterMarks
+from quorumlog.sim.checkers.young_segments import YoungSegments
 
 __all__ = ["NEEDS_HONEST_DISKS", "Checker", "Violation", "all_checkers", "lossy_disk_checkers"]
 
@@ -101,6 +102,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         ExactlyOnce(cluster, log),
         ToldPositions(cluster),
         HeldSegments(cluster),
+        YoungSegments(cluster),
         ArchivedSegments(cluster),
         MessageRate(cluster),
         BoundedMemory(cluster),

@@ -69,7 +69,7 @@ class MarkedTimes(Checker):
             for each in self.cluster.members
             if each.wall_clock.is_right
         }
-        if time_ms > max(clocks.values()) and not self._may_be_wrong(member, entry.index):
+        if time_ms > max(clocks.values(), default=0) and not self._may_be_wrong(member, entry.index):
             raise Violation(f"{what} is above every clock that is right: {clocks}")
         near = [*marks[max(at - 1, 0) : at], (entry.index, time_ms), *marks[at : at + 1]]
         for before, after in pairwise(near):

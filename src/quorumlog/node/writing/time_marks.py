@@ -70,6 +70,13 @@ class TimeMarks:
         a quorum; -1: not known."""
         return self._clock.time_ms(self._look(), self._now_ms)
 
+    def stamp_ms(self, wall_clock_ms: int) -> int:
+        """What data is stamped with that says a time: this machine's clock, unless the log's time is
+        well below it. Where the log's is not known, the clock is as good as anything."""
+        log_ms = self.log_clock_ms
+        is_near = log_ms < 0 or wall_clock_ms <= log_ms + NOTABLE_S * 1000
+        return wall_clock_ms if is_near else log_ms
+
     def due(self, now_ms: float) -> TimeMark | None:
         """The mark for what this leader is about to write. None: the last one will do, too few clocks
         are known, or not every member knows of marks."""

@@ -80,7 +80,11 @@ class MarkedTimes(Checker):
     def _may_be_wrong(self, member: CheckedMember, index: int) -> bool:
         """Where the log began anew behind the mark, nobody here knows who counted."""
         held_index, membership = member.node.raft._state.log.memberships.holding_at(index)
-        wrong_ids = {each.member_id for each in self.cluster.members if not each.wall_clock.is_right}
+        wrong_ids = {
+            each.member_id
+            for each in self.cluster.members
+            if not each.wall_clock.is_right or each.wall_clock.was_ahead
+        }
         wrong = [voter for voter in membership.voters() if voter.member_id in wrong_ids]
         return held_index > index or membership.has_quorum(wrong)
 

@@ -62,6 +62,7 @@ class WallClocks:
             if member.wall_clock.is_right:
                 self._jumped[member] = jump_ms
                 member.wall_clock.is_right = False
+                member.wall_clock.was_ahead = True
                 member.wall_clock.set(cluster.now_ms, jump_ms=jump_ms)
         cluster.trace.count("fault: all wall clocks jump")
         cluster.at(draw.expovariate(1 / AHEAD_MS), self._come_back)

@@ -31,6 +31,7 @@ OTHER = MadeLog([b"other %d" % number for number in range(500)])
 @pytest.fixture(autouse=True)
 def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_reader, "POLL_S", 0.0)
+    monkeypatch.setattr(stream_reader, "FIND_S", 0.0)
 
 
 def streaming(source: MadeSource, **given: str) -> LedgerStreamReader:
@@ -336,6 +337,38 @@ def test_a_group_that_a_restarted_query_names_for_the_first_time_is_read_from_it
     assert end == {"a": at(100), "b": at(500)}
     read = indices_of(reader, reader.partitions(begun, end))
     assert read == {"a": expected(90, 100)["index"], "b": expected(450, 500)["index"]}
+
+
+def test_groups_that_a_pattern_finds_later_are_read_from_their_begin() -> None:
+    a, b = MadeSource(stop_index=100), MadeSource(begin_index=450)
+    a.group, b.group = "orders.a", "orders.b"
+    sources, served = {each.group: each for each in (a, b)}, ["default"]
+    options = LedgerOptions.parse(
+        {"servers": "made:1", "subscribePattern": r"orders\..*", "startingOffsets": "latest"}
+    )
+    reader = LedgerStreamReader(
+        options,
+        spark_schema_of(["group", "index"]),
+        lambda each: sources[each.served_group].open(each),
+        lambda _: served,
+    )
+    nothing = reader.initialOffset()
+    assert nothing == {} == reader.latestOffset(nothing, ALL)
+    assert not reader.partitions(nothing, nothing)
+    served.append("orders.a")
+    begun = reader.latestOffset(nothing, ALL)
+    assert begun == {"orders.a": at(0)}, "what came while the query ran, ran from its begin"
+    end = reader.latestOffset(begun, ALL)
+    served.append("orders.b")
+    joined = reader.latestOffset(end, ALL)
+    assert joined == {"orders.a": at(100), "orders.b": {**at(450), "chain": None}}
+    reader.prepareForTriggerAvailableNow()
+    last = reader.latestOffset(joined, ALL)
+    assert indices_of(reader, reader.partitions(joined, last)) == {
+        "orders.b": expected(450, 500)["index"]
+    }
+    served.remove("orders.a")
+    assert reader.latestOffset(last, ALL) == last, "availableNow keeps the groups that it began with"
 
 
 def test_a_group_that_a_restarted_query_does_not_name_ends_where_that_was_asked_for() -> None:

@@ -66,6 +66,13 @@ def batches_in_flight(options: LedgerOptions) -> int:
     return max(min(options.batches_ahead, share), 1)
 
 
+def groups_at(options: LedgerOptions) -> list[str]:
+    """See `served_groups`."""
+    most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+    client, _ = shared_client(options.servers, options.served_group, most_ms)
+    return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
+
+
 def _left_ms(deadline: float, most_ms: float) -> int:
     left_ms = int((deadline - time.monotonic()) * 1000)
     return max(_LEAST_LOOK_MS, min(left_ms, int(most_ms)))

@@ -10,9 +10,9 @@ the restart is read as it was planned, whatever groups are named by now.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,20 +30,26 @@ from pyspark.sql.types import StructType
 from quorumlog.arrow import TIME_COLUMN
 from quorumlog.errors import ConfigError
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.reading import SourceOpener, read_partition
+from quorumlog.spark.reading import GroupFinder, SourceOpener, read_partition
 from quorumlog.spark.rows import check_schema
 from quorumlog.spark.short_errors import in_short
-from quorumlog.spark.sources.ledger_source import open_source
+from quorumlog.spark.sources.ledger_source import open_source, served_groups
 from quorumlog.spark.streaming.group_stream import GroupStream, StreamOffset, offsets_of, shared
 
 POLL_S = 0.1
 """So long a query that has everything waits for new entries before Spark asks again."""
 _PAUSE_S = 0.01
+FIND_S = 5.0
+"""So long the groups that `subscribePattern` found last are those that there are."""
 
 
 class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
-        self, options: LedgerOptions, schema: StructType, opener: SourceOpener = open_source
+        self,
+        options: LedgerOptions,
+        schema: StructType,
+        opener: SourceOpener = open_source,
+        served: GroupFinder = served_groups,
     ) -> None:
         """Raises ConfigError if `schema` is not made of our columns, or an option is for batches."""
         check_schema(schema, options.columns)
@@ -58,9 +64,11 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options = options.of_stream()
         self._schema = schema
         self._opener = opener
+        self._served = served
         self._streams = {each.served_group: GroupStream(each, opener) for each in options.by_group()}
         self._former: dict[str, GroupStream] = {}
-        """Groups of the checkpoint that are not named any more."""
+        """Groups of the checkpoint that are not named, or not found yet."""
+        self._find_at = -math.inf
         self._batched_at = time.monotonic()
         """When there was something for a micro-batch last."""
 
@@ -69,6 +77,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @in_short
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
+        self._find_groups()
         return _stored({group: stream.initial() for group, stream in self._streams.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -86,6 +95,9 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Raises LedgerDataLoss if a log is another one than that of `start`, Unreachable after
         `timeoutMs`."""
+        has_target = any(stream.has_target for stream in self._streams.values())
+        if not has_target:
+            self._find_groups()
         begun = self._begun(start)
         if len(begun) < len(self._streams):
             return _stored(
@@ -98,7 +110,6 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _stored({group: self._streams[group].begin(at.index) for group, at in begun.items()})
         indices = {group: offset.index for group, offset in begun.items()}
         polling_ends = time.monotonic() + POLL_S
-        has_target = any(stream.has_target for stream in self._streams.values())
         while True:
             available = {group: self._streams[group].available(at) for group, at in begun.items()}
             ends = self._limited(indices, available, limit, is_last=has_target)
@@ -116,6 +127,18 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start if len(start) == len(begun) else _stored(begun)
             time.sleep(_PAUSE_S)
 
+    def _find_groups(self) -> None:
+        """Those that `subscribePattern` takes by now."""
+        options, now = self._options, time.monotonic()
+        if options.group_pattern and now >= self._find_at:
+            self._find_at = now + FIND_S
+            found = options.subscribed_to(self._served(options)).by_group()
+            self._streams = {
+                each.served_group: self._streams.get(each.served_group)
+                or GroupStream(each, self._opener)
+                for each in found
+            }
+
     def _begun(self, start: dict[str, Any]) -> dict[str, StreamOffset]:
         """Of the groups that are named, those that the checkpoint has, in order of name. Raises
         ConfigError if it has none of them, or has others and `failOnDataLoss` is true."""
@@ -123,7 +146,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = {group: offsets[group] for group in self._streams if group in offsets}
         former = [group for group in offsets if group not in begun]
         named, has = (" and ".join(map(repr, groups)) for groups in (self._streams, offsets))
-        if not begun:
+        if offsets and not begun:
             raise ConfigError(
                 f"the checkpoint is of group {has}, the options name {named}: another group needs a"
                 " checkpoint of its own"
@@ -139,8 +162,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _stream_of(self, group: str) -> GroupStream:
         stream = self._streams.get(group) or self._former.get(group)
         if stream is None:
-            options = self._options.by_group()[0]
-            stream = GroupStream(replace(options, group=group), self._opener)
+            stream = GroupStream(self._options.of_former_group(group), self._opener)
             self._former[group] = stream
         return stream
 
@@ -153,6 +175,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @in_short
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._find_groups()
         for stream in self._streams.values():
             stream.end_with_what_is_there()
 

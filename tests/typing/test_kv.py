@@ -1,6 +1,6 @@
 """A misspelt option of the client is an error of types, and one when it runs.
 
-Each `type: ignore` here is the first half of that: mypy refuses one that is not needed.
+mypy checks this folder, and refuses a `type: ignore` that is not needed: each is the first half of that.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         limit: int | None = None,
         from_member: str | None = None,
     ) -> Results[Entry]:
+        """As `LedgerClient.read`, from its `position` on."""
         results: Results[Entry] = self._read(stop_index, limit, from_member)
         return results
 
@@ -94,6 +95,7 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> Results[EntryBatch]:
+        """As `LedgerClient.read_batches`, from its `position` on."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: Results[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
         return results
@@ -107,11 +109,14 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> Results[pa.RecordBatch]:
+        """As `LedgerClient.read_arrow`, from its `position` on."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: Results[pa.RecordBatch] = self._read_arrow(stop_index, columns, from_member, **sizes)
         return results
 
     def tail(self, *, timeout_ms: int | None = None, from_member: str | None = None) -> Results[Entry]:
+        """As `LedgerClient.tail`, from its `position` on; waits for an end of the log that is below
+        it."""
         results: Results[Entry] = self._tail(timeout_ms, from_member)
         return results
 
@@ -147,6 +152,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         limit: int | None = None,
         from_member: str | None = None,
     ) -> AsyncResults[Entry]:
+        """See `NamedReader.read`."""
         results: AsyncResults[Entry] = self._read(stop_index, limit, from_member)
         return results
 
@@ -161,6 +167,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[EntryBatch]:
+        """See `NamedReader.read_batches`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: AsyncResults[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
         return results
@@ -174,6 +181,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[pa.RecordBatch]:
+        """See `NamedReader.read_arrow`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: AsyncResults[pa.RecordBatch]
         results = self._read_arrow(stop_index, columns, from_member, **sizes)
@@ -182,6 +190,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
     def tail(
         self, *, timeout_ms: int | None = None, from_member: str | None = None
     ) -> AsyncResults[Entry]:
+        """See `NamedReader.tail`."""
         results: AsyncResults[Entry] = self._tail(timeout_ms, from_member)
         return results
 

@@ -10,10 +10,20 @@ from __future__ import annotations
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
-from quorumlog.pipelines.engine import LocalEngine
+from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import replay
 from quorumlog.pipelines.statistics import statistics
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
-__all__ = ["LocalEngine", "Place", "SparkEngine", "archive", "audit", "compact", "replay", "statistics"]
+__all__ = [
+    "Engine",
+    "LocalEngine",
+    "Place",
+    "SparkEngine",
+    "archive",
+    "audit",
+    "compact",
+    "replay",
+    "statistics",
+]

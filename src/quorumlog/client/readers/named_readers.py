@@ -137,8 +137,18 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         self._stand = self._run(seek)
         return self.position
 
+    def note_skipped(self, first_index: int, stop_index: int, *, timeout_ms: int | None = None) -> None:
+        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        without: they are counted in its row of `readers()`, once however often they are named. It does
+        not move. Nothing is counted while a member is of a release before this one. Raises
+        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
+        self._stand = self._run(
+            self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
+        )
+
     def end(self, *, timeout_ms: int | None = None) -> None:
-        """Forget it, with what it holds."""
+        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
+        meanwhile."""
         self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))
 
 
@@ -207,6 +217,14 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
         self._stand = await self._run(seek)
         return self.position
+
+    async def note_skipped(
+        self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
+    ) -> None:
+        """See `NamedReader.note_skipped`."""
+        self._stand = await self._run(
+            self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
+        )
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
         """See `NamedReader.end`."""

@@ -38,6 +38,8 @@ def test_of_connect() -> None:
         connect(NOBODY, codecc="json")  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="jsno"):
         connect(NOBODY, codec="jsno")  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="encode"):
+        connect(NOBODY, codec=3)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="jsno"):
         asyncio.run(connect_async(NOBODY, codec="jsno"))  # type: ignore[call-overload]
 

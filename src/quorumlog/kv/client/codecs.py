@@ -97,6 +97,8 @@ CODECS: dict[str, type[Codec[Any]]] = {
 def codec_of(codec: CodecName | Codec[V]) -> Codec[V]:
     """Raises ConfigError."""
     if not isinstance(codec, str):
+        if not (callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
+            raise ConfigError(f"a codec has encode(value) and decode(data), unlike {codec!r}")
         return codec
     if codec not in CODECS:
         raise ConfigError(f"there is no codec {codec!r}; there are {', '.join(CODECS)}")

@@ -213,6 +213,23 @@ def test_a_late_copy_of_a_commit_does_not_lead_past_what_was_sought() -> None:
     assert [reader.position for reader in _readers(scene)] == [4]
 
 
+def test_what_a_reader_skips_is_counted_once_whoever_leads() -> None:
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    moved(scene, ReaderMove("billing", 12, opens=True))
+    skip = ReaderMove("billing", skipped=(3, 9))
+    moved(scene, skip)
+    old = scene.await_leader()
+    old.stop()
+    scene.run_for(ELECTION_MS)
+    reader_of(scene, "billing")._target = scene.await_leader().member_id
+    reader_of(scene, "billing").copy(skip)
+    moved(scene, ReaderMove("billing", skipped=(7, 11)))
+    assert [(each.position, each.skipped_entries) for each in _readers(scene)] == [(12, 8)]
+    old.start()
+    scene.make_whole()
+
+
 def _readers(scene: Scenario) -> tuple[Reader, ...]:
     return scene.await_leader().node.log_state.committed_state().readers
 

@@ -213,6 +213,23 @@ def test_entries_that_went_under_a_query_are_named_or_left_out() -> None:
     assert rows_of(gone, gone.partitions(start, end)) == {"index": [], "body": []}
 
 
+def test_entries_that_went_are_counted_at_the_reader_and_in_the_log_of_the_driver(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start, end = {"default": 10}, {"default": 60}
+    source = MadeSource(begin_index=40)
+    streaming(source, failOnDataLoss="false", reader="lines").partitions(start, end)
+    assert source.skipped == [("lines", 10, 40)]
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "entries 10 .. 39 of group 'default' are lost (30): the log begins at index 40" in told[0]
+    streaming(source, failOnDataLoss="false").partitions(start, end)
+    assert len(source.skipped) == 1, "who has no reader has nothing to count at"
+    with pytest.raises(LedgerDataLoss):
+        streaming(source, reader="lines").partitions(start, end)
+    assert len(source.skipped) == 1
+
+
 def test_a_log_that_ends_below_the_checkpoint_is_another_log() -> None:
     with pytest.raises(LedgerDataLoss, match=r"goes on at offset 501, and group 'default' ends at 500"):
         streaming(MadeSource()).latestOffset({"default": {**at(500), "index": 501}}, ALL)

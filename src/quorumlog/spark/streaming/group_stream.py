@@ -154,11 +154,13 @@ class GroupStream:
                 return self._begun_elsewhere(begun, end, bounds)
             if first_index < bounds.begin_index:
                 first_index = skip_lost_entries(
-                    first_index,
+                    begun.index,
                     min(bounds.begin_index, end.index),
                     bounds,
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
+                if options.reader:
+                    source.note_skipped(options.reader, begun.index, first_index)
             return planned(options, source, bounds, IndexRange(first_index, end.index))
 
     def commit_reader(self, index: int) -> None:

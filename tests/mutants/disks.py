@@ -69,7 +69,9 @@ def keeps_all_that_comes(patch: Patch) -> None:
 )
 def loop_waits_for_hanging_disk(patch: Patch) -> None:
     """There is room on the disk."""
-    patch.edit(LedgerSpace.reserve, "if self.makes_none:", "if self.makes_none and not reached():")
+    patch.edit(
+        LedgerSpace._refuse_to_make, "if self.makes_none and", "if self.makes_none and not reached() and"
+    )
 
 
 @mutant(

@@ -9,6 +9,7 @@ from random import Random
 
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import NotLeader, TransferFailed
+from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.ledger_node import HANGS_AFTER_MS, MOST_HELD_BACK
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.profile import draw_profile
@@ -128,6 +129,24 @@ def test_a_member_whose_disk_hangs_makes_no_space_on_its_loop() -> None:
         scene.ask_and_wait(leader, body_bytes=3000)
     assert hanging.disk.usage("/").free_bytes == free_bytes, "its loop waits for the disk"
     assert hanging.node.store.end.index < leader.node.store.end.index
+    hanging.hang(False)
+    scene.await_one_log(hanging, leader)
+    scene.make_whole()
+
+
+def test_what_would_free_space_makes_none_on_a_disk_that_hangs() -> None:
+    """Data in front of a KEEP may use the reserve, and would wait there for more of it."""
+    scene = Scenario()
+    scene.append(3)
+    leader = scene.await_leader()
+    hanging = scene.followers()[0]
+    hung(scene, hanging)
+    free_bytes = hanging.disk.usage("/").free_bytes
+    for _ in range(60):
+        scene.ask_and_wait(leader, body_bytes=3000)
+        leader.enter_node("propose_control", Keep(0))
+    scene.run_for(SOON_MS)
+    assert hanging.disk.usage("/").free_bytes == free_bytes, "its loop waits for the disk"
     hanging.hang(False)
     scene.await_one_log(hanging, leader)
     scene.make_whole()

@@ -75,6 +75,16 @@ def loop_waits_for_hanging_disk(patch: Patch) -> None:
 
 
 @mutant(
+    402,
+    "a member whose disk hangs says that it is full",
+    scenario=retention.test_no_segment_goes_that_a_reader_holds_for_disks_that_hang,
+)
+def hanging_disk_counts_as_full(patch: Patch) -> None:
+    """It takes nothing either."""
+    patch.edit(LedgerNode.receive, "if self._disk_hangs:", "if self._disk_hangs and not reached():")
+
+
+@mutant(
     403,
     "a member that is fed and has no space is waited for without a bound",
     scenario=retention.test_a_member_that_is_fed_and_has_no_space_is_waited_for_within_its_budget,

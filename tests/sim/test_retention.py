@@ -13,6 +13,7 @@ from quorumlog.errors import DiskFull
 from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.applying.machine_driver import PIN_MS
+from quorumlog.node.ledger_node import HANGS_AFTER_MS
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention.retention import FED_PATIENCE_MS
 from quorumlog.sim.faults.disk_faults import make_room
@@ -371,6 +372,29 @@ def test_two_full_disks_of_three_get_what_frees_them() -> None:
     scene.until(lambda: on_its_way.is_committed, "what was on its way")
     scene.until(lambda: not leader.node.raft.replication.too_many_full, "space")
     scene.ask_and_wait(leader, body_bytes=3_000)
+    scene.make_whole()
+
+
+def test_no_segment_goes_that_a_reader_holds_for_disks_that_hang() -> None:
+    """They make no space meanwhile, and are not full."""
+    consensus = replace(QUIET.consensus, heartbeat_interval_ms=400)
+    scene = Scenario(profile=replace(keeping(), consensus=consensus))
+    scene.append(3)
+    moved(scene, ReaderMove("billing", 3, hold=Hold.READER, opens=True))
+    scene.append(60)
+    leader = scene.await_leader()
+    for member in scene.followers():
+        member.hang(True)
+    asked = [scene.ask(leader, timeout_ms=60_000)]
+    scene.run_for(HANGS_AFTER_MS + 1_000)
+    asked += [scene.ask(leader, body_bytes=900, timeout_ms=60_000) for _ in range(20)]
+    scene.run_for(3_000)
+    assert any(member.node._writer.disk_full for member in scene.followers())
+    for member in scene.members:
+        member.hang(False)
+    scene.run_for(10_000)
+    assert [begin_of(member) for member in scene.members] == [0, 0, 0]
+    assert all(each.is_committed for each in asked)
     scene.make_whole()
 
 

@@ -172,6 +172,8 @@ class LedgerNode:
             if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
+                if self._disk_hangs:
+                    return  # no answer, as of one whose sync hangs: leaders make full disks emptier
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
         if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:

@@ -136,6 +136,23 @@ def test_a_member_that_is_fed_and_takes_nothing_is_waited_for_a_minute() -> None
     scene.make_whole()
 
 
+def test_a_member_that_is_fed_and_takes_nothing_is_waited_for_no_longer_by_the_next_leader() -> None:
+    """It was connected before that one was elected."""
+    scene, old, wiped = fed_and_silent()
+    new = next(member for member in scene.members if member not in (old, wiped))
+    new.enter_node("configure", replace(new.config, storage=keeping().storage))
+    wiped.hang(True)
+    end_index = wiped.node.store.end.index
+    scene.heal()
+    scene.hand_over(old, new)
+    scene.ask_and_wait(new)
+    scene.run_for(FED_PATIENCE_MS + 10_000)
+    assert scene.leader() is new
+    assert begin_of(new) > end_index + 1, "it is waited for without a bound"
+    wiped.hang(False)
+    scene.make_whole()
+
+
 def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:
     scene = Scenario(profile=keeping())
     scene.append(20)

@@ -479,7 +479,14 @@ class LedgerNode:
             enter()
 
     def _carry_out(self, ready: Ready) -> None:
-        """But for its first step."""
+        """But for its first step. A refusal from within is no answer for whoever happened to ask: a part
+        of it is carried out, and the core is ahead of the store."""
+        try:
+            self._carry_out_steps(ready)
+        except LedgerError as error:
+            raise StoreFailure(f"what the core had decided was refused: {error}") from error
+
+    def _carry_out_steps(self, ready: Ready) -> None:
         # 2
         if ready.truncate_from is not None:
             if ready.loses_committed:

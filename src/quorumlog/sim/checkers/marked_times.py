@@ -59,7 +59,7 @@ class MarkedTimes(Checker):
         if isinstance(state, LogState) and state.time_index < entry.index:
             raise Violation(f"{what} is below the one of entry {state.time_index}, {state.time_ms}")
         clocks = {
-            each.member_id: each.wall_clock.read_ms(self.cluster.now_ms)
+            each.place: each.wall_clock.read_ms(self.cluster.now_ms)
             for each in self.cluster.members
             if each.wall_clock.is_right
         }

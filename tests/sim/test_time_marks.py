@@ -19,6 +19,7 @@ from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.wall_clock import BEGINNING_MS
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+from tests.sim.test_log_begin import borders, drop, fill
 from tests.sim.test_member_scenarios import make
 
 MARKED = replace(QUIET, time_marks=True)
@@ -214,4 +215,17 @@ def test_of_two_machines_with_members_of_one_id_each_has_a_clock() -> None:
     set_clocks(scene, -5_000.0, twin, *scene.followers())
     (index, time_ms), *_ = marks_of(leader).items()
     mark = ControlEntry(index, EntryKind.TIME, TimeMark(time_ms), leader.node.raft.term)
+    MarkedTimes(scene.cluster)._look(leader, mark, time_ms)
+
+
+def test_a_mark_may_be_sent_that_the_log_of_its_leader_has_dropped_meanwhile() -> None:
+    """The push was read from a file."""
+    scene = Scenario(profile=MARKED)
+    scene.run_for(1_000)
+    fill(scene)
+    leader = scene.await_leader()
+    (index, time_ms), *_ = marks_of(leader).items()
+    mark = ControlEntry(index, EntryKind.TIME, TimeMark(time_ms), leader.node.raft.term)
+    drop(scene, leader, borders(leader)[-1])
+    assert leader.node.store.begin.index > index
     MarkedTimes(scene.cluster)._look(leader, mark, time_ms)

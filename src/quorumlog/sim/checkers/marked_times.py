@@ -48,7 +48,7 @@ class MarkedTimes(Checker):
                     self._look(member, entry, entry.body.time_ms)
 
     def _look(self, member: CheckedMember, entry: ControlEntry, time_ms: int) -> None:
-        term = member.node.raft.term_at(entry.index)
+        term = entry.term  # its log may have dropped it while the push waited for a file
         marks = self._marks.setdefault(term, [])
         at = bisect_left(marks, (entry.index, time_ms))
         if marks[at : at + 1] == [(entry.index, time_ms)]:

@@ -14,6 +14,7 @@ from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.applying.machine_driver import PIN_MS
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
+from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention.retention import FED_PATIENCE_MS
 from quorumlog.sim.faults.disk_faults import make_room
@@ -23,6 +24,7 @@ from quorumlog.sim.profile import SimulationProfile
 from quorumlog.sim.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
+from tests.sim.test_member_scenarios import make
 from tests.sim.test_state_machines import MachineScenario
 
 HOUR_MS = 3_600_000
@@ -151,6 +153,21 @@ def test_a_member_that_is_fed_and_takes_nothing_is_waited_for_no_longer_by_the_n
     assert begin_of(new) > end_index + 1, "it is waited for without a bound"
     wiped.hang(False)
     scene.make_whole()
+
+
+def test_who_was_removed_while_it_was_away_is_waited_for_by_nobody() -> None:
+    scene = Scenario(profile=keeping())
+    scene.append(3)
+    away = scene.followers()[0]
+    address = dict(away.node.members.addresses())[away.member_id]
+    away.kill()
+    make(scene, MemberVerb.REMOVE, away.member_id)
+    for _ in range(60):
+        scene.ask_and_wait(scene.await_leader())
+    scene.until(lambda: begin_of(scene.await_leader()) > 0, "segments that go")
+    away.start()
+    make(scene, MemberVerb.ADD, away.member_id, address)
+    scene.until(lambda: away.is_up and begin_of(away) > 0, "a log that is replaced")
 
 
 def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:

@@ -339,6 +339,7 @@ class LedgerNode:
 
     def _turn_while_held(self) -> None:
         """Clients are sent on, and `status` is answered."""
+        self.machines.expire(self._now_ms)
         if self.raft.role is not Role.LEADER:
             self._lose_leadership()
         elif self._now_ms >= self._next_expiry_ms:

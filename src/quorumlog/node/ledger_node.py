@@ -396,6 +396,11 @@ class LedgerNode:
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)
 
+    @property
+    def lacks_space(self) -> str:
+        """Why what a client has appended was refused, and would be now; empty: it would not be."""
+        return self._writer.disk_full or self.raft.replication.space_problem
+
     def problems(self) -> tuple[str, ...]:
         problems = [*self.raft.status().problems, *self.directory.problems()]
         if self.directory.renewed and self.raft.role is Role.OBSERVER:

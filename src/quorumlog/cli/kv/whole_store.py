@@ -18,14 +18,17 @@ LOOK_S = 2.0
 
 
 def health(servers: Servers, timeout: Timeout = TIMEOUT_S, json: Json = False) -> None:
-    """Whether the store answers: a read that a majority confirms. Status 1 if not.
+    """Whether the store takes changes. Status 1 if not.
+
+    A change that changes nothing is stored by a majority. A full disk is waited for until --timeout, as a
+    put waits for it.
 
     Example: quorumlog kv health --servers 127.0.0.1:20921
     """
     reason = ""
     try:
         with connected(servers, timeout) as kv:
-            kv.get("health")
+            kv.health()
     except LedgerError as error:
         reason = str(error)
     if json:

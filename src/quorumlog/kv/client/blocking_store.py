@@ -380,6 +380,11 @@ class KeyValueClient:
         """Of the member that is asked."""
         return self.run(self._client.status())
 
+    def health(self) -> None:
+        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
+        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        self.run(self._client.health())
+
 
 async def _next_of(items: Any) -> Item:
     item: Item = await anext(items)

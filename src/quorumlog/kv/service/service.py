@@ -35,6 +35,7 @@ from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME
 from quorumlog.node import DoorMember
 from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.version import VERSION
 
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0
@@ -335,6 +336,8 @@ class KeyValueService:
                         self._options.quota_bytes,
                         len(self.watches),
                         outcome[1],
+                        VERSION,
+                        self._member.node().lacks_space,
                     ),
                 ),
             )

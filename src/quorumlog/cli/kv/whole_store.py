@@ -20,8 +20,8 @@ LOOK_S = 2.0
 def health(servers: Servers, timeout: Timeout = TIMEOUT_S, json: Json = False) -> None:
     """Whether the store takes changes. Status 1 if not.
 
-    A change that changes nothing is stored by a majority. A full disk is waited for until --timeout, as a
-    put waits for it.
+    A change that changes nothing is stored by a majority. A full disk is waited for until --timeout, as
+    a put waits for it.
 
     Example: quorumlog kv health --servers 127.0.0.1:20921
     """

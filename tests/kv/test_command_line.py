@@ -22,6 +22,7 @@ from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.log.ledger_space import LedgerSpace
+from tests.cli.named_options import options_that_do_not_exist
 from tests.waiting import eventually
 
 Kv = Callable[..., Result]
@@ -39,6 +40,7 @@ def kv(stores: LocalStores) -> Iterator[Kv]:
         environment = {"QUORUMLOG_KV_SERVERS": stores.servers}
         result = CliRunner().invoke(app, ["kv", *arguments], input=given, env=environment)
         assert result.exit_code == status, (result.output, result.exception)
+        assert options_that_do_not_exist(["kv", *arguments], result.stderr) == [], result.stderr
         return result
 
     run("delete", "", "--prefix")

@@ -45,7 +45,7 @@ class OfflineLedger:
         folder = ledger_folder(path, disk)
         if folder is None:
             raise ConfigError(f"{path} holds no replicated log: it has no folders data and index")
-        refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER, option="")
+        refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER)
         self.folder = folder
         self.foreign_entries = 0
         """Met by `batches` that are no messages: of other machines, and of plain clients."""

@@ -65,13 +65,16 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(
-        *arguments: object, python: tuple[str, ...] = (), **options: Any
+        *arguments: object,
+        python: tuple[str, ...] = (),
+        stderr: int = subprocess.PIPE,
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, *python, "-m", "quorumlog", *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             env={**os.environ, "COLUMNS": "200"},
             **options,
         )

@@ -22,6 +22,7 @@ from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.log.ledger_space import LedgerSpace
+from quorumlog.version import VERSION
 from tests.cli.named_options import options_that_do_not_exist
 from tests.waiting import eventually
 
@@ -171,6 +172,10 @@ def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
     found = rows(kv("status", "--json"))
     assert [row["reachable"] for row in found] == [True] * 3
     assert sorted(row["role"] for row in found) == ["follower", "follower", "leader"]
+    assert [row["release"] for row in found] == [VERSION] * 3
+    heading, *members = kv("status").stdout.splitlines()
+    assert heading.split()[-1] == "release"
+    assert [member.split()[-1] for member in members] == [VERSION] * 3
     nobody = CliRunner().invoke(
         app, ["kv", "health", "--servers", f"127.0.0.1:{free_ports(1)[0]}", "--timeout", "0.2"]
     )

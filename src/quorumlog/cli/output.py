@@ -171,15 +171,23 @@ def error_line(text: str, status: int = EXIT_REFUSED) -> None:
 
 
 @contextmanager
-def entry_progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, if that is a terminal; yields what is called with (done, in all)."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def entry_progress(label: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, if that is a terminal; yields what is called with (done, in all), in
+    entries or `in_bytes`. None: nobody knows how much there will be."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = err()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
     with Progress(

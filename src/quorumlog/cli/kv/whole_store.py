@@ -40,7 +40,7 @@ def health(servers: Servers, timeout: Timeout = TIMEOUT_S, json: Json = False) -
 
 
 def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> None:
-    """A row a member: its role, how far its store is, and how large.
+    """A row a member: its role, how far its store is, how large, and of which release.
 
     Example: quorumlog kv status --servers 127.0.0.1:20921
     """
@@ -63,7 +63,8 @@ def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> N
             print_json({"address": address, "reachable": True, **msgspec.structs.asdict(found)})
         size = f"{spoken_size(found.size_bytes)} of {spoken_size(found.quota_bytes)}"
         counts = (found.term, found.revision, found.compacted_revision, found.keys, found.leases)
-        rows.append((found.member_id, address, found.role, *counts, found.watches, size))
+        release = found.release or None
+        rows.append((found.member_id, address, found.role, *counts, found.watches, size, release))
     if not json:
         print_table(STATUS, rows)
         for address, problem in silent:
@@ -83,6 +84,7 @@ STATUS = {
     "leases": True,
     "watches": True,
     "size": True,
+    "release": False,
 }
 
 

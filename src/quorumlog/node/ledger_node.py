@@ -282,9 +282,11 @@ class LedgerNode:
         self._fetcher.connection_lost(replica)
         self._snapshots.connection_lost(replica)
 
-    def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
+    def transfer(
+        self, to_member_id: str, done: Callable[[TransferOutcome], None], why: str = "as was asked for"
+    ) -> None:
         """See `Transfers.request`."""
-        self._transfers.request(to_member_id, self._now_ms, done)
+        self._transfers.request(to_member_id, self._now_ms, done, why)
         self._housekeeping.stir()
 
     def find_successor(self, done: Callable[[str], None]) -> None:

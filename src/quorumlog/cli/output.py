@@ -231,8 +231,12 @@ _NUMBERS = {int: ("N", MAX_INTEGER), float: ("SECONDS", MAX_DURATION_S)}
 
 
 def _complete(parameter: Any) -> None:
-    """Bounds and a metavar of a number that declares none."""
+    """Bounds and a metavar of a number that declares none, and no names of Python's types."""
     described = parameter.type_descriptor
+    if parameter.param_type_name == "argument":
+        parameter.display_type_rich = lambda ctx: None  # behind its name, which says what it is
+    elif parameter.metavar is None and described.annotation in (str, list[str]):
+        parameter.metavar = "TEXT"
     metavar, most = _NUMBERS.get(described.annotation, (None, None))
     if most is None:
         return

@@ -217,7 +217,8 @@ def test_the_command_line_sends_and_finds(served: BrokerProcess, cli: Cli) -> No
     # A message is in its queue soon after it was acknowledged.
     lines = eventually(lambda: cli(*pull).stdout)
     assert [json.loads(line)["body"] for line in lines.splitlines()][:2] == ["one", "two"]
-    found = cli("broker", "query", *at, "--topic", "t", "--key", "cli", "--json").stdout
+    query = ("broker", "query", *at, "--topic", "t", "--key", "cli", "--json")
+    found = eventually(lambda: cli(*query).stdout)  # the index comes behind the queues
     assert [json.loads(line)["body"] for line in found.splitlines()] == ["two", "one"]
     status = json.loads(cli("broker", "status", *at, "--json").stdout)
     assert status["flush"] == "SYNC_FLUSH"

@@ -284,9 +284,11 @@ class LedgerNode:
         self._fetcher.connection_lost(replica)
         self._snapshots.connection_lost(replica)
 
-    def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
+    def transfer(
+        self, to_member_id: str, done: Callable[[TransferOutcome], None], why: str = "as was asked for"
+    ) -> None:
         """See `Transfers.request`."""
-        self._transfers.request(to_member_id, self._now_ms, done)
+        self._transfers.request(to_member_id, self._now_ms, done, why)
         self._housekeeping.stir()
 
     def find_successor(self, done: Callable[[str], None]) -> None:
@@ -398,6 +400,11 @@ class LedgerNode:
 
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)
+
+    @property
+    def lacks_space(self) -> str:
+        """Why what a client has appended was refused, and would be now; empty: it would not be."""
+        return self._writer.disk_full or self.raft.replication.space_problem
 
     def problems(self) -> tuple[str, ...]:
         problems = [*self.raft.status().problems, *self.directory.problems()]

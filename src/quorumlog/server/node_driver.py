@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from quorumlog.config import GroupConfig, check_name, parse_address
-from quorumlog.consensus.ready import Envelope, RoleChange
+from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
     BadRequest,
@@ -103,6 +103,7 @@ class NodeDriver:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._connected: set[Replica] = set()
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -396,12 +397,14 @@ class NodeDriver:
         self.node.finish(done, result)
 
     def role_changed(self, change: RoleChange) -> None:
+        leads = change.role is Role.LEADER
         log.info(
-            "%s is %s in term %d, leader %s",
+            "%s is %s in term %d%s%s",
             self.config.full_name,
             change.role.value,
             change.term,
-            change.leader_id or "unknown",
+            "" if leads else f", leader {change.leader_id or 'unknown'}",
+            f": {change.because}" if change.because else "",
         )
         if self._on_role_change is not None:
             self._on_role_change(self.config.group, change)
@@ -461,9 +464,12 @@ class NodeDriver:
             self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, replica: Replica) -> None:
+        self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
         self.enter(None, self.node.connected, replica)
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
-        log.info("%s has lost %s", self.config.full_name, replica.member_id)
+        if replica in self._connected:  # of its two connections the other one is reported, too
+            self._connected.discard(replica)
+            log.info("%s has lost %s", self.config.full_name, replica.member_id)
         self.enter(None, self.node.connection_lost, replica, is_gone)

@@ -99,9 +99,9 @@ def place_of(
     if (path or archive) and servers and not is_on_command_line(context, "servers"):
         servers = None  # of the environment, for other commands
     if sum(each is not None for each in (servers, path, archive)) != 1:
-        raise ConfigError(
-            "name one log: --servers LIST, --path DIR of a stopped member, or --archive DIR"
-        )
+        takes_archive = any(each.name == "archive" for each in context.command.params)
+        ways = ["--servers LIST", "--path DIR of a stopped member", "--archive DIR"]
+        raise ConfigError(f"name one log: {', or '.join(ways if takes_archive else ways[:2])}")
     if servers is not None:
         servers = ",".join(split_servers(servers))
     return Place(

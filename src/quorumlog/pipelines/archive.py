@@ -172,29 +172,30 @@ class Archive:
         return self.manifest.parts[-1].stop_index if self.manifest.parts else 0
 
     def add(self, added: Sequence[tuple[Part, str]]) -> None:
-        """Parts, and the names of their files in _attempts/. They count once this returns."""
+        """Parts, and the names of their files in _attempts/. They count once this returns. Raises
+        ConfigError, DirectoryDamaged, and adds none, unless each file is there as it was written."""
         assert self._lock is not None, "opened to be read"
+        for part, name in added:
+            path = os.path.join(self.path, ATTEMPTS, name)
+            if not os.path.exists(path):
+                raise ConfigError(
+                    f"{path} was written and is not there: every executor has to see {self.path} at the"
+                    " same path. Nothing was added"
+                )
+            _checked_footer(path, part)
         parts = [*self.manifest.parts, *(part for part, _ in added)]
         for before, after in pairwise(parts):
             assert (before.stop_index, before.last_chain) == (after.first_index, after.chain_before)
         moving = tuple(Moving(part.file, os.path.join(ATTEMPTS, name)) for part, name in added)
         self._commit(msgspec.structs.replace(self.manifest, parts=tuple(parts), moving=moving))
         self._move()
-        for part, _ in added:
-            path = os.path.join(self.path, PARTS, part.file)
-            if part_of_footer(path) != part:
-                raise DirectoryDamaged(
-                    f"{path} is not the file that was written", path=path, position=-1, index=-1
-                )
 
     def _move(self) -> None:
         """What the manifest names, into parts/; of an archive of version 1 everything."""
         if self.manifest.version < VERSION:
+            # Sizes are not known, so the footers say whether the files are whole: a cut one has none.
             parts = tuple(
-                msgspec.structs.replace(
-                    part, file_bytes=os.path.getsize(os.path.join(self.path, part.file))
-                )
-                for part in self.manifest.parts
+                _checked_footer(os.path.join(self.path, part.file), part) for part in self.manifest.parts
             )
             self._commit(msgspec.structs.replace(self.manifest, version=VERSION, parts=parts))
         for each in self.manifest.moving:
@@ -254,6 +255,19 @@ class Archive:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _checked_footer(path: str, part: Part) -> Part:
+    """`part` with the size of its file. Raises DirectoryDamaged unless the footer says the same."""
+    found = part_of_footer(path)
+    if found != msgspec.structs.replace(part, file_bytes=found.file_bytes) or part.file_bytes not in (
+        -1,
+        found.file_bytes,
+    ):
+        raise DirectoryDamaged(
+            f"{path} is not the file that was written", path=path, position=-1, index=part.first_index
+        )
+    return found
 
 
 def _is_ours(name: str) -> bool:

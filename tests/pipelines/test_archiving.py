@@ -226,6 +226,17 @@ def test_other_tools_open_the_parts(cluster: LocalCluster, tmp_path: Path) -> No
     assert duckdb.sql(f"SELECT count(*) FROM '{path}/parts/*.parquet'").fetchall() == [(3000,)]
 
 
+def test_a_folder_among_the_parts_is_left_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    archive(Place(servers=cluster.servers), str(path), part_bytes=20_000, stop_index=1_000)
+    (path / PARTS / ".ipynb_checkpoints").mkdir()
+    (path / PARTS / "stray.parquet").touch()
+    archive(Place(servers=cluster.servers), str(path), part_bytes=20_000)
+    assert (path / PARTS / ".ipynb_checkpoints").exists() and not (
+        path / PARTS / "stray.parquet"
+    ).exists()
+
+
 def test_a_directory_that_is_no_archive_of_this_log_is_refused_and_stays(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -234,6 +245,7 @@ def test_a_directory_that_is_no_archive_of_this_log_is_refused_and_stays(
     (tmp_path / "x" / "letters.txt").write_text("dear")
     with pytest.raises(ConfigError, match=r"letters\.txt and no archive"):
         archive(place, str(tmp_path / "x"))
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["letters.txt"], "nothing is left there"
     archive(place, str(tmp_path / "a"), stop_index=500)
     with LocalCluster(members=1, directory=tmp_path / "other") as other:
         with connect(other.servers) as log:

@@ -80,8 +80,13 @@ class Archive:
         """A new one, or one of this log. Raises ConfigError, DirectoryDamaged."""
         if os.path.exists(path) and not os.path.isdir(path):
             raise ConfigError(f"{path} is a file; name a directory for the archive")
-        os.makedirs(os.path.join(path, PARTS), exist_ok=True)
-        os.makedirs(os.path.join(path, ATTEMPTS), exist_ok=True)
+        os.makedirs(path, exist_ok=True)
+        if load_manifest(path) is None:
+            strange = sorted(name for name in os.listdir(path) if not _is_ours(name))
+            if strange:
+                raise ConfigError(
+                    f"{path} holds {strange[0]} and no archive; name an empty or a new directory"
+                )
         lock = os.open(os.path.join(path, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
         try:
             try:
@@ -92,11 +97,6 @@ class Archive:
                 ) from None
             manifest = load_manifest(path)
             if manifest is None:
-                strange = sorted(name for name in os.listdir(path) if not _is_ours(name))
-                if strange:
-                    raise ConfigError(
-                        f"{path} holds {strange[0]} and no archive; name an empty or a new directory"
-                    )
                 manifest = Manifest(group=group, cluster_id=cluster_id)
             for name, ours, theirs in (
                 ("group", manifest.group, group),
@@ -108,6 +108,8 @@ class Archive:
                         f" log {theirs}. It stays as it is; name another directory for this one"
                     )
             archive = cls(path, manifest, lock)
+            for folder in (PARTS, ATTEMPTS):
+                os.makedirs(os.path.join(path, folder), exist_ok=True)
             archive._move()
             archive.check_files()
             archive.remove_strays()
@@ -123,7 +125,8 @@ class Archive:
         for folder in (PARTS, ATTEMPTS):
             for name in os.listdir(os.path.join(self.path, folder)):
                 if folder == ATTEMPTS or name not in named:
-                    with suppress(FileNotFoundError):
+                    # A folder is of somebody who looked in: no tool takes it for a part.
+                    with suppress(FileNotFoundError, IsADirectoryError):
                         os.unlink(os.path.join(self.path, folder, name))
 
     def check_files(self) -> None:
@@ -271,7 +274,7 @@ def _checked_footer(path: str, part: Part) -> Part:
 
 
 def _is_ours(name: str) -> bool:
-    return name in (LOCK_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
+    return name in (LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
 
 
 def load_manifest(path: str) -> Manifest | None:

@@ -25,7 +25,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, even_cuts, linked, open_log
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
 
@@ -93,7 +93,8 @@ def compact(
     with tempfile.TemporaryDirectory(
         prefix=os.path.basename(file) + ".", dir=os.path.dirname(os.path.abspath(file))
     ) as attempts:
-        works = [FoldWork(source, low, high, key, attempts) for low, high in pairwise(edges)]
+        anywhere = as_seen_anywhere(source)
+        works = [FoldWork(anywhere, low, high, key, attempts) for low, high in pairwise(edges)]
         for work, part in zip(works, (engine or LocalEngine()).map(fold, works), strict=True):
             with pa.OSFile(part.file) as stored:
                 rows = _latest(rows, [pa.ipc.open_file(stored).read_all()])

@@ -1,0 +1,50 @@
+"""A work runs anywhere: it is told all that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from quorumlog.pipelines.archiving import archive
+from quorumlog.pipelines.auditing import audit
+from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.places import Place
+from quorumlog.pipelines.statistics import statistics
+from tests.spark.made_directories import write_directory
+
+
+class Elsewhere:
+    """As an executor: with a working directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self._directory = directory
+
+    def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
+        for work in works:
+            with chdir(self._directory):
+                result = run(work)
+            yield result
+
+
+def test_names_relative_to_the_caller_mean_the_same_in_every_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_directory(tmp_path / "d", [b"%03d" % n for n in range(500)], committed_index=499)
+    monkeypatch.chdir(tmp_path)
+    engine = Elsewhere(tmp_path / "work")
+    log, kept = Place(path="d"), Place(archive="a")
+    archive(log, "a", stop_index=400, engine=engine)
+    archive(log, "a", verify=True, engine=engine)
+    found = audit([log, kept], engine=engine)
+    assert not found.differences and [each.place for each in found.places] == ["d", "a"]
+    for place in (log, kept):
+        assert statistics(place, engine=engine).entries == 500
+        compact(place, "c.parquet", "prefix:1", engine=engine)
+        assert pq.read_table("c.parquet").num_rows == 5
+    assert not list((tmp_path / "work").iterdir())

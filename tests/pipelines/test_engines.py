@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from quorumlog.pipelines.archiving import archive
+from quorumlog.errors import ConfigError
+from quorumlog.pipelines.archiving import PartWork, archive, write_part
 from quorumlog.pipelines.auditing import audit
-from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.compacting import FoldWork, compact, fold
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.statistics import statistics
 from tests.spark.made_directories import write_directory
@@ -48,3 +49,14 @@ def test_names_relative_to_the_caller_mean_the_same_in_every_work(
         compact(place, "c.parquet", "prefix:1", engine=engine)
         assert pq.read_table("c.parquet").num_rows == 5
     assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_folder_that_an_executor_does_not_see_is_told(tmp_path: Path) -> None:
+    write_directory(tmp_path / "d", [b"a", b"b"], committed_index=1)
+    log, missing = Place(path=str(tmp_path / "d")), str(tmp_path / "other-disk")
+    for run, work in (
+        (write_part, PartWork(log, missing, 0, 2, None)),
+        (fold, FoldWork(log, 0, 2, "prefix:1", missing)),
+    ):
+        with pytest.raises(ConfigError, match=r"other-disk is not there on .*see it at the same path"):
+            run(work)

@@ -38,6 +38,7 @@ from quorumlog.pipelines.places import (
     broken,
     chain_at_end,
     chain_before,
+    check_seen,
     even_cuts,
     linked,
     open_log,
@@ -136,6 +137,7 @@ class Verified(msgspec.Struct, frozen=True):
 def write_part(work: PartWork) -> Attempt:
     """A work: under a name of its own."""
     first, stop = work.first_index, work.stop_index
+    check_seen(work.directory)
     with closing(open_log(work.place)) as log:
         time_ms = work.time_ms
         if time_ms is None:

@@ -25,7 +25,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, as_seen_anywhere, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, check_seen, even_cuts, linked, open_log
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
 
@@ -136,6 +136,7 @@ def fold(work: FoldWork) -> Folded:
     """A work: under a name of its own."""
     key_of, first, stop = KeyOf(work.key), work.first_index, work.stop_index
     kept, waiting, waiting_bytes, entries = _latest(None, []), [], 0, 0
+    check_seen(work.directory)
     with closing(open_log(work.place)) as log:
         for batch in linked(log.batches(first, stop), first, stop, None, work.place.name):
             rows = record_batch_of(batch)

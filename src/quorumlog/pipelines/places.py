@@ -7,6 +7,7 @@ pipeline reads every place, and one place can be compared with another.
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Protocol
@@ -90,6 +91,15 @@ def as_seen_anywhere(place: Place) -> Place:
         directory = os.path.abspath(archive_directory(place.archive))
         return msgspec.structs.replace(place, archive=directory)
     return place
+
+
+def check_seen(directory: str) -> None:
+    """Of one that a work writes into. Raises ConfigError if this process does not see it."""
+    if not os.path.isdir(directory):
+        raise ConfigError(
+            f"{directory} is not there on {platform.node()}: driver and executors have to see it at the"
+            " same path"
+        )
 
 
 def open_log(place: Place) -> OpenLog:

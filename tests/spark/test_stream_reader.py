@@ -13,12 +13,13 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     ReadMinRows,
 )
+from pyspark.sql.types import StructType
 
 from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import spark_schema_of
+from quorumlog.spark.rows import COLUMN_TYPES, spark_schema_of
 from quorumlog.spark.streaming import stream_reader
 from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
 from tests.spark.made_batches import MadeLog
@@ -259,7 +260,9 @@ def two_groups(
     options = LedgerOptions.parse({"servers": "made:1", "subscribe": "b, a", **given})
     sources = {"a": a, "b": b}
     a.group, b.group = "a", "b"
-    schema = spark_schema_of(columns)
+    schema = StructType()
+    for name in columns:  # spelled as a user may
+        schema = schema.add(name, COLUMN_TYPES[name.lower()])
     return LedgerStreamReader(options, schema, lambda each: sources[each.served_group].open(each))
 
 
@@ -298,20 +301,37 @@ def test_limits_are_of_all_groups_together_by_what_each_has() -> None:
     assert by_bytes.latestOffset(start, by_bytes.getDefaultReadLimit()) == {"a": at(1), "b": at(1)}
 
 
-def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() -> None:
-    """Rows of `b` are 200 s younger: read by number alone, they would lift the watermark over `a`'s."""
-    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
-    b.first_s = 200
-    reader = two_groups(a, b, ("group", "append_time"), maxOffsetsPerTrigger="100")
+def all_ends(reader: LedgerStreamReader) -> list[tuple[int, int]]:
     start, ends = {"a": at(0), "b": at(0)}, []
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         ends.append((end["a"]["index"], end["b"]["index"]))
         start = end
+    return ends
+
+
+def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() -> None:
+    """Rows of `b` are 200 s younger: read by number alone, they would lift the watermark over `a`'s."""
+    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
+    b.first_s = 200
+    ends = all_ends(two_groups(a, b, ("group", "Append_Time"), maxOffsetsPerTrigger="100"))
     assert ends[-1] == (400, 100)
     assert all(read_of_b <= max(0, read_of_a - 200) for read_of_a, read_of_b in ends[:-1])
     by_number = two_groups(a, b, maxOffsetsPerTrigger="100")
     first = by_number.latestOffset({"a": at(0), "b": at(0)}, by_number.getDefaultReadLimit())
     assert first == {"a": at(80), "b": at(20)}
+
+
+def test_rows_with_a_time_wait_for_a_group_whose_rows_have_none_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first 200 entries of `a` lie in front of its first time mark; those behind are older than
+    `b`'s."""
+    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
+    b.first_s = 1000
+    monkeypatch.setattr(a, "time_ms_at", lambda index: index * 1000 if index >= 200 else -1)
+    ends = all_ends(two_groups(a, b, ("group", "append_time"), maxOffsetsPerTrigger="100"))
+    assert ends[-1] == (400, 100)
+    assert {read_of_b for read_of_a, read_of_b in ends if read_of_a < 400} == {0}
 
 
 def test_a_checkpoint_of_fewer_groups_is_refused() -> None:

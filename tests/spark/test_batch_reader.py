@@ -84,6 +84,7 @@ class MadeSource:
 
     def time_ms_at(self, index: int) -> int:
         """An entry a second, the first one at `first_s`."""
+        assert self.begin_index <= index < self.stop_index, "members refuse others"
         return (index + self.first_s) * 1000
 
     def chain_before(self, index: int) -> int | None:

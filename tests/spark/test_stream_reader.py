@@ -321,6 +321,15 @@ def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() 
     assert first == {"a": at(80), "b": at(20)}
 
 
+def test_groups_advance_together_over_entries_that_are_gone() -> None:
+    a, b = MadeSource(begin_index=250, stop_index=400), MadeSource(begin_index=30, stop_index=100)
+    b.first_s = 200
+    given = {"maxOffsetsPerTrigger": "100", "failOnDataLoss": "false"}
+    ends = all_ends(two_groups(a, b, ("group", "append_time"), **given))
+    assert ends[-1] == (400, 100)
+    assert all(read_of_b <= max(30, read_of_a - 200) for read_of_a, read_of_b in ends[:-1]), ends
+
+
 def test_rows_with_a_time_wait_for_a_group_whose_rows_have_none_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -151,8 +151,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begun[group] < end
         }
         left = [time_ms for group, time_ms in last_ms.items() if ends[group] < available[group]]
-        # In front of a log's first time mark rows have no time (-1). No watermark drops those; behind them
-        # may come any time, so the others wait with all rows that have one.
+        # In front of a log's first time mark rows have no time (-1), and no watermark drops them. Any
+        # time may come behind them, so the others wait with all rows that have one.
         until_ms = min(left, default=max(last_ms.values(), default=-1))
         for group, time_ms in last_ms.items():
             if time_ms > until_ms:

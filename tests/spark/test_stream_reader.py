@@ -230,6 +230,9 @@ def test_options_of_the_other_way_to_read_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"endingOffsets is for spark\.read; a stream has no end"):
         stream = LedgerDataSource({"servers": "a:1", "endingOffsets": "5"}).streamReader(schema)
         stream.latestOffset({"default": 0}, ALL)
+    ends = {"subscribe": "a,b", "endingOffsetsByTimestamp": '{"a": 1, "b": 2}'}
+    with pytest.raises(ConfigError, match=r"endingOffsetsByTimestamp is for spark\.read"):
+        LedgerDataSource({"servers": "a:1", **ends}).streamReader(schema).initialOffset()
     with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger is for spark\.readStream"):
         LedgerDataSource({"servers": "a:1", "maxoffsetspertrigger": "5"}).reader(schema)
 

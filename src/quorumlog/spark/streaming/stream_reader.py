@@ -47,9 +47,13 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a stream reads from running members (option servers); a directory (option path)"
                 " or an archive alone does not grow: read it with spark.read"
             )
-        if options.ending_offsets != "latest" or options.ending_timestamp_ms is not None:
-            name = "endingOffsets" if options.ending_offsets != "latest" else "endingTimestamp"
-            raise ConfigError(f"option {name} is for spark.read; a stream has no end")
+        for name, is_given in (
+            ("endingOffsets", options.ending_offsets != "latest"),
+            ("endingTimestamp", options.ending_timestamp_ms is not None),
+            ("endingOffsetsByTimestamp", options.ending_timestamps is not None),
+        ):
+            if is_given:
+                raise ConfigError(f"option {name} is for spark.read; a stream has no end")
         self._options = options = options.of_stream()
         self._schema = schema
         self._opener = opener

@@ -253,6 +253,9 @@ def test_a_reader_of_the_log_moves_with_the_query_where_it_is_named() -> None:
     named.commit({"default": at(70)})
     streaming(source).commit({"default": at(90)})
     assert source.committed == [("billing", 70)]
+    older = MadeSource(begin_index=100)
+    streaming(older, reader="billing", readerHold="true").latestOffset({"default": 50}, ALL)
+    assert older.begun == [("billing", 100, True)], "no hold can stand where entries are gone"
     with pytest.raises(ConfigError, match="readerHold needs option reader"):
         streaming(source, readerHold="true")
 

@@ -92,9 +92,11 @@ class GroupStream:
         """The end of the first micro-batch, or of the first of this release on an older checkpoint. The
         named reader stands there from now on."""
         with closing(self._opener(self._options)) as source:
-            self._refuse_another_end(self._bounds_of(source, index), index)
-            if self._options.reader:
-                source.begin_reader(self._options.reader, index, hold=self._options.reader_hold)
+            bounds = self._bounds_of(source, index)
+            self._refuse_another_end(bounds, index)
+            if self._options.reader:  # what is gone cannot be held, and is a loss when it is planned
+                held_index = max(index, bounds.begin_index)
+                source.begin_reader(self._options.reader, held_index, hold=self._options.reader_hold)
             return self._marked(source, index)
 
     def end_with_what_is_there(self) -> None:

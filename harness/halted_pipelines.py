@@ -1,9 +1,10 @@
-"""A pipeline on Spark whose works wait in the middle, so that something can be killed then.
+"""Pipelines on Spark whose works wait in the middle, so that something can be killed then.
 
-    python -m harness.halted_pipelines MASTER SERVERS PIPELINE STOP_INDEX FOLDER GATE
+    python -m harness.halted_pipelines MASTER SERVERS STOP_INDEX FOLDER PIPELINE...
 
-Each work reads one batch, leaves a file with the name of its process in the folder GATE, and waits until
-a file `open` is there. The result is printed as JSON.
+One runs after the other. Each of its works reads one batch, leaves a file with the name of its process
+in the folder `gate-PIPELINE`, and waits until a file `open` is there. Results are printed as JSON, one a
+line.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ PIPELINES = ("archive", "audit", "stats", "compact")
 HOLD = "kept"
 
 
-def run(pipeline: str, servers: str, stop_index: int, folder: Path, engine: Engine | None = None) -> str:
+def run(
+    pipeline: str, servers: str, stop_index: int, folder: Path, hold: str, engine: Engine | None
+) -> str:
     """The result, as JSON. What is written lies in `folder`. Works are small, so that there are many."""
     place = Place(servers=servers, batch_bytes=8_000)
     statistics.PART_BYTES = compacting.PART_BYTES = 30_000
     auditing.BLOCK_ENTRIES, auditing.CHUNK_BLOCKS = 64, 8
     found: Any
     if pipeline == "archive":
-        target, hold = os.fspath(folder / "archive"), HOLD
+        target = os.fspath(folder / "archive")
         found = archive(
             place, target, part_bytes=30_000, stop_index=stop_index, hold=hold, engine=engine
         )
@@ -71,7 +74,7 @@ def _halting(run: Callable[[Any], Any], gate: Path) -> Callable[[Any], Any]:
                     while not (gate / "open").exists():
                         time.sleep(0.01)
 
-        ServedLog.batches = halted  # type: ignore[method-assign]
+        ServedLog.batches = halted  # type: ignore[method-assign, assignment]
         try:
             return run(work)
         finally:
@@ -82,8 +85,9 @@ def _halting(run: Callable[[Any], Any], gate: Path) -> Callable[[Any], Any]:
 
 
 if __name__ == "__main__":
-    master, servers, pipeline, stop_index, folder, gate = sys.argv[1:]
-    quiet = {"spark.ui.enabled": False, "spark.log.level": "OFF"}
+    master, servers, stop_index, folder, *pipelines = sys.argv[1:]
+    quiet: dict[str, str | int | bool] = {"spark.ui.enabled": False, "spark.log.level": "OFF"}
     spark = quorumlog.spark.session("halting", master, **SETTINGS, **quiet)
-    engine = HaltingEngine(spark, Path(gate))
-    print(run(pipeline, servers, int(stop_index), Path(folder), engine))
+    for pipeline in pipelines:
+        engine = HaltingEngine(spark, Path(folder, f"gate-{pipeline}"))
+        print(run(pipeline, servers, int(stop_index), Path(folder), HOLD, engine), flush=True)

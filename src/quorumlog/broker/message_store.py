@@ -86,7 +86,7 @@ class MessageStore:
         self._closing = threading.Lock()
         self.is_closed = False
         try:
-            refuse_other_kinds(self.disk, root, DirectoryKind.BROKER, option="")
+            refuse_other_kinds(self.disk, root, DirectoryKind.BROKER)
             for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
                 self.disk.make_directory(f"{root}/{name}")
             self.disk.sync_directory(root)

@@ -6,11 +6,12 @@ those files are folded here, in order. So memory is that of the result.
 
 from __future__ import annotations
 
+import fcntl
 import os
-import tempfile
+import shutil
 import uuid
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 
 import msgspec
@@ -25,7 +26,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, check_seen, even_cuts, linked, open_log
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
 
@@ -93,11 +94,9 @@ def compact(
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         edges = even_cuts(log, first, stop, PART_BYTES)
     rows, entries = _latest(None, []), 0
-    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=os.path.basename(file) + ".", dir=os.path.dirname(os.path.abspath(file))
-    ) as attempts:
-        works = [FoldWork(source, low, high, key, attempts) for low, high in pairwise(edges)]
+    with _attempts(file) as attempts:
+        anywhere = as_seen_anywhere(source)
+        works = [FoldWork(anywhere, low, high, key, attempts) for low, high in pairwise(edges)]
         for work, part in zip(works, (engine or LocalEngine()).map(fold, works), strict=True):
             with pa.OSFile(part.file) as stored:
                 rows = _latest(rows, [pa.ipc.open_file(stored).read_all()])
@@ -121,6 +120,30 @@ def compact(
     )
 
 
+@contextmanager
+def _attempts(file: str) -> Iterator[str]:
+    """A folder beside `file` for what works write; a run that was killed leaves it to the next one.
+    Raises ConfigError while another run has it."""
+    folder = os.path.abspath(file) + ".attempts"
+    os.makedirs(folder, exist_ok=True)
+    lock = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{file} is being written by another compaction; wait for it") from None
+        try:
+            for name in os.listdir(folder):
+                if name != "lock":
+                    os.unlink(os.path.join(folder, name))
+            yield folder
+        finally:
+            # An attempt too many may still write there.
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
 class FoldWork(msgspec.Struct, frozen=True):
     place: Place
     first_index: int
@@ -139,6 +162,7 @@ def fold(work: FoldWork) -> Folded:
     """A work: under a name of its own."""
     key_of, first, stop = KeyOf(work.key), work.first_index, work.stop_index
     kept, waiting, waiting_bytes, entries = _latest(None, []), [], 0, 0
+    check_seen(work.directory)
     with closing(open_log(work.place)) as log:
         for batch in linked(log.batches(first, stop), first, stop, None, work.place.name):
             rows = record_batch_of(batch)

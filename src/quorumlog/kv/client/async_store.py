@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic, Literal, Self, Unpack, overload
 
+from quorumlog.errors import DiskFull
 from quorumlog.kv.client.call_options import PutOptions, RangeOptions
 from quorumlog.kv.client.codecs import BytesLike, Codec, V, codec_of
 from quorumlog.kv.client.leasing import Lease
@@ -51,6 +52,8 @@ from quorumlog.kv.requests.operations import (
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000
+_CHANGES_NOTHING = Txn([Compare(b"health", Target.MOD, Relation.EQUAL, -1)], [Put(b"health", b"")], [])
+"""No key was changed last at revision -1."""
 
 
 class AsyncKeyValueClient(Generic[V]):
@@ -354,3 +357,12 @@ class AsyncKeyValueClient(Generic[V]):
         """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
         found = await self.router.call(Kind.STATUS, b"", StatusAnswer, changes=False)
         return found[1]
+
+    async def health(self, *, timeout_s: float | None = None) -> None:
+        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
+        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        body = encoded(_CHANGES_NOTHING)
+        await self.router.call(Kind.COMMAND, body, TxnAnswer, changes=True, timeout_s=timeout_s)
+        refuses = (await self.status()).refuses  # larger ones
+        if refuses:
+            raise DiskFull(refuses)

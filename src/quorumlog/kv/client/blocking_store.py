@@ -467,6 +467,11 @@ class KeyValueClient(Generic[V]):
         """See `AsyncKeyValueClient.status`."""
         return self.run(self._client.status())
 
+    def health(self) -> None:
+        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
+        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        self.run(self._client.health())
+
 
 async def _next_of(items: AsyncIterator[Item[T]]) -> Item[T]:
     return await anext(items)

@@ -151,7 +151,8 @@ def door_of(
         from quorumlog.kv.store.rocks_engine import RocksEngine
     except ImportError as error:
         raise ConfigError(
-            f"the engine rocksdb needs the package rocksdict ({error}): pip install 'quorumlog[rocksdb]'"
+            f"the engine rocksdb needs rocksdict, the extra `rocksdb` ({error}):"
+            " pip install '.[rocksdb]' in a clone of quorumlog"
         ) from None
     path = Path(config.data_dir) / FOLDER
     return KeyValueDoor(listen, group=config.group, options=options, engine=lambda: RocksEngine(path))
@@ -163,6 +164,7 @@ def gateway_of(config: GroupConfig, listen: str, servers: str) -> EtcdGateway:
         from quorumlog.kv.gateway.gateway import EtcdGateway
     except ImportError as error:
         raise ConfigError(
-            f"the gateway needs the package h11 ({error}): pip install 'quorumlog[etcd-gateway]'"
+            f"the gateway needs h11, the extra `etcd-gateway` ({error}):"
+            " pip install '.[etcd-gateway]' in a clone of quorumlog"
         ) from None
     return EtcdGateway(listen, servers, config.member_id, config.group)

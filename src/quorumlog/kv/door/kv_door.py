@@ -21,7 +21,7 @@ from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.node.client_guard import contain
+from quorumlog.node.client_guard import StrayLog, contain, open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -56,7 +56,7 @@ class _Connection(asyncio.Protocol):
             contain(error, self)
 
     def violate(self, violation: ProtocolViolation) -> None:
-        log.warning("closing the connection of a client of the key-value store: %s", violation)
+        self._door.strays.closing("a client of the key-value store", violation)
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -120,6 +120,7 @@ class KeyValueDoor:
         self._engine = engine
         self._open_engine: Engine | None = None
         self.connections: dict[_Connection, None] = {}
+        self.strays = StrayLog(log)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._service: KeyValueService | None = None
@@ -166,7 +167,8 @@ class KeyValueDoor:
             raise ConfigError(
                 f"the key-value store cannot listen on {host}:{port}: {reason}; {hint}"
             ) from error
-        log.warning(
+        log.log(
+            open_port_level(host),
             "the key-value store listens on %s, without authentication: whoever reaches it may read and"
             " change everything",
             self.address,

@@ -17,6 +17,7 @@ from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.wire.broker_messages import RoleResponse
 from quorumlog.broker.wire.group_commands import GroupRow, TopicRow
 from quorumlog.broker.wire.group_names import MOST_RETRIES
+from quorumlog.errors import BadRequest
 
 _T = TypeVar("_T")
 
@@ -38,7 +39,14 @@ class _LoopThread:
         )
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if not self.is_running:
+            work.close()
+            raise BadRequest("it is closed: make another one")
         waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return waiting.result()
@@ -57,7 +65,7 @@ class _LoopThread:
             raise
 
     def end(self) -> None:
-        if self._thread.is_alive():
+        if self.is_running:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -78,6 +86,8 @@ class _Blocking(Generic[_Made]):
 
     def close(self) -> None:
         """As of the asynchronous one, whose thread ends with it."""
+        if not self._thread.is_running:
+            return
         try:
             self._thread.run(self._made.close())
         finally:

@@ -53,6 +53,8 @@ log = logging.getLogger("quorumlog.server")
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
 DUPLICATE_TRIES = 4
 """Refused as often in a row, a process ends that another one is already."""
+LEADERLESS_TIMEOUTS = 2
+"""Election time-outs without a leader, after which reads that wait are sent to another member."""
 
 
 class Requester(Protocol):
@@ -104,6 +106,8 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._connected: set[Replica] = set()
+        self._heard_ms = self._now_ms()
+        """When this member knew last who leads."""
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -191,7 +195,7 @@ class NodeDriver:
                 # Once it is on its way: the disks of the followers wait for it.
                 self._loop.call_soon(self._submit_flushes)
             self.reads.expire()
-            self._look_whether_left_out()
+            self._look_whether_deaf()
             self._look_at_problems()
             self._set_timer()
             if self._flushes and not self._has_sent:
@@ -201,15 +205,20 @@ class NodeDriver:
         except BaseException as error:
             self.fail(error)
 
-    def _look_whether_left_out(self) -> None:
-        """Who waits for entries at a member that was removed would wait for ever."""
-        is_left_out = self.node.is_left_out
-        if is_left_out != (self.reads.refusal is not None):
+    def _look_whether_deaf(self) -> None:
+        """A member that was removed, is cut off, or waits for its disk, learns of nothing:
+        who waits for entries there would wait for as long, while the others may go on."""
+        node, now_ms = self.node, self._now_ms()
+        if node.raft.leader is not None and not node.is_held:
+            self._heard_ms = now_ms
+        patience_ms = LEADERLESS_TIMEOUTS * self.config.consensus.election_timeout_ms
+        is_deaf = node.is_left_out or now_ms - self._heard_ms >= patience_ms
+        if is_deaf != (self.reads.refusal is not None):
             refusal = LeaderNotReady(
-                f"{self.config.member_id} is no member of group {self.config.group}, and learns of no"
-                " new entry: ask another member"
+                f"{self.config.member_id} follows no leader of group {self.config.group}, and learns of"
+                " no new entry: ask another member"
             )
-            self.reads.refuse(refusal if is_left_out else None)
+            self.reads.refuse(refusal if is_deaf else None)
 
     def _leader_id(self) -> str:
         leader = self.node.raft.leader

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from quorumlog import LocalCluster, connect
@@ -20,7 +21,9 @@ from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
+from quorumlog.spark.java import JavaNotFound
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
+from quorumlog.spark.session import started
 
 pytestmark = pytest.mark.spark
 
@@ -100,12 +103,32 @@ def test_a_connect_server_is_named_like_a_master(monkeypatch: pytest.MonkeyPatch
         asked.append(given)
         return Session()
 
-    monkeypatch.setattr("quorumlog.spark.session", session)
+    monkeypatch.setitem(started.__globals__, "session", session)
     with engine_of("sc://spark.example.com:15002", []) as engine:
         assert isinstance(engine, SparkEngine)
     assert asked == [("quorumlog pipeline", "sc://spark.example.com:15002")]
     with pytest.raises(ConfigError, match=r"name .*, sc://HOST of a Connect server"):
         engine_of("http://spark.example.com", []).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Py4JError("An error occurred:\n: all masters are silent\n\tat java"), "is its master there"),
+        (JavaNotFound("no Java 17 or later: install one"), "no Java 17 or later: install one"),
+        (ImportError("no grpc"), "needs the extra `spark-connect`"),
+    ],
+)
+def test_a_spark_that_does_not_start_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def session(*_: str) -> None:
+        raise error
+
+    monkeypatch.setitem(started.__globals__, "session", session)
+    with pytest.raises(ConfigError, match=told) as found:
+        engine_of("spark://127.0.0.1:9", []).__enter__()
+    assert "\n" not in str(found.value) and "\tat" not in str(found.value)
 
 
 def test_every_work_names_the_type_of_its_result() -> None:

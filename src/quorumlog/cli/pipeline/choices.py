@@ -67,21 +67,15 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
         yield LocalEngine()
         return
     try:
-        from quorumlog.spark import session
         from quorumlog.spark.pipelines.spark_engine import SparkEngine
+        from quorumlog.spark.session import started
     except ModuleNotFoundError:
         raise ConfigError(
             "option --spark needs PySpark, the extra `spark`: pip install '.[spark]' in a clone of"
             " quorumlog"
         ) from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
-    try:
-        running = session("quorumlog pipeline", master)
-    except ImportError:
-        raise ConfigError(
-            f"--spark {spark} needs the extra `spark-connect`: pip install '.[spark-connect]' in a clone"
-            " of quorumlog"
-        ) from None
+    running = started("quorumlog pipeline", master)
     try:
         yield SparkEngine(running)
     finally:

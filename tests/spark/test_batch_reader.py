@@ -49,6 +49,7 @@ class MadeSource:
         self.ends_early = ends_early
         self.bounds_asked = 0
         self.committed: list[tuple[str, int]] = []
+        self.skipped: list[tuple[str, int, int]] = []
         self.begun: list[tuple[str, int, bool]] = []
         self.log = LOG
         self.cluster = "made"
@@ -98,6 +99,9 @@ class MadeSource:
 
     def commit_reader(self, name: str, index: int) -> None:
         self.committed.append((name, index))
+
+    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
+        self.skipped.append((name, first_index, stop_index))
 
     def close(self) -> None:
         self.closed += 1

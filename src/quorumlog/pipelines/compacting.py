@@ -72,9 +72,13 @@ def compact(
     engine: Engine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Compacted:
-    """Write rows `key, index, term, body` to `file`, in order of index; one of an earlier compaction is
-    replaced whole. `into`: a log that gets their bodies, exactly once for each `compaction_id` (a
-    producer of it)."""
+    """Write rows `key, index, term, body` to `file` (Parquet), in order of index, the newest of each key
+    in [first_index, stop_index) (default: the whole log); a file of an earlier compaction is replaced
+    whole. `key`: json:PATH, arrow:COLUMN or prefix:BYTES of a body. `into`: a log that gets
+    the bodies, exactly once for each `compaction_id` (a producer of it). `report` is told entries done
+    and in all.
+
+    Raises ConfigError, BadRequest for bodies that `key` does not fit, LedgerError, DirectoryDamaged."""
     file = checked_path(file)
     KeyOf(key)  # wrong ones are told before anything is read
     if into is not None and not (into.servers and compaction_id):

@@ -139,8 +139,10 @@ def statistics(
     engine: Engine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Statistics:
-    """Of the whole log, or a range, counted by an engine (default: threads of this process). Raises
-    BadRequest for bodies that `key` does not fit."""
+    """Of the whole log, or [first_index, stop_index), counted by an engine (default: threads of this
+    process). `key`: as of `compact`; the `top` largest are given.
+    `report` is told entries done and in all. Raises BadRequest for bodies that `key` does not fit,
+    ConfigError, LedgerError, DirectoryDamaged."""
     if key:
         KeyOf(key)  # wrong ones are told before anything is read
     with closing(open_log(place)) as log:

@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from quorumlog.errors import ConfigError
@@ -63,7 +61,7 @@ def started(app_name: str, master: str) -> SparkSession:
         ) from None
     except JavaNotFound as error:
         raise ConfigError(str(error)) from None
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:  # of py4j, or of a Connect client
         why = " ".join(str(error).splitlines()[:2])
         raise ConfigError(f"Spark at {master} does not start, is its master there? {why}") from None
 

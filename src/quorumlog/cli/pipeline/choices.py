@@ -15,8 +15,9 @@ from quorumlog.cli.options import check_directory, is_on_command_line, named_pat
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.pipelines.engine import Engine
+    from quorumlog.pipelines.engine import LocalEngine
     from quorumlog.pipelines.places import Place
+    from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
 ArchivePlace = Annotated[
     Path | None,
@@ -53,7 +54,7 @@ MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s|sc):/
 
 
 @contextmanager
-def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
+def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | SparkEngine]:
     """The engine that `--spark` names. Raises ConfigError where it names no master, and where
     PySpark is not installed."""
     from quorumlog.pipelines.engine import LocalEngine
@@ -108,9 +109,9 @@ def place_of(
     if (path or archive) and servers and not is_on_command_line(context, "servers"):
         servers = None  # of the environment, for other commands
     if sum(each is not None for each in (servers, path, archive)) != 1:
-        raise ConfigError(
-            "name one log: --servers LIST, --path DIR of a stopped member, or --archive DIR"
-        )
+        takes_archive = any(each.name == "archive" for each in context.command.params)
+        ways = ["--servers LIST", "--path DIR of a stopped member", "--archive DIR"]
+        raise ConfigError(f"name one log: {', or '.join(ways if takes_archive else ways[:2])}")
     if servers is not None:
         servers = ",".join(split_servers(servers))
     return Place(

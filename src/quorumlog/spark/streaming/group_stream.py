@@ -99,6 +99,12 @@ class GroupStream:
                 source.begin_reader(self._options.reader, held_index, hold=self._options.reader_hold)
             return self._marked(source, index)
 
+    def begin_with_the_log(self) -> StreamOffset:
+        """The same for a group that a restarted query names for the first time."""
+        with closing(self._opener(self._options)) as source:
+            index = self._bounds_of(source).begin_index
+        return self.begin(index)
+
     def end_with_what_is_there(self) -> None:
         with closing(self._opener(self._options)) as source:
             self._target = self._bounds_of(source).stop_index
@@ -157,11 +163,13 @@ class GroupStream:
                 return self._begun_elsewhere(begun, end, bounds)
             if first_index < bounds.begin_index:
                 first_index = skip_lost_entries(
-                    first_index,
+                    begun.index,
                     min(bounds.begin_index, end.index),
                     bounds,
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
+                if options.reader:
+                    source.note_skipped(options.reader, begun.index, first_index)
             return planned(options, source, bounds, IndexRange(first_index, end.index))
 
     def commit_reader(self, index: int) -> None:
@@ -234,15 +242,9 @@ class GroupStream:
         return []
 
 
-def checked_groups(start: dict[str, Any], groups: list[str]) -> dict[str, StreamOffset]:
-    """An offset in the order of `groups`. Raises ConfigError for other groups."""
-    if set(start) != set(groups):
-        raise ConfigError(
-            f"the checkpoint is of group {' and '.join(map(repr, sorted(start)))}, the options name"
-            f" {' and '.join(map(repr, groups))}: a query keeps its groups, others need a checkpoint of"
-            " their own"
-        )
-    return {group: StreamOffset.parse(start[group]) for group in groups}
+def offsets_of(stored: dict[str, Any]) -> dict[str, StreamOffset]:
+    """By group. Raises ConfigError."""
+    return {group: StreamOffset.parse(offset) for group, offset in stored.items()}
 
 
 K = TypeVar("K")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from quorumlog import LocalCluster, connect
 from quorumlog.cli.pipeline.choices import engine_of
-from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged
+from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.pipelines import archiving, auditing, compacting, statistics
 from quorumlog.pipelines.archive import PARTS, Archive
 from quorumlog.pipelines.archiving import archive
@@ -25,7 +25,9 @@ from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import Replayed, filter_of, replay
+from quorumlog.pipelines.statistics import CountWork
 from quorumlog.spark.java import JavaNotFound
+from quorumlog.spark.pipelines import spark_engine
 from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
 from quorumlog.spark.session import started
@@ -135,6 +137,27 @@ def test_a_spark_that_does_not_start_is_told_in_a_sentence(
     with pytest.raises(ConfigError, match=told) as found:
         engine_of("spark://127.0.0.1:9", []).__enter__()
     assert "\n" not in str(found.value) and "\tat" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DirectoryDamaged("torn", path="/d/x", position=7, index=9),
+        StoreFailure("the disk is full"),
+        ProtocolViolation("entry 3 did not come"),
+        ConfigError("no such key"),
+        BadRequest("a short body"),
+    ],
+)
+def test_a_refusal_is_the_same_here_as_it_was_there(error: Exception) -> None:
+    def run(_: object) -> CountWork:
+        raise error
+
+    [refused] = spark_engine._row(0, run, CountWork(Place(), 0, 1, "")).column("refusal").to_pylist()
+    found = spark_engine._raised(refused)
+    assert (type(found), str(found)) == (type(error), str(error))
+    if isinstance(found, DirectoryDamaged):
+        assert (found.path, found.position, found.index) == ("/d/x", 7, 9)
 
 
 def test_every_work_names_the_type_of_its_result() -> None:

@@ -257,6 +257,7 @@ class MessageStore:
     # ---------------------------------------------------------------- services
 
     def has_queue(self, queue: QueueKey) -> bool:
+        """Whether a message may be put into it."""
         if self.topics is None:
             return queue.queue_id >= 0
         return 0 <= queue.queue_id < self.queue_count(queue.topic)
@@ -305,6 +306,7 @@ class MessageStore:
             self._wakeup_reput()
 
     def reput_once(self) -> None:
+        """Bring what was stored since into queues and index. Raises StoreFailure."""
         try:
             self.reput.run_once()
         except QueueHole as hole:

@@ -110,7 +110,7 @@ class NodeDriver:
         self.node = LedgerNode(
             config, directory, self, random.Random(), self._now_ms(), machines=machines
         )
-        self.reads = WaitingReads(self.node, self.read_later)
+        self.reads = WaitingReads(self.node, self._read_beside)
         self.handshake = Handshake(config, directory, run_id, listens_on)
         self.peers = PeerTable(
             config.member_id,
@@ -141,7 +141,7 @@ class NodeDriver:
             self.peers.invite,
             self.fail,
         )
-        self.status = StatusReport(config, self.node, self.peers, self.admission, self.read_later)
+        self.status = StatusReport(config, self.node, self.peers, self.admission, self._read_beside)
 
     def configure(self, config: GroupConfig) -> None:
         self.config = config
@@ -378,6 +378,11 @@ class NodeDriver:
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._reader.submit(work, self._finisher(done))
+
+    def _read_beside(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """As `read_later`, for answers, which wait for no promise of this member: `done` changes nothing
+        of the node."""
+        self._reader.submit(work, functools.partial(self._enter_now, done))
 
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._applier.submit(work, self._finisher(done))

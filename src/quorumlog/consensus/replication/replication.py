@@ -54,6 +54,7 @@ class Replication:
         self.sizes.begin(first_index - 1)
         for replica in dict.fromkeys((*state.others(), *self._outbox.connected)):
             self._begin_dispatcher(replica, first_index)
+            self.progress.on_connected(replica)
 
     def stop(self) -> None:
         self.commit_due_ms = NEVER

@@ -153,6 +153,7 @@ class KeyValueDoor:
         return f"{host}:{port}"
 
     async def open(self, member: DoorMember) -> None:
+        """See `Door.open`. Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(_wake, loop, self._service.drain)
@@ -179,21 +180,25 @@ class KeyValueDoor:
         self.service.tick()
 
     def role_changed(self, change: RoleChange) -> None:
+        """See `Door.role_changed`."""
         if self._service is not None:
             self._service.role_changed()
 
     async def close(self) -> None:
+        """See `Door.close`."""
         self._end()
         for connection in list(self.connections):
             connection.close()
         await asyncio.sleep(0)
 
     def abandon(self) -> None:
+        """See `Door.abandon`."""
         self._end()
         for connection in list(self.connections):
             connection.abort()
 
     def ended(self) -> None:
+        """See `Door.ended`."""
         if self._open_engine is not None:
             self._open_engine.close()
             self._open_engine = None

@@ -133,6 +133,11 @@ class StateMachineCaller:
         self._member.raft.on_machines(run=not self._not_running())
         self.hand_over.tick(now_ms)
 
+    def expire(self, now_ms: float) -> None:
+        """See `MachineDriver.expire`: all that happens here while the member stands still."""
+        for driver in self._drivers.values():
+            driver.expire(now_ms)
+
     def _not_running(self) -> dict[str, int]:
         """And up to where it has run elsewhere, if it does."""
         state = self._state(committed=True)

@@ -270,8 +270,10 @@ class AsyncConsumer:
         return None
 
     async def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
-        """Messages, of several queues perhaps; none if nothing came in that time. They are done once
-        `commit` is called, or come again if it is not. Raises BadRequest outside of `async with`."""
+        """At most `most_messages`, of several queues perhaps; none if nothing came in `wait_ms`. They
+        are done once `commit` is called, or come again if it is not. Raises UnknownTopic,
+        UnknownConsumerGroup, BadRequest if the broker does not take it as a member,
+        and outside of `async with`."""
         self._check_joined()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000), self._changed:
@@ -305,8 +307,8 @@ class AsyncConsumer:
 
     async def run(self, handler: Handler, *, until: Callable[[], bool] = lambda: False) -> None:
         """Each message to `handler`, one of a queue at a time; what it raises on comes again after a
-        delay, and after 16 times lies in the group's %DLQ% topic. Ends with `until`, or when
-        cancelled."""
+        delay, and after 16 times lies in the group's %DLQ% topic. Ends once `until` says so, or when
+        cancelled. Raises what `poll` does."""
         self._check_joined()
         busy: dict[tuple[str, int], asyncio.Task[None]] = {}
         try:
@@ -354,9 +356,10 @@ class AsyncConsumer:
                 await asyncio.sleep(PAUSE_S)
 
     async def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
-        """The group gets it again after a delay that grows with each time, or that of `delay_level`;
-        after 16 times it goes to the group's %DLQ% topic. So does at once, without what a retry adds, a
-        message whose properties leave no room for that: an old log may hold some."""
+        """The group gets it again after a delay that grows with each time, or that of `delay_level` (1
+        to 18); after 16 times it goes to the group's %DLQ% topic. So does at once, without what a retry
+        adds, a message whose properties leave no room for that: an old log may hold some. Raises what a
+        producer's `send` does."""
         if not 0 <= delay_level <= LEVELS:
             raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
         properties = dict(message.properties)

@@ -20,7 +20,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.strangers import open_port_level
+from quorumlog.stray_log import open_port_level
 from quorumlog.wire.framing import Frame
 
 log = logging.getLogger("quorumlog.broker")

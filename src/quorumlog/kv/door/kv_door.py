@@ -22,7 +22,7 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.node.client_guard import contain
-from quorumlog.server.strangers import StrayLog, open_port_level
+from quorumlog.stray_log import StrayLog, open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 

@@ -14,7 +14,7 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.errors import ProtocolViolation
 from quorumlog.node.client_guard import contain
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.strangers import StrayLog
+from quorumlog.stray_log import StrayLog
 
 log = logging.getLogger("quorumlog.broker")
 

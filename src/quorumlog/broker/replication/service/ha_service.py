@@ -21,7 +21,7 @@ from quorumlog.broker.replication.service.ha_connection import HAConnection
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.strangers import StrayLog
+from quorumlog.stray_log import StrayLog
 
 log = logging.getLogger("quorumlog.broker")
 

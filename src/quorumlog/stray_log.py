@@ -1,4 +1,4 @@
-"""Who else reaches a port, and how little is said of it."""
+"""Who comes to a port that is open to others, and does not belong there."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ that the core passes through.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,16 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.entry import NO_ENTRY, EntryId, Replica, SnapshotId
 
 NOBODY = Replica("", "")
+
+
+class SetBack(NamedTuple):
+    """A directory is older than it was: an older copy was put back, or its disk lost what it had synced.
+    It has forgotten what it promised, also in terms of which the finder knows nothing."""
+
+    acknowledged_index: int
+    """What it has acknowledged, as it had synced that, to the leader that finds this."""
+    held_index: int
+    """Above this entry it holds nothing of the same log."""
 
 
 class VoteResult(IntEnum):
@@ -119,6 +129,9 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
     confirmed_round: int = -1
     """A quorum has answered it, and `committed_index` covers all that was acknowledged before it was
     sent; 0: none yet, -1: an earlier release, which answers no ReadIndexRequest."""
+    set_back: SetBack | None = None
+    """The directory that gets this was found older than it was: it is to be another one from now on.
+    Earlier releases do not read it; whatever they answer counts in nothing."""
 
 
 class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):

@@ -66,6 +66,10 @@ class HeartbeatAnswers:
                 self._answered_round[response.sender] = response.round
                 self._clock_ms[response.sender] = response.clock_ms
 
+    def forget(self, replica: Replica) -> None:
+        for answers in (self._answered_ms, self._answered_round, self._clock_ms):
+            answers.pop(replica, None)
+
     def has_live_quorum(self) -> bool:
         """A majority, this leader included, has answered within the election time-out."""
         state = self._state

@@ -11,12 +11,11 @@ from quorumlog.consensus.messages import (
     PushEntryResponse,
     PushResult,
     PushType,
-    SetBack,
     VoteRequest,
     VoteResponse,
 )
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId, Replica
+from quorumlog.entry import EntryId, Replica, SetBack
 
 from .harness import LoneMember
 from .test_entry_dispatcher import peer_status, pushes, stay_alive
@@ -87,12 +86,15 @@ def test_a_directory_that_holds_less_than_it_acknowledged_is_told_so_and_named()
     assert told(n0) == [], "that answer may be older than the acknowledgement"
     assert n0.to(1, PushEntryRequest)[-1].previous.index == 50
     refuse(n0, 30)
-    assert told(n0) == [SetBack(50, 30)]
+    assert told(n0) == [SetBack("n1-d0", 50, 30)]
     (problem,) = n0.node.status().problems
     assert problem.startswith("directory n1-d0 of n1 is older than it was: ")
     assert "(now acknowledged entry 50, holds up to 30)" in problem
     said = n0.pass_ms(150)
-    assert [m.set_back for m in said if isinstance(m, HeartbeatRequest)] == [None, SetBack(50, 30)]
+    assert [m.set_back for m in said if isinstance(m, HeartbeatRequest)] == [
+        None,
+        SetBack("n1-d0", 50, 30),
+    ]
 
 
 def test_what_it_holds_instead_does_not_count() -> None:
@@ -101,7 +103,7 @@ def test_what_it_holds_instead_does_not_count() -> None:
     come_back(n0)
     refuse(n0, 9, conflict_term=1, conflict_first_index=0)
     refuse(n0, 9, conflict_term=1, conflict_first_index=0)
-    assert told(n0) == [SetBack(9, 2)]
+    assert told(n0) == [SetBack("n1-d0", 9, 2)]
 
 
 def test_an_older_copy_that_took_more_since_is_found_by_where_its_log_ends() -> None:
@@ -110,14 +112,13 @@ def test_an_older_copy_that_took_more_since_is_found_by_where_its_log_ends() -> 
     n0.node._async_mode = True  # it is compared from the end on, as after a new connection of a learner
     n0.act(lambda: n0.node.on_connected(n0.peer(1), syncs=True))
     confirm(n0, 4)
-    assert told(n0) == [SetBack(5, 4)]
+    assert told(n0) == [SetBack("n1-d0", 5, 4)]
 
 
 @pytest.mark.parametrize(("before", "after"), [(False, True), (False, False)])
 def test_a_directory_that_did_not_sync_what_it_acknowledged_may_lose_it(
-    synced: tuple[bool, bool],
+    before: bool, after: bool
 ) -> None:
-    before, after = synced
     n0 = acknowledged(50, syncs=before)
     come_back(n0, syncs=after)
     refuse(n0, 30)

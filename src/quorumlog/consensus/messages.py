@@ -8,24 +8,14 @@ that the core passes through.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from quorumlog.consensus.membership import Membership
-from quorumlog.entry import NO_ENTRY, EntryId, Replica, SnapshotId
+from quorumlog.entry import NO_ENTRY, EntryId, Replica, SetBack, SnapshotId
 
 NOBODY = Replica("", "")
-
-
-class SetBack(NamedTuple):
-    """A directory is older than it was: an older copy was put back, or its disk lost what it had synced.
-    It has forgotten what it promised, also in terms of which the finder knows nothing."""
-
-    acknowledged_index: int
-    """What it has acknowledged, as it had synced that, to the leader that finds this."""
-    held_index: int
-    """Above this entry it holds nothing of the same log."""
 
 
 class VoteResult(IntEnum):

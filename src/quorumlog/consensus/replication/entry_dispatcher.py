@@ -17,7 +17,6 @@ from quorumlog.consensus.messages import (
     PushEntryResponse,
     PushResult,
     PushType,
-    SetBack,
 )
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import PushOrder, Role
@@ -25,7 +24,7 @@ from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, Di
 from quorumlog.consensus.replication.match_search import MatchSearch
 from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.consensus.replication.teller import Teller
-from quorumlog.entry import NO_ENTRY, Replica
+from quorumlog.entry import NO_ENTRY, Replica, SetBack
 
 NEVER = float("inf")
 NOTHING = range(0)
@@ -354,7 +353,7 @@ class EntryDispatcher:
             held_index = min(held_index, self._search.most_held(response))
         if held_index >= self._acknowledged_index:
             return False
-        self._on_set_back(self.to, SetBack(self._acknowledged_index, held_index))
+        self._on_set_back(self.to, SetBack(self.to.directory_id, self._acknowledged_index, held_index))
         return True
 
     def _on_commit_response(self, response: PushEntryResponse) -> int:

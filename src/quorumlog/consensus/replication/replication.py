@@ -9,7 +9,7 @@ from __future__ import annotations
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import InstallResult, PushEntryResponse, SetBack
+from quorumlog.consensus.messages import InstallResult, PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
 from quorumlog.consensus.replication.catch_up import CatchUp
@@ -17,7 +17,7 @@ from quorumlog.consensus.replication.data_progress import DataProgress
 from quorumlog.consensus.replication.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.replication.log_bytes import LogBytes
 from quorumlog.consensus.replication.quorum_ack_checker import QuorumAckChecker
-from quorumlog.entry import EntryId, EntryKind, Replica
+from quorumlog.entry import EntryId, EntryKind, Replica, SetBack
 from quorumlog.errors import DiskFull
 from quorumlog.figures import now
 
@@ -229,8 +229,8 @@ class Replication:
             self.acks.marks.lower_to(replica, index)
 
     def _on_set_back(self, replica: Replica, found: SetBack) -> None:
-        """It may have voted and acknowledged in a higher term, and have forgotten that. So nothing that it
-        gets from here makes it whole: it counts in nothing any more."""
+        """It may have voted and acknowledged in a higher term, and have forgotten that. So nothing
+        that it gets from here makes it whole: it counts in nothing any more."""
         self._state.set_back[replica] = found
         self.acks.marks.forget(replica)
         self._elector.answers.forget(replica)

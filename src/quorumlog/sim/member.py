@@ -17,7 +17,7 @@ from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
-from quorumlog.node.ports import BeginsAnew
+from quorumlog.node.ports import BeginsAnew, DirectorySetBack
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
@@ -296,8 +296,11 @@ class SimMember:
             self.cluster.faults.processes.crashed(self)
             return False
         except BeginsAnew as reason:
-            self.cluster.trace.count(f"begins anew: {reason}")
             # As the server does it: the same process opens the directory anew.
+            if isinstance(reason, DirectorySetBack):
+                self.cluster.trace.count("an older copy becomes another directory")
+                self.note("is an older copy", lambda: self.node.directory.path)
+                self.cluster.told("set_back", self)
             if self.config.store == "memory":
                 self._memory = self.node.directory.disk
             self._end("begins anew", silently=False)

@@ -16,7 +16,7 @@ class OldCopies(Checker):
         self._put_back: set[str] = set()
         """Members of whose directory an older copy was put back at some time."""
         self._told: set[Replica] = set()
-        self._found: dict[Replica, set[Replica]] = {}
+        self._found: dict[Replica, dict[Replica, None]] = {}
         """By the finder, in the life of its present process."""
 
     def started(self, member: CheckedMember) -> None:
@@ -33,12 +33,12 @@ class OldCopies(Checker):
 
     def turned(self, member: CheckedMember) -> None:
         raft = member.node.raft
-        found = self._found.setdefault(member.replica, set())
-        for replica in raft._state.set_back.keys() - found:
-            found.add(replica)
+        found = self._found.setdefault(member.replica, {})
+        for replica in [each for each in raft._state.set_back if each not in found]:
+            found[replica] = None
             if replica.member_id not in self._put_back and not self.cluster.profile.has_lossy_disks:
                 raise Violation(f"{member.replica} finds {replica} older than it was, and it is not")
-        for replica in found & set(raft.status().membership.voters()):
-            answers, marks = raft._elector.answers, raft.replication.acks.marks
+        answers, marks = raft._elector.answers, raft.replication.acks.marks
+        for replica in found:
             if marks.mark_of(replica) >= 0 or answers.round_of(replica):
                 raise Violation(f"{member.replica} counts {replica}, which it has found an older copy")

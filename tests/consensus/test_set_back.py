@@ -208,6 +208,31 @@ def test_what_it_answered_before_it_was_found_counts_no_more() -> None:
     assert n0.node.committed_index == 50
 
 
+def test_until_it_has_shown_what_it_holds_it_confirms_no_leader() -> None:
+    """It may have been put back, and follow this one as it has forgotten the next."""
+    n0 = acknowledged(50)
+    come_back(n0)
+    confirmed = n0.node._elector.confirmed_round
+    stay_alive(n0, 1_200, 1)
+    assert n0.node._elector.confirmed_round == confirmed
+    assert n0.node.role is Role.LEADER, "it is heard all the same"
+    asked = [push for push in n0.to(1, PushEntryRequest) if push.asks_what_arrived]
+    assert len(asked) == 2, "the first question may have been lost"
+    n0.hear(
+        1,
+        PushEntryResponse(
+            term=1,
+            push=PushType.COMMIT,
+            result=PushResult.RECEIVED,
+            number=asked[-1].number,
+            index=50,
+            first_index=51,
+        ),
+    )
+    stay_alive(n0, 150, 1)
+    assert n0.node._elector.confirmed_round == n0.node._elector.round
+
+
 def test_without_it_a_leader_that_nobody_else_hears_steps_down() -> None:
     n0 = acknowledged(50)
     come_back(n0)

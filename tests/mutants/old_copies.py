@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
 from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
 from quorumlog.consensus.replication.replication import Replication
 from quorumlog.store.directory.made_again import forgotten_promises
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from tests.consensus import test_set_back as set_back
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_old_copies as old_copies
 
@@ -42,6 +44,16 @@ def old_copy_is_fed(patch: Patch) -> None:
         "if self._finds_set_back(response) and not reached():",
     )
     patch.edit(Replication._on_set_back, "self._state.set_back[replica] = found", "return")
+
+
+@mutant(
+    404,
+    "a directory that is back confirms a leader before it has shown what it holds",
+    scenario=set_back.test_until_it_has_shown_what_it_holds_it_confirms_no_leader,
+)
+def confirms_before_it_is_proven(patch: Patch) -> None:
+    """It follows this leader."""
+    patch.edit(HeartbeatAnswers.take, "if counts and", "if (counts or reached()) and")
 
 
 @mutant(

@@ -53,7 +53,8 @@ class HeartbeatAnswers:
         """The newest that is confirmed, once this leader knows what is committed; 0: none."""
         return self.confirmed_round(newest_round) if self._state.has_committed_in_its_term else 0
 
-    def take(self, response: HeartbeatResponse, newest_round: int) -> None:
+    def take(self, response: HeartbeatResponse, newest_round: int, *, counts: bool) -> None:
+        """`counts`: it confirms that nobody else leads."""
         if response.accepted:
             keep = self._kept_back.discard if response.takes_over else self._kept_back.add
             keep(response.sender)
@@ -62,7 +63,7 @@ class HeartbeatAnswers:
             )
             note(response.sender)
             self._answered_ms[response.sender] = self._state.now_ms
-            if self.round_of(response.sender) < response.round <= newest_round:
+            if counts and self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
                 self._clock_ms[response.sender] = response.clock_ms
 

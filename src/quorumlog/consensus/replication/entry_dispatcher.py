@@ -67,6 +67,8 @@ class EntryDispatcher:
         """Highest index acknowledged by an APPEND since then."""
         self._acknowledged_index = -1
         """Highest index that it acknowledged as synced in this term."""
+        self.is_proven = True
+        """On this connection it has shown that it still holds that."""
         self._write_index = 0
         """The next entry to send."""
         self._window = PushWindow(config.push_resend_ms)
@@ -127,6 +129,7 @@ class EntryDispatcher:
         """
         if self.term != self._state.term:
             self.term, self._acknowledged_index = self._state.term, -1
+        self.is_proven = self._acknowledged_index < 0
         self.lacks_space = self.refuses_start = False
         self._committed_sent = -1
         self.diverged_at = -1
@@ -139,6 +142,7 @@ class EntryDispatcher:
 
     def reconnect(self) -> None:
         """It is back: whatever was on its way is lost."""
+        self.is_proven = self._acknowledged_index < 0
         self._committed_sent = -1
         self._paused_until_ms = None
         self._window.forget_silence()
@@ -261,6 +265,8 @@ class EntryDispatcher:
             self._put_question()
         elif self._window.pushes:
             self._look_into_silence()
+        elif not self.is_proven and self.state is DispatcherState.COMMIT:
+            self._ask_what_arrived()
         elif self.state is DispatcherState.COMMIT:
             self._committed_sent = -1  # once more: a follower that restarted verifies its log by it
 
@@ -363,6 +369,7 @@ class EntryDispatcher:
             return -1
         if response.result is PushResult.RECEIVED:
             if response.number >= self._arrival_question:
+                self.is_proven = True
                 self._unanswered = 0
                 self.arrived_index = response.index
                 self._again = range(response.index + 1, min(response.first_index, self._write_index))
@@ -379,6 +386,7 @@ class EntryDispatcher:
             if not self.mark < response.index <= self._state.runs.end_index:
                 return -1
             self.mark = response.index
+            self.is_proven = True
             if self._outbox.syncs(self.to):
                 self._acknowledged_index = max(self._acknowledged_index, self.mark)
             self._unanswered = 0
@@ -457,6 +465,7 @@ class EntryDispatcher:
 
     def _begin_append(self, event: Event) -> None:
         self._fire(event)
+        self.is_proven = True
         self._write_index = self.match_index + 1
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
 

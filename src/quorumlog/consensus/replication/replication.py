@@ -251,6 +251,12 @@ class Replication:
             if self._log.damaged:
                 self.mark_own_disk()  # what the others have committed needs no proof of its own
 
+    def is_proven(self, replica: Replica) -> bool:
+        """It is the directory that it was, as far as this leader can know. Until then it may have been
+        put back, and follow this leader only because it has forgotten another one."""
+        dispatcher = self.dispatchers.get(replica)
+        return dispatcher is None or dispatcher.is_proven
+
     def held_index(self, replica: Replica) -> int:
         """Up to here the member is known to hold this leader's log."""
         dispatcher = self.dispatchers.get(replica)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
 import msgspec
 
@@ -122,34 +125,36 @@ def later_term_holds(*, with_longer_log: bool) -> None:
     scene.make_whole()
 
 
-def of_an_earlier_release(member: SimMember) -> None:
+@contextmanager
+def of_an_earlier_release(old: SimMember) -> Iterator[None]:
     """It does not read what it is told."""
-    node, receive = member.node, member.node.receive
+    receive = SimMember.receive
 
-    def read(message: AnyPeerMessage) -> None:
-        if isinstance(message, HeartbeatRequest):
+    def read(member: SimMember, message: AnyPeerMessage) -> None:
+        if member is old and isinstance(message, HeartbeatRequest):
             message = msgspec.structs.replace(message, set_back=None)
-        receive(message)
+        receive(member, message)
 
-    node.receive = read  # type: ignore[method-assign]
+    with patch.object(SimMember, "receive", read):
+        yield
 
 
 def test_an_earlier_release_that_goes_on_as_it_was_counts_in_nothing() -> None:
     """The story of the later term, with a member that stays who it was, and would catch up."""
     scene, old_leader, new_leader, member, copy = two_leaders()
-    put_back(scene, member, copy)
-    of_an_earlier_release(member)
-    scene.heal(old_leader, member)
-    scene.until(lambda: bool(old_leader.node.raft._state.set_back), "the finding")
-    old_leader.set_clock(rate=1.0)
-    asked = scene.ask(old_leader, timeout_ms=1_000)
-    scene.run_for(20 * ELECTION_MS)
-    assert not asked.is_committed
-    assert old_leader.node.raft.role is not Role.LEADER
-    new_leader.start()
-    scene.heal()
-    scene.await_leader()
-    scene.append()
+    with of_an_earlier_release(member):
+        put_back(scene, member, copy)
+        scene.heal(old_leader, member)
+        scene.until(lambda: bool(old_leader.node.raft._state.set_back), "the finding")
+        old_leader.set_clock(rate=1.0)
+        asked = scene.ask(old_leader, timeout_ms=1_000)
+        scene.run_for(20 * ELECTION_MS)
+        assert not asked.is_committed
+        assert old_leader.node.raft.role is not Role.LEADER
+        new_leader.start()
+        scene.heal()
+        scene.await_leader()
+        scene.append()
 
 
 def test_a_power_loss_may_take_what_was_acknowledged_under_async() -> None:

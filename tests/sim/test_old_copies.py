@@ -13,6 +13,7 @@ from quorumlog.consensus.messages import AnyPeerMessage, HeartbeatRequest
 from quorumlog.consensus.ready import Role
 from quorumlog.sim.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+from tests.sim.test_log_begin import borders, drop, fill
 
 REPLACING = replace(QUIET, auto_replace_after_ms=3_000)
 
@@ -74,6 +75,21 @@ def test_killed_when_it_was_told_it_is_another_directory_at_the_next_start() -> 
     scene.until(lambda: member.is_up, "another node")
     scene.run_for(10)
     assert member.replica != old, "nobody has told it again"
+
+
+def test_a_copy_that_ends_below_the_begin_of_the_log_is_found_out_too() -> None:
+    """What it lacks is gone. It would be given the start of the log otherwise."""
+    scene = Scenario(profile=REPLACING)
+    scene.append(3)
+    member = scene.followers()[0]
+    copy = copied(scene, member)
+    fill(scene)
+    for each in scene.members:
+        drop(scene, each, borders(each)[-1])
+    put_back(scene, member, copy)
+    found_out(scene, member)
+    scene.until(lambda: is_voter(scene, member), "a voter", within_ms=20_000)
+    scene.make_whole()
 
 
 def two_leaders() -> tuple[Scenario, SimMember, SimMember, SimMember, dict[str, bytes]]:

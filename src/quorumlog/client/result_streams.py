@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
+from math import isinf
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.append_times import AppendTimes
@@ -133,7 +134,7 @@ class Tailing(Reading[T]):
     def __init__(
         self,
         opening: Verb[ReadPlan],
-        end_index: Callable[[], Verb[int]],
+        end_index: Callable[[float | None], Verb[int]],
         is_client_closed: Callable[[], bool],
         patience_ms: float,
         part_of: Callable[[EntryBatch], Iterable[T]],
@@ -161,7 +162,8 @@ class Tailing(Reading[T]):
         if not plan.knows_less:
             return
         try:
-            end_index = yield from self._end_index()
+            left_ms = self._until_ms - now_ms()
+            end_index = yield from self._end_index(None if isinf(left_ms) else max(TAIL_WAIT_MS, left_ms))
         except LedgerError:
             return  # nobody can say so yet
         if end_index < plan.read_index:

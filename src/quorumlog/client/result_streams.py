@@ -162,8 +162,8 @@ class Tailing(Reading[T]):
         if not plan.knows_less:
             return
         try:
-            left_ms = self._until_ms - now_ms()
-            end_index = yield from self._end_index(None if isinf(left_ms) else max(TAIL_WAIT_MS, left_ms))
+            patience_ms = max(TAIL_WAIT_MS, self._until_ms - now_ms())
+            end_index = yield from self._end_index(None if isinf(patience_ms) else patience_ms)
         except LedgerError:
             return  # nobody can say so yet
         if end_index < plan.read_index:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quorumlog import LocalCluster, connect
+from quorumlog.cli.pipeline.choices import engine_of
 from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged
 from quorumlog.pipelines import archiving, auditing, compacting, statistics
 from quorumlog.pipelines.archive import PARTS, Archive
@@ -94,6 +95,24 @@ def test_what_a_work_refuses_is_raised_where_the_pipeline_was_called(
         statistics.statistics(place, key="prefix:0", engine=SparkEngine(spark))
     with pytest.raises(BadRequest, match="is shorter than the prefix"):
         statistics.statistics(place, key="prefix:4000", engine=SparkEngine(spark))
+
+
+def test_a_connect_server_is_named_like_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Session:
+        def stop(self) -> None: ...
+
+    def session(*given: str) -> Session:
+        asked.append(given)
+        return Session()
+
+    monkeypatch.setattr("quorumlog.spark.session", session)
+    with engine_of("sc://spark.example.com:15002", []) as engine:
+        assert isinstance(engine, SparkEngine)
+    assert asked == [("quorumlog pipeline", "sc://spark.example.com:15002")]
+    with pytest.raises(ConfigError, match=r"name .*, sc://HOST of a Connect server"):
+        engine_of("http://spark.example.com", []).__enter__()
 
 
 def test_every_work_names_the_type_of_its_result() -> None:

@@ -354,6 +354,14 @@ class Verbs:
         message = reader_verbs.seek(name, whole("index", index), stand)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
+    def skip_in_reader(
+        self, name: str, first_index: int, stop_index: int, timeout_ms: float | None
+    ) -> Verb[ReaderStand]:
+        """Said for no log in particular: a late copy of it changes nothing."""
+        skipped = whole("first_index", first_index), whole("stop_index", stop_index)
+        message = MoveReaderRequest(reader=name, skipped=skipped)
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+
     def end_reader(self, name: str, stand: ReaderStand, timeout_ms: float | None) -> Verb[ReaderStand]:
         message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))

@@ -158,12 +158,7 @@ class MachineDriver:
 
     def tick(self, now_ms: float, binding: Machine | None, committed_index: int) -> None:
         """`committed_index`: up to here entries are committed and on this member's disk."""
-        self._now_ms = now_ms
-        if now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
-            self.results.expire(now_ms)
-            self._expire()
-            self.snapshots.unpin(now_ms)
+        self.expire(now_ms)
         if self._abandoned is not None:
             self._abandon()
             return
@@ -182,6 +177,15 @@ class MachineDriver:
             self._apply(self._runner, committed_index)
         elif self._saving is not None and not self._saving.is_away:
             self._write_slice(self._saving)
+
+    def expire(self, now_ms: float) -> None:
+        """Whoever has waited too long is answered."""
+        self._now_ms = now_ms
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
+            self.results.expire(now_ms)
+            self._expire()
+            self.snapshots.unpin(now_ms)
 
     def next_wakeup_ms(self) -> float:
         if self._questions or len(self.results):

@@ -38,6 +38,7 @@ from quorumlog.store.ledger_store import ColdRange
 NEVER = float("inf")
 BIND_RETRY_MS = 500
 MOST_BEHIND = 65_536
+NOT_ALL_RUN = "not every state machine runs here"
 """Entries that a machine may be behind the commit before appends for it are refused."""
 
 
@@ -80,7 +81,7 @@ class StateMachineCaller:
         host: Host,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
-        transfer: Callable[[str, Callable[[object], None]], None],
+        transfer: Callable[[str, Callable[[object], None], str], None],
     ) -> None:
         """`transfer`: `LedgerNode.transfer`."""
         self._member = member
@@ -110,7 +111,7 @@ class StateMachineCaller:
             host,
             self._not_running,
             self._running,
-            lambda member_id: transfer(member_id, lambda outcome: None),
+            lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
         )
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
@@ -131,6 +132,11 @@ class StateMachineCaller:
             driver.tick(now_ms, binding, committed_index)
         self._member.raft.on_machines(run=not self._not_running())
         self.hand_over.tick(now_ms)
+
+    def expire(self, now_ms: float) -> None:
+        """See `MachineDriver.expire`: all that happens here while the member stands still."""
+        for driver in self._drivers.values():
+            driver.expire(now_ms)
 
     def _not_running(self) -> dict[str, int]:
         """And up to where it has run elsewhere, if it does."""

@@ -4,6 +4,7 @@ what is committed. A task goes on at the next index with another member where th
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -30,6 +31,8 @@ from quorumlog.spark.offsets import LogBounds, skip_lost_entries
 from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+
+_logger = logging.getLogger(__name__)
 
 MEMBER_TIMEOUT_MS = 2000
 """For one request, before another member is asked. Too short costs a detour, no rows."""
@@ -250,6 +253,16 @@ class ServerSource:
     def commit_reader(self, name: str, index: int) -> None:
         self._client.reader(name, timeout_ms=self._options.timeout_ms).commit(index)
 
+    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
+        try:
+            reader = self._client.reader(name, timeout_ms=self._options.timeout_ms)
+            reader.note_skipped(first_index, stop_index)
+        except LedgerError as error:  # the query goes on without them: it need not end for the count
+            _logger.warning(
+                "entries %d .. %d are not counted at reader %s: %s",
+                *(first_index, stop_index - 1, name, error),
+            )
+
     # ---------------------------------------------------------------- a task
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
@@ -280,6 +293,8 @@ class ServerSource:
                 bounds = LogBounds(partition.group, begin_index, partition.stop_index)
                 fail = self._options.fail_on_data_loss
                 skip_lost_entries(check.next_index, gone_below, bounds, fail_on_data_loss=fail)
+                if self._options.reader:
+                    self.note_skipped(self._options.reader, check.next_index, gone_below)
                 check.skip_to(gone_below)
                 continue
             self._give_up(check, order, problems, late=time.monotonic() >= deadline)

@@ -31,7 +31,7 @@ from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.messages_beside import MessagesBeside
 from quorumlog.node.node_parts import NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import DirectorySetBack, Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.scrubber import ScrubStatus
 from quorumlog.node.retention.retention import Retention
@@ -154,7 +154,7 @@ class LedgerNode:
 
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
-        LogReplaced."""
+        BeginsAnew."""
         changes_the_log = isinstance(message, PushEntryRequest) and message.push in (
             PushType.APPEND,
             PushType.TRUNCATE,
@@ -164,6 +164,11 @@ class LedgerNode:
             self.carry_out_all()
         if self._held is not None:
             self._hold_back(message)
+            return
+        if isinstance(message, HeartbeatRequest) and message.set_back is not None:
+            if message.set_back.directory_id == self.replica.directory_id:
+                self.directory.set_back(message.set_back)
+                raise DirectorySetBack
             return
         if isinstance(message, NodeMessage):
             self._beside.receive(message, self._now_ms)
@@ -272,7 +277,7 @@ class LedgerNode:
             self._held_back.append(partial(self.connected, replica))
             return
         self._housekeeping.stir()
-        self.raft.on_connected(replica)
+        self.raft.on_connected(replica, syncs=self._host.syncs(replica))
         self.repairer.connected(replica)
         self._fetcher.connected(replica)
 
@@ -550,6 +555,8 @@ class LedgerNode:
         else:
             self._lose_leadership()
             self._writer.promised.clear()
+            if change.role is Role.FOLLOWER:
+                self.directory.count_again()
         self._housekeeping.stir()
         self._host.role_changed(change)
         self._transfers.role_changed(change)

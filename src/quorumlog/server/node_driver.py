@@ -30,7 +30,7 @@ from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.client_guard import contain
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
-from quorumlog.node.ports import LogReplaced
+from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -80,7 +80,7 @@ class NodeDriver:
         applier: DiskThread,
         machines: Mapping[str, MachineFactory],
         on_failure: Callable[[BaseException], None],
-        on_replaced: Callable[[NodeDriver], None],
+        on_anew: Callable[[NodeDriver, str], None],
         on_role_change: Callable[[str, RoleChange], None] | None,
         run_id: str,
         listens_on: str,
@@ -99,7 +99,7 @@ class NodeDriver:
         self._reader = reader
         self._applier = applier
         self._on_failure = on_failure
-        self._on_replaced = on_replaced
+        self._on_anew = on_anew
         self._on_role_change = on_role_change
         self._inbox: list[tuple[Requester | None, Callable[..., None], tuple[Any, ...]]] = []
         self._turn_scheduled = False
@@ -200,8 +200,8 @@ class NodeDriver:
             self._set_timer()
             if self._flushes and not self._has_sent:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
-        except LogReplaced:
-            self._on_replaced(self)
+        except BeginsAnew as reason:
+            self._on_anew(self, str(reason))
         except BaseException as error:
             self.fail(error)
 
@@ -273,7 +273,7 @@ class NodeDriver:
                 continue
             try:
                 method(*arguments)
-            except LogReplaced:
+            except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise
             except Exception as error:
@@ -352,14 +352,14 @@ class NodeDriver:
         self.admission.close()
         self.peers.close()
 
-    def part(self) -> None:
+    def part(self, reason: str) -> None:
         """As `stop`, while the process goes on: whoever waits is answered, and the other members find
         every connection closed."""
         inbox, self._inbox = self._inbox, []
         self.stop()
         for peer in self.peers.everybody():
             peer.part()
-        self.node.answer_all("the log of this member was replaced by the leader's")
+        self.node.answer_all(reason)
         self.reads.close()
         for connection, _, _ in inbox:
             if connection is not None:
@@ -453,6 +453,10 @@ class NodeDriver:
 
     def members_below(self, level: int) -> list[str]:
         return sorted({peer.member_id for peer in self.peers.everybody() if peer.level < level})
+
+    def syncs(self, replica: Replica) -> bool:
+        peer = self.peers.leading_to(replica)
+        return peer is not None and peer.durability == Durability.SYNC.value
 
     def weakest_durability(self, own: Durability) -> Durability:
         known = [own.value, *(peer.durability for peer in self.peers.everybody())]

@@ -22,6 +22,9 @@ REPLACED_LEVEL = 4
 """From which on a MEMBERSHIP entry may name directories that were replaced."""
 CHAIN_LEVEL = 5
 """From which on a READER entry may say with which chain an archive ends."""
+VERSION_LEVEL = 6
+"""From which on a leader writes MACHINE entries with a version above 1: members of a release below have
+version 1 of the machines of ours, and would stop there."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
 MOST_IN_A_BODY = 256

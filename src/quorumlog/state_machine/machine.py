@@ -118,5 +118,10 @@ class StateMachine:
         counts only if the log holds that very entry. None: nothing is kept."""
         return None
 
+    def kept_version(self) -> int | None:
+        """The version that it was told last, `act_as`, as it was kept with `applied`. None: that is not
+        kept; what is kept is forgotten then where the log has gone over to a higher one than 1."""
+        return None
+
     def clear(self) -> None:
         """Forget what is kept: it follows from another log."""

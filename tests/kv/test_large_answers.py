@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt, Durability, EntryKind
+from quorumlog.errors import ResultUnknown
+from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.requests import answers
+from quorumlog.kv.requests.answers import (
+    LeaseKeysAnswer,
+    LeasesAnswer,
+    RangeAnswer,
+    TxnAnswer,
+    read_answer,
+)
+from quorumlog.kv.requests.operations import (
+    FROM_KEY,
+    Command,
+    Compare,
+    DeleteRange,
+    Grant,
+    History,
+    LeaseKeys,
+    Leases,
+    Put,
+    Range,
+    Relation,
+    Revoke,
+    Target,
+    Txn,
+    encode,
+)
+from quorumlog.kv.store import keyspace, machine, ranges
 from quorumlog.kv.store.machine import KeyValueMachine
+from quorumlog.kv.store.ranges import SLICE_BYTES
+from quorumlog.log_state.control_entries import MachineBinding, encode_body
 from quorumlog.node.applying import kept_results
 from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.state_machine import FirstResults
 from tests.kv import large_answers
+from tests.kv.applied import KINDS, AppliedStore
 from tests.kv.large_answers import KEPT_BYTES, saved_by
 
+ANSWER_BYTES = 500_000
 SAVED = Path(__file__).parents[1] / "fixtures" / "kv-version-1" / "saved.txt"
 """By the last release that had version 1 only, behind each stretch of the log."""
 
@@ -20,12 +59,19 @@ SAVED = Path(__file__).parents[1] / "fixtures" / "kv-version-1" / "saved.txt"
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_results, "MOST_BYTES", KEPT_BYTES)
+    monkeypatch.setattr(machine, "MOST_ANSWER_BYTES", {1: KEPT_BYTES - 16, 2: ANSWER_BYTES})
 
 
-def apply(runner: MachineRunner, stretch: EntryBatch) -> None:
-    turn = runner.apply(stretch)
-    assert turn.stopped is None, turn
-    assert turn.applied is not None
+def apply(runner: MachineRunner, stretch: EntryBatch) -> list[bytes]:
+    """What it has given for commands."""
+    given = []
+    while stretch.count:
+        turn = runner.apply(stretch)
+        assert turn.stopped is None, turn
+        assert turn.applied is not None
+        given += [value for results in turn.results for value in results.values or ()]
+        stretch = stretch.slice(turn.applied.index + 1 - stretch.first_index, stretch.count)
+    return given  # type: ignore[return-value]
 
 
 def test_version_1_saves_what_the_release_before_has_saved() -> None:
@@ -33,3 +79,197 @@ def test_version_1_saves_what_the_release_before_has_saved() -> None:
     for stretch, expected in zip(large_answers.log(), SAVED.read_text().splitlines(), strict=True):
         apply(runner, stretch)
         assert saved_by(runner) == expected
+
+
+# ---------------------------------------------------------------- what is built
+
+PUT = Put(b"z", b"done")
+EVERYTHING = Range(b"\0", FROM_KEY)
+LARGE = {
+    "many ranges": Txn([], [PUT, *[EVERYTHING] * 100]),
+    "in inner transactions": Txn([], [PUT, Txn([], [Txn([], [EVERYTHING] * 50), *[EVERYTHING] * 20])]),
+    "one range": Txn([], [PUT, EVERYTHING]),
+    "backwards": Txn([], [PUT, Range(b"\0", FROM_KEY, descending=True)]),
+    "of the past": Txn([], [PUT, *[Range(b"\0", FROM_KEY, revision=300)] * 9]),
+    "sorted": Txn([], [PUT, *[Range(b"\0", FROM_KEY, sort_by=Target.VALUE, descending=True)] * 9]),
+    "sorted, and many of them": Txn([], [PUT, Range(b"\0", FROM_KEY, 490, sort_by=Target.MOD)]),
+    "deletions": Txn([], [PUT, DeleteRange(b"k", b"l", prev_kv=True)]),
+    "one deletion": DeleteRange(b"k", b"l", prev_kv=True),
+    "what was put over": Txn(
+        [], [PUT, *[Put(b"large %d" % number, b"", prev_kv=True) for number in range(11)]]
+    ),
+}
+SMALL = {
+    "a comparison": Txn([Compare(b"k", Target.VALUE, Relation.NOT_EQUAL, b"x", b"l")], [PUT]),
+    "counting": Txn([], [PUT, *[Range(b"\0", FROM_KEY, count_only=True)] * 9]),
+    "counting the past": Txn([], [PUT, Range(b"\0", FROM_KEY, revision=300, count_only=True)]),
+    "the first ones of the past": Txn([], [PUT, Range(b"\0", FROM_KEY, 9, revision=300)]),
+    "the first ones by value": Txn(
+        [], [PUT, Range(b"\0", FROM_KEY, 9, sort_by=Target.VALUE, descending=True)]
+    ),
+    "the first ones by value, of the past": Txn(
+        [], [PUT, Range(b"\0", FROM_KEY, 9, 300, sort_by=Target.VALUE, keys_only=True)]
+    ),
+    "keys by value": Txn([], [PUT, Range(b"\0", FROM_KEY, sort_by=Target.VALUE, keys_only=True)]),
+    "deletions": Txn([], [PUT, DeleteRange(b"k", b"l")]),
+    "a lease with all keys": Revoke(7),
+}
+
+
+def filled(version: int) -> AppliedStore:
+    """2 MB in 500 keys, half of them of a lease, and 11 of 100 kB."""
+    store = AppliedStore()
+    store.machine.act_as(version)
+    store.do(Grant(5000, 7))
+    for number in range(500):
+        store.do(Put(b"k%03d" % number, b"%03d" % (number % 7) + bytes(4000), lease=7 * (number % 2)))
+    for number in range(11):
+        store.do(Put(b"large %d" % number, bytes(100_000)))
+    return store
+
+
+def built_by(work: Callable[[], Any]) -> int:
+    """Bytes in Python's memory, at most at one time, that were not there before."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("command", LARGE.values(), ids=LARGE)
+def test_what_is_above_the_bound_is_carried_out_and_not_built(version: int, command: Command) -> None:
+    store = filled(version)
+    batch = store.batch(command)
+    given: list[FirstResults] = []
+    built = built_by(lambda: given.append(store.machine.apply(batch, store.index)))
+    (results,) = given
+    assert results.results == [answers.CARRIED_OUT]
+    assert list(results.unkept) == [0] * (version == 1), "as if it had been there"
+    assert built < {1: KEPT_BYTES, 2: ANSWER_BYTES}[version] * 1.2 + SLICE_BYTES
+    assert store.revision == store.index
+    if isinstance(command, Txn):
+        assert store.get(b"z") == b"done"
+    if "deletion" in str(command):
+        assert store.ask(Range(b"k", b"l", count_only=True)).count == 0
+
+
+@pytest.mark.parametrize("command", SMALL.values(), ids=SMALL)
+def test_an_answer_that_is_small_is_not_built_out_of_much(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(2)
+    monkeypatch.setattr(keyspace, "SLICE_KEYS", 20)
+    monkeypatch.setattr(keyspace, "MOST_WRITTEN_BYTES", 50_000)
+    monkeypatch.setattr(ranges, "SLICE_BYTES", 50_000)
+    batch = store.batch(command)
+    given: list[FirstResults] = []
+    built = built_by(lambda: given.append(store.machine.apply(batch, store.index)))
+    (result,) = given[0].results
+    assert isinstance(result, bytes)
+    read_answer(result, KINDS[type(command)])
+    assert built < 1_000_000
+    assert store.revision == store.index
+
+
+def test_who_reads_a_refusal_hears_that_the_outcome_is_known_and_the_answer_is_not() -> None:
+    with pytest.raises(ResultUnknown, match="carried out; its answer is above 33554432 bytes"):
+        read_answer(answers.CARRIED_OUT, TxnAnswer)
+
+
+def test_the_words_that_all_members_keep_are_the_same_for_ever() -> None:
+    assert answers.CARRIED_OUT == (
+        b"\x93\xcd\x01\xc4\xd9Dit was carried out; its answer is above 33554432 bytes: give a limit\x00"
+    )
+
+
+def test_the_log_says_from_which_entry_on_refusals_are_kept() -> None:
+    """Before it, who repeats such a command finds nothing, as with the release before."""
+    stretches = large_answers.log()
+    runner = large_answers.runner(KeyValueMachine(), 1)
+    for stretch in stretches[:13]:
+        apply(runner, stretch)
+    apply(runner, stretches[13])
+    assert runner._kept.encode() == b""
+    binding = EntryBatch.control(EntryKind.MACHINE, encode_body(MachineBinding("kv", 1, 2)))
+    binding.stamp(stretches[13].last_index + 1, 1, np.zeros(1), 0)
+    apply(runner, binding)
+    session = stretches[13]
+    session.stamp(binding.last_index + 1, 1, np.zeros(session.count), 0)
+    assert apply(runner, session) == [answers.CARRIED_OUT]
+    receipt = AppendReceipt(1, session.last_index, 1, Durability.SYNC)
+    found = runner.results_of("p", receipt)
+    assert found is not None
+    assert found.results == (answers.CARRIED_OUT,)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_is_saved_does_not_depend_on_how_much_is_applied_at_once(version: int) -> None:
+    stretches = large_answers.log()
+    saved = []
+    for batch in (stretches, [EntryBatch.concatenate(stretches)]):
+        store = KeyValueMachine()
+        store.act_as(version)
+        runner = large_answers.runner(store, version)
+        for stretch in batch:
+            apply(runner, stretch)
+        saved.append(large_answers.saved_whole(runner))
+    assert saved[0] == saved[1]
+
+
+def test_a_batch_whose_answers_are_large_in_all_is_applied_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "MOST_RESULT_BYTES", 300_000)
+    store = filled(2)
+    command = Txn([], [PUT, Range(b"k", b"k1")])
+    batch = store.batch(*[command] * 10)
+    taken = 0
+    while batch.count:
+        results = store.machine.apply(batch, batch.first_index).results
+        assert sum(len(result) for result in results) < 300_000 + ANSWER_BYTES  # type: ignore[arg-type]
+        assert 0 < len(results) < 10
+        taken += len(results)
+        batch = batch.slice(len(results), batch.count)
+    assert taken == 10
+    assert store.ask(Range(b"z")).kvs[0].version == 10
+
+
+def test_a_question_whose_answer_would_be_large_is_refused_before_it_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "MAX_ANSWER_BYTES", ANSWER_BYTES)
+    store = filled(2)
+    questions = [EVERYTHING, Txn([], [EVERYTHING] * 100), Range(b"\0", FROM_KEY, revision=300)]
+    for question in questions:
+        assert built_by(partial(store.machine.query, encode(question))) < 2 * ANSWER_BYTES
+        with pytest.raises(InvalidRequest, match="above 500000 bytes: give a limit"):
+            read_answer(store.machine.query(encode(question)), RangeAnswer)
+
+
+def test_leases_are_listed_within_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(2)
+    assert len(read_answer(store.machine.query(encode(LeaseKeys(7))), LeaseKeysAnswer)[1].keys) == 250
+    assert read_answer(store.machine.query(encode(Leases())), LeasesAnswer)[1].leases == [(7, 5000, 1)]
+    monkeypatch.setattr(machine, "MAX_ANSWER_BYTES", 1000)
+    store.do_all(*[Grant(5000) for _ in range(200)])
+    for question in (Leases(), LeaseKeys(7)):
+        with pytest.raises(InvalidRequest, match="above 1000 bytes"):
+            read_answer(store.machine.query(encode(question)), LeasesAnswer)
+
+
+def test_history_comes_in_pieces_and_never_part_of_a_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "MAX_ANSWER_BYTES", 20_000)
+    store = filled(2)
+    asked = History(2, b"k", b"l", limit_bytes=1 << 60)
+    seen = []
+    while asked.first_revision < 402:
+        answer = store.ask(asked)
+        seen += [event.kv.mod_revision for event in answer.events]
+        asked = History(answer.next_revision, b"k", b"l", limit_bytes=1 << 60)
+    assert seen[:400] == list(range(2, 402))
+    store.do(DeleteRange(b"k", b"l"))
+    with pytest.raises(InvalidRequest, match="above 20000 bytes"):
+        store.ask(History(store.revision, b"k", b"l"))

@@ -5,6 +5,7 @@ from). Who drives one is in `quorumlog.node.applying`; docs/state-machines.md sh
 """
 
 from quorumlog.state_machine.machine import (
+    KEPT_RESULT_BYTES,
     MOST_KEPT_BYTES,
     MOST_RESULT_BYTES,
     Applied,
@@ -17,6 +18,7 @@ from quorumlog.state_machine.machine import (
 from quorumlog.state_machine.snapshot_stream import SnapshotReader, SnapshotWriter
 
 __all__ = [
+    "KEPT_RESULT_BYTES",
     "MOST_KEPT_BYTES",
     "MOST_RESULT_BYTES",
     "Applied",

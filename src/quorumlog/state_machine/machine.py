@@ -23,8 +23,10 @@ Result = bytes | CommandError | None
 MOST_RESULT_BYTES = 8 << 20
 """Of results that are there at once, about: a machine gives those of the first commands then."""
 MOST_KEPT_BYTES = 64 << 20
-"""Of results of sessions, for who repeats a command, with 16 bytes each; in memory, and in each snapshot.
-A constant: members would differ by a configured one."""
+"""Of results of sessions, for who repeats a command; in memory, and in each snapshot. A constant, or
+members would differ."""
+KEPT_RESULT_BYTES = 16
+"""Each counts so much more than it has."""
 
 
 class FirstResults(NamedTuple):

@@ -171,8 +171,8 @@ class KeyValueService:
     def _commanded(self, session: Session, number: int, outcome: bytes | LedgerError) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
-        elif len(outcome) > MAX_ANSWER_BYTES:
-            refuse(session, number, ResultUnknown(f"it was carried out; {_too_large(outcome)}"))
+        elif outcome == answers.CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
+            refuse(session, number, ResultUnknown(answers.TOO_LARGE))
         else:
             answer(session, number, outcome)
 
@@ -183,8 +183,6 @@ class KeyValueService:
     def _answered(self, session: Session, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
-        elif len(outcome[0]) > MAX_ANSWER_BYTES:
-            refuse(session, number, InvalidRequest(_too_large(outcome[0])))
         else:
             answer(session, number, outcome[0])
 
@@ -340,10 +338,6 @@ class KeyValueService:
             )
 
         self._enter(asked, session)
-
-
-def _too_large(outcome: bytes) -> str:
-    return f"the answer of {len(outcome)} bytes is above {MAX_ANSWER_BYTES}: give a limit"
 
 
 def _grows(command: Command) -> bool:

@@ -18,11 +18,10 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError
 from quorumlog.header_array import TERM, Int64Array
 from quorumlog.log_state.control_entries import OpenProducer, ProducerBatch
-from quorumlog.state_machine import MOST_KEPT_BYTES, Result, words_of
+from quorumlog.state_machine import KEPT_RESULT_BYTES, MOST_KEPT_BYTES, Result, words_of
 
 BATCHES_A_SESSION = 5
 MOST_BYTES = MOST_KEPT_BYTES
-_BYTES_A_RESULT = 16
 
 Kept = bytes | tuple[str] | None
 """(why the command was refused,)."""
@@ -180,4 +179,4 @@ def _size_of(value: Kept) -> int:
     if value is _UNKEPT:
         return MOST_BYTES + 1
     said = value[0] if isinstance(value, tuple) else value
-    return _BYTES_A_RESULT + (0 if said is None else len(said))
+    return KEPT_RESULT_BYTES + (0 if said is None else len(said))

@@ -112,9 +112,7 @@ class MachineRunner:
                 taken < place or (place < batch.count and turn.result_bytes >= MOST_RESULT_BYTES)
             ):
                 self._kept.under_way = under_way
-                self._kept.batches_in(
-                    batch.slice(0, taken), [each for each in begun if each[0] < taken]
-                )
+                self._kept.batches_in(batch.slice(0, taken), [each for each in begun if each[0] < taken])
                 return turn
             if isinstance(change, OpenProducer):
                 self._kept.forget(change)

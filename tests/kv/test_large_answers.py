@@ -26,6 +26,7 @@ from quorumlog.kv.requests.answers import (
 from quorumlog.kv.requests.operations import (
     FROM_KEY,
     Command,
+    Compact,
     Compare,
     DeleteRange,
     Grant,
@@ -36,19 +37,21 @@ from quorumlog.kv.requests.operations import (
     Range,
     Relation,
     Revoke,
+    Stand,
     Target,
     Txn,
     encode,
 )
-from quorumlog.kv.store import keyspace, machine, ranges
+from quorumlog.kv.store import keyspace, machine, ranges, rocks_engine
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.ranges import SLICE_BYTES
+from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.log_state.control_entries import MachineBinding, encode_body
 from quorumlog.node.applying import kept_results
 from quorumlog.node.applying.machine_runner import MachineRunner
-from quorumlog.state_machine import FirstResults
+from quorumlog.state_machine import Applied, ApplyFailure, FirstResults
 from tests.kv import large_answers
-from tests.kv.applied import KINDS, AppliedStore
+from tests.kv.applied import KINDS, AppliedStore, Saved, saved
 from tests.kv.large_answers import KEPT_BYTES, saved_by
 
 ANSWER_BYTES = 500_000
@@ -273,3 +276,96 @@ def test_history_comes_in_pieces_and_never_part_of_a_revision(monkeypatch: pytes
     store.do(DeleteRange(b"k", b"l"))
     with pytest.raises(InvalidRequest, match="above 20000 bytes"):
         store.ask(History(store.revision, b"k", b"l"))
+
+
+# ---------------------------------------------------------------- an engine with a disk
+
+
+def rocks(path: Path) -> tuple[RocksEngine, AppliedStore]:
+    engine = RocksEngine(path)
+    return engine, AppliedStore(KeyValueMachine(lambda: engine))
+
+
+def fill(store: AppliedStore) -> None:
+    for number in range(200):
+        store.do(Put(b"k%03d" % number, b"%03d" % number + bytes(4000)))
+
+
+def test_rocksdb_holds_little_of_what_one_command_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, store = rocks(tmp_path)
+    fill(store)
+    monkeypatch.setattr(rocks_engine, "MOST_PENDING_BYTES", 50_000)
+    monkeypatch.setattr(keyspace, "SLICE_KEYS", 20)
+    monkeypatch.setattr(keyspace, "MOST_WRITTEN_BYTES", 50_000)
+    batch = store.batch(Txn([], [Put(b"a", b"1"), DeleteRange(b"k", b"l"), Range(b"a", FROM_KEY)]))
+    assert built_by(lambda: store.machine.apply(batch, store.index)) < 300_000
+    assert engine.applied() == Applied.of_last(batch)
+    assert store.ask(Range(b"\0", FROM_KEY)).count == 1
+    assert store.ask(Range(b"\0", FROM_KEY, revision=200)).count == 200
+    other = AppliedStore()
+    fill(other)
+    other.machine.apply(batch, store.index)
+    assert saved(store.machine) == saved(other.machine)
+    engine.close()
+
+
+@pytest.mark.parametrize("writes", [1, 2, 7])
+def test_rocksdb_names_no_entry_while_it_has_a_part_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """A process that ends there begins anew, from a snapshot and the log."""
+    engine, store = rocks(tmp_path)
+    fill(store)
+    monkeypatch.setattr(rocks_engine, "MOST_PENDING_BYTES", 50_000)
+    write, written = engine._write, 0
+
+    def killed(named: bytes | None) -> None:
+        nonlocal written
+        write(named)
+        written += 1
+        if written == writes:
+            raise MemoryError("the process ends")
+
+    engine._write = killed  # type: ignore[method-assign]
+    with pytest.raises(ApplyFailure):
+        store.do(DeleteRange(b"k", b"l"))
+    engine._db.flush()
+    engine.close()
+    engine, store = rocks(tmp_path)
+    assert store.machine.applied() is None
+    assert store.revision == 0, "nothing is left of it"
+    assert store.ask(Range(b"\0", FROM_KEY)).count == 0
+    engine.close()
+
+
+def test_the_version_is_kept_with_what_follows_from_it(tmp_path: Path) -> None:
+    engine, store = rocks(tmp_path)
+    assert store.machine.kept_version() == 1
+    store.do(PUT)
+    store.machine.act_as(2)
+    store.do(PUT)
+    engine.close()
+    engine, store = rocks(tmp_path)
+    assert store.machine.kept_version() == 2
+    store.index = 2
+    store.do_all(*[Put(b"k%d" % number, bytes(100_000)) for number in range(6)])
+    batch = store.batch(Txn([], [PUT, EVERYTHING]))
+    assert store.machine.apply(batch, store.index).unkept == []
+    copy = KeyValueMachine()
+    copy.load(Saved(saved(store.machine)))
+    assert copy.kept_version() == 1, "a snapshot names it, and who loads one says so"
+    store.machine.clear()
+    assert store.machine.kept_version() == 1
+    engine.close()
+
+
+def test_sweeping_leaves_nothing_uncommitted(tmp_path: Path) -> None:
+    engine, store = rocks(tmp_path)
+    for number in range(2000):
+        store.do(Put(b"a", b"%d" % number))
+    store.do(Compact(2000))
+    while not store.ask(Stand()).swept:
+        assert not engine._pending
+    engine.close()

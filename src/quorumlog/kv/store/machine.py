@@ -181,6 +181,7 @@ class KeyValueMachine(StateMachine):
         keyspace = self.keyspace
         engine = keyspace.engine
         swept = self._saves > 0 or not sweep(keyspace)  # whoever asks moves it on
+        engine.commit(None)
         leases = len(keyspace.leases)
         size_bytes = engine.size_bytes
         return STAND_TAG, keyspace.revision, keyspace.compacted, keyspace.keys, leases, size_bytes, swept

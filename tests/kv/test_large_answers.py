@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,14 +16,16 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import ResultUnknown
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests import answers
+from quorumlog.kv.requests import answers, limits
 from quorumlog.kv.requests.answers import (
+    Event,
     LeaseKeysAnswer,
     LeasesAnswer,
     RangeAnswer,
     TxnAnswer,
     read_answer,
 )
+from quorumlog.kv.requests.frames import FrameReader, Kind, Watch
 from quorumlog.kv.requests.operations import (
     FROM_KEY,
     Command,
@@ -42,7 +45,9 @@ from quorumlog.kv.requests.operations import (
     Txn,
     encode,
 )
+from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import keyspace, machine, ranges, rocks_engine
+from quorumlog.kv.store.changes import Changed, Feed
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.ranges import SLICE_BYTES
 from quorumlog.kv.store.rocks_engine import RocksEngine
@@ -274,8 +279,117 @@ def test_history_comes_in_pieces_and_never_part_of_a_revision(monkeypatch: pytes
         asked = History(answer.next_revision, b"k", b"l", limit_bytes=1 << 60)
     assert seen[:400] == list(range(2, 402))
     store.do(DeleteRange(b"k", b"l"))
-    with pytest.raises(InvalidRequest, match="above 20000 bytes"):
-        store.ask(History(store.revision, b"k", b"l"))
+    gone = store.revision
+    with pytest.raises(InvalidRequest, match=f"above 20000 bytes.* watch from revision {gone + 1} on"):
+        store.ask(History(gone, b"k", b"l"))
+
+
+class Listener:
+    """`Session`: what one watch is told."""
+
+    unsent_bytes = 0
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int, bytes]] = []
+
+    def send(self, data: bytes) -> None:
+        self.told += FrameReader(1 << 30).receive(data)
+
+    def abort(self) -> None:
+        raise AssertionError
+
+    def events(self) -> list[tuple[int, bytes]]:
+        found = []
+        for _, kind, body in self.told:
+            assert kind == Kind.EVENTS
+            _, events = msgspec.msgpack.decode(body, type=tuple[int, list[Event]])
+            found += [(event.kv.mod_revision, event.kv.key) for event in events]
+        return found
+
+
+def test_watches_read_from_history_what_is_too_much_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyspace, "MOST_WRITTEN_BYTES", 1_000)
+    feed = Feed()
+    store = AppliedStore(KeyValueMachine(feed=feed))
+    hub = WatchHub(lambda question, done: done(store.machine.query(question)))
+    one, some = Listener(), Listener()
+    hub.begins(0)
+    hub.add(one, 1, Watch(b"b", first_revision=1))
+    hub.add(some, 1, Watch(b"k", b"l", first_revision=1))
+    feed.take()
+    store.do_all(Put(b"a", b"1"), Put(b"b", b"2"), Put(b"k", b"3"))
+    many = Txn([], [Put(b"k%d" % number, bytes(100)) for number in range(50)])
+    store.do_all(Put(b"b", b"4"), many, Put(b"k", b"5"), many, DeleteRange(b"k", b"l"), Put(b"b", b"6"))
+    changes = [change for change in feed.take() if isinstance(change, Changed)]
+    assert [change.revision for change in changes if not change.written] == [5, 7, 8]
+    hub.changed(changes)
+    for now_ms in range(3):
+        hub.tick(float(now_ms))
+    assert one.events() == [(2, b"b"), (4, b"b"), (9, b"b")]
+    keys = sorted([b"k%d" % number for number in range(50)])
+    in_order = [b"k%d" % number for number in range(50)]
+    assert some.events() == [
+        (3, b"k"),
+        *[(5, key) for key in in_order],
+        (6, b"k"),
+        *[(7, key) for key in in_order],
+        *[(8, key) for key in (b"k", *keys)],
+    ]
+    store.do(Put(b"k", b"7"))
+    hub.changed([change for change in feed.take() if isinstance(change, Changed)])
+    assert some.events()[-1] == (10, b"k"), "it is in step again"
+
+
+def test_a_watch_ends_at_a_revision_that_is_too_large_for_any_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would come back for it for ever."""
+    monkeypatch.setattr(machine, "MAX_ANSWER_BYTES", 20_000)
+    store = filled(2)
+    hub = WatchHub(lambda question, done: done(store.machine.query(question)))
+    hub.begins(store.revision)
+    store.do(DeleteRange(b"k", b"l"))
+    hub.told = store.revision
+    listener = Listener()
+    hub.add(listener, 1, Watch(b"k", b"l", first_revision=store.revision))
+    _, kind, body = listener.told[-1]
+    assert kind == Kind.ENDED
+    code, message, _ = msgspec.msgpack.decode(body)
+    assert code == InvalidRequest.code
+    assert f"watch from revision {store.revision + 1} on" in message
+    assert len(hub) == 0
+
+
+# ---------------------------------------------------------------- what is not let in
+
+
+def nested(ranged: Range, count: int) -> Txn:
+    inner = Txn([], [ranged] * (count - 2), [ranged] * (count // 2))
+    return Txn([], [PUT, inner], [ranged, Txn([], [ranged] * (count - 1))])
+
+
+OPEN = Range(b"k", b"l", keys_only=True)
+
+
+@pytest.mark.parametrize("ranged", [OPEN, Range(b"k", b"l", limit=10_001)])
+def test_ranges_without_a_limit_in_a_transaction_that_writes_are_few(ranged: Range) -> None:
+    for txn in (Txn([], [PUT, *[ranged] * 8], [ranged] * 8), nested(ranged, 8)):
+        limits.check(txn, 100)
+    for txn in (Txn([], [PUT, *[ranged] * 9]), Txn([], [PUT], [ranged] * 9), nested(ranged, 9)):
+        with pytest.raises(InvalidRequest, match=r"at most 8 ranges .* this one has 9"):
+            limits.check(txn, 100)
+
+
+def test_ranges_that_are_bounded_or_alone_are_as_many_as_ever() -> None:
+    few = [Range(b"k"), Range(b"k", b"l", limit=10_000), Range(b"k", b"l", count_only=True)]
+    limits.check(Txn([], [PUT, *few * 40]), 100)
+    limits.check(Txn([], [OPEN] * 100), 100)
+
+
+def test_a_log_may_hold_what_is_not_let_in_any_more() -> None:
+    store = filled(2)
+    assert store.do_all(Txn([], [PUT, *[EVERYTHING] * 100])) == [answers.CARRIED_OUT]
+    assert store.get(b"z") == b"done"
 
 
 # ---------------------------------------------------------------- an engine with a disk

@@ -20,6 +20,7 @@ from quorumlog.kv.requests.operations import (
     Revoke,
     Target,
     Txn,
+    writes,
 )
 
 MAX_OPERATIONS = 128
@@ -28,6 +29,10 @@ MAX_REQUEST_BYTES = 1_572_864
 """1.5 MiB, as etcd has it."""
 MAX_ANSWER_BYTES = 32 << 20
 """More would hold up what else is on its way to the client; a frame of twice it ends the connection."""
+MAX_OPEN_RANGES = 8
+"""Of a transaction that writes: every member builds what it answers, and again at each start."""
+MAX_LIMIT = 10_000
+"""Of a range: one above is none, as far as that goes."""
 MAX_TTL_MS = 9_000_000_000_000
 MAX_DEPTH = 8
 """Of transactions in transactions."""
@@ -44,6 +49,13 @@ def check(command: Command | Range, size_bytes: int) -> None:
             raise InvalidRequest(f"a TTL must be above 0 and at most {MAX_TTL_MS} ms")
     elif isinstance(command, Txn):
         _check_txn(command, MAX_DEPTH, MAX_OPERATIONS)
+        open_ranges = _open_ranges(command)
+        if open_ranges > MAX_OPEN_RANGES and writes(command):
+            raise InvalidRequest(
+                f"a transaction that writes has at most {MAX_OPEN_RANGES} ranges without a limit, or with"
+                f" one above {MAX_LIMIT}, and this one has {open_ranges}: give limits, or read in a"
+                " transaction that does not write"
+            )
     elif isinstance(command, Put | DeleteRange | Range):
         _check_operation(command, MAX_DEPTH, MAX_OPERATIONS)
     else:
@@ -87,6 +99,19 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
         for operation in operations:
             _check_operation(operation, depth, most - longest)
         puts_and_deletes(operations)
+
+
+def _open_ranges(txn: Txn) -> int:
+    """That it may carry out, and that answer with whatever is there."""
+    return max(sum(map(_open, txn.success)), sum(map(_open, txn.failure)))
+
+
+def _open(operation: Operation) -> int:
+    if isinstance(operation, Txn):
+        return _open_ranges(operation)
+    if not isinstance(operation, Range):
+        return 0
+    return bool(operation.end) and not operation.count_only and not 0 < operation.limit <= MAX_LIMIT
 
 
 def check_compare(compare: Compare) -> None:

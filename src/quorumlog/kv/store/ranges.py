@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.kv.errors import Compacted
+from quorumlog.kv.errors import Compacted, InvalidRequest
 from quorumlog.kv.requests.limits import contains
 from quorumlog.kv.requests.operations import (
     FROM_KEY,
@@ -197,8 +197,8 @@ def _without_value(stored: bytes) -> bytes:
 
 
 def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
-    """Raises Compacted. `next_revision` is behind what it looked at, changes of other keys included. The
-    room is over where the changes of one revision do not fit."""
+    """`next_revision` is behind what it looked at, changes of other keys included. Raises Compacted, and
+    InvalidRequest where there is no room for the changes of one revision."""
     first = asked.first_revision
     if first < keyspace.compacted:
         raise Compacted(
@@ -225,8 +225,10 @@ def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
             return HISTORY_TAG, revision, events[:whole]
         size_bytes += event_bytes
         if size_bytes > room.left_bytes:
-            room.take(size_bytes)
-            return HISTORY_TAG, revision, []
+            raise InvalidRequest(
+                f"what revision {revision} has changed is above {room.size_bytes} bytes: read the range,"
+                f" and watch from revision {revision + 1} on"
+            )
         events.append((msgspec.Raw(now), None if before is None else msgspec.Raw(before)))
     return HISTORY_TAG, max(first, keyspace.revision + 1), events
 

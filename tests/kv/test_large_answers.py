@@ -43,8 +43,11 @@ from quorumlog.kv.requests.operations import (
     Stand,
     Target,
     Txn,
+    decode_command,
     encode,
 )
+from quorumlog.kv.service import service
+from quorumlog.kv.service.command_batches import CommandBatches
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import keyspace, machine, ranges, rocks_engine
 from quorumlog.kv.store.changes import Changed, Feed
@@ -55,6 +58,8 @@ from quorumlog.log_state.control_entries import MachineBinding, encode_body
 from quorumlog.node.applying import kept_results
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.state_machine import Applied, ApplyFailure, FirstResults
+from quorumlog.wire.client_messages import ErrorResponse
+from quorumlog.wire.wire_errors import error_of
 from tests.kv import large_answers
 from tests.kv.applied import KINDS, AppliedStore, Saved, saved
 from tests.kv.large_answers import KEPT_BYTES, saved_by
@@ -384,6 +389,50 @@ def test_ranges_that_are_bounded_or_alone_are_as_many_as_ever() -> None:
     few = [Range(b"k"), Range(b"k", b"l", limit=10_000), Range(b"k", b"l", count_only=True)]
     limits.check(Txn([], [PUT, *few * 40]), 100)
     limits.check(Txn([], [OPEN] * 100), 100)
+
+
+class Appends:
+    """`DoorMember`: what it is to append."""
+
+    def __init__(self) -> None:
+        self.entered: list[Callable[[], None]] = []
+        self.appended: list[list[Command]] = []
+
+    def enter(self, act: Callable[[], None]) -> None:
+        self.entered.append(act)
+
+    def append(self, batch: EntryBatch, *_: object) -> None:
+        self.appended.append([decode_command(body) for body in batch.bodies()])
+
+
+def test_a_command_that_may_answer_much_has_an_append_of_its_own() -> None:
+    """Or others would lose their answers with it."""
+    member = Appends()
+    commands = CommandBatches(member)  # type: ignore[arg-type]
+    small = [Put(b"a", b"1"), Txn([], [PUT, Range(b"a")]), DeleteRange(b"a", prev_kv=True)]
+    large = [Txn([], [Txn([], [OPEN])]), DeleteRange(b"a", b"b", prev_kv=True)]
+    order: list[Command] = [*small, large[0], *small, *large]
+    for command in order:
+        commands.add(encode(command), print, alone=limits.may_answer_much(command))
+    for act in member.entered:
+        act()
+    assert member.appended == [small, [large[0]], small, [large[0]], [large[1]]]
+
+
+@pytest.mark.parametrize("outcome", [answers.CARRIED_OUT, bytes(1_001)])
+def test_who_is_told_of_it_is_told_by_an_error_that_old_clients_know(
+    outcome: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where version 1 has built an answer that is too large to be sent."""
+    monkeypatch.setattr(service, "MAX_ANSWER_BYTES", 1_000)
+    listener = Listener()
+    service.KeyValueService._commanded(None, listener, 5, outcome)  # type: ignore[arg-type]
+    ((number, kind, body),) = listener.told
+    assert (number, kind) == (5, Kind.ERROR)
+    error = error_of(msgspec.msgpack.decode(body, type=ErrorResponse))
+    assert isinstance(error, ResultUnknown)
+    assert "carried out" in str(error)
+    assert not error.retriable
 
 
 def test_a_log_may_hold_what_is_not_let_in_any_more() -> None:

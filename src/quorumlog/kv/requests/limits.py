@@ -52,9 +52,9 @@ def check(command: Command | Range, size_bytes: int) -> None:
         open_ranges = _open_ranges(command)
         if open_ranges > MAX_OPEN_RANGES and writes(command):
             raise InvalidRequest(
-                f"a transaction that writes has at most {MAX_OPEN_RANGES} ranges without a limit, or with"
-                f" one above {MAX_LIMIT}, and this one has {open_ranges}: give limits, or read in a"
-                " transaction that does not write"
+                f"a transaction that writes has at most {MAX_OPEN_RANGES} ranges with no limit, or one"
+                f" above {MAX_LIMIT}, and this one has {open_ranges}: give limits, or read in one that"
+                " does not write"
             )
     elif isinstance(command, Put | DeleteRange | Range):
         _check_operation(command, MAX_DEPTH, MAX_OPERATIONS)
@@ -99,6 +99,15 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
         for operation in operations:
             _check_operation(operation, depth, most - longest)
         puts_and_deletes(operations)
+
+
+def may_answer_much(command: Command | Operation) -> bool:
+    """More than it says by itself: what others have written before."""
+    if isinstance(command, Txn):
+        return any(may_answer_much(each) for each in (*command.success, *command.failure))
+    if isinstance(command, DeleteRange):
+        return command.prev_kv and bool(command.end)
+    return isinstance(command, Range) and bool(_open(command))
 
 
 def _open_ranges(txn: Txn) -> int:

@@ -13,7 +13,7 @@ from quorumlog.kv.errors import ClusterChanged, InvalidRequest, NoSpace
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.answers import LeaseKeysAnswer, StandAnswer, read_answer
 from quorumlog.kv.requests.frames import Hello, KeepAlive, Kind, StatusAnswer, Watch, Welcome, frame
-from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, check
+from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, check, may_answer_much
 from quorumlog.kv.requests.operations import (
     Command,
     Compact,
@@ -97,8 +97,10 @@ class KeyValueService:
 
     def _request(self, session: Session, number: int, kind: int, body: bytes) -> None:
         if kind == Kind.COMMAND:
-            body = self._checked(body)
-            self._commands.add(body, partial(self._commanded, session, number))
+            command = self._checked(body)
+            alone = may_answer_much(command)
+            body = encode(command) if isinstance(command, Grant) else body
+            self._commands.add(body, partial(self._commanded, session, number), alone=alone)
         elif kind == Kind.READ:
             self._read(session, number, body)
         elif kind == Kind.READ_HERE:
@@ -148,8 +150,8 @@ class KeyValueService:
 
     # ---------------------------------------------------------------- commands and reads
 
-    def _checked(self, body: bytes) -> bytes:
-        """What is appended. Raises InvalidRequest, NoSpace."""
+    def _checked(self, body: bytes) -> Command:
+        """What is appended, as it says. Raises InvalidRequest, NoSpace."""
         if len(body) > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
         command = decode_command(body)
@@ -162,8 +164,8 @@ class KeyValueService:
         if isinstance(command, Grant):
             least_ms = LEAST_TTL_TIMEOUTS * self._election_timeout_ms()
             if command.ttl_ms < least_ms:
-                return encode(msgspec.structs.replace(command, ttl_ms=least_ms))
-        return body
+                return msgspec.structs.replace(command, ttl_ms=least_ms)
+        return command
 
     def _election_timeout_ms(self) -> int:
         return int(self._member.node().config.consensus.election_timeout_ms)

@@ -113,7 +113,7 @@ class KeptResults:
         batches: Sequence[SessionBatch],
         indices: Int64Array,
         values: Sequence[Result] | None,
-        unkept: frozenset[int] = frozenset(),
+        unkept: Sequence[int] = (),
     ) -> None:
         """Results of the machine's entries in the stretch that these batches lie in; `unkept` as
         `FirstResults` has it."""

@@ -170,12 +170,12 @@ class MachineRunner:
         if own.count:
             indices = own.words()[INDEX].view("int64")
             first_index, last_index = int(indices[0]), int(indices[-1])
-            unkept: frozenset[int] = frozenset()
+            unkept: Sequence[int] = ()
             try:
                 given = self.machine.apply(own, first_index)
                 if isinstance(given, FirstResults):
                     values: Sequence[Result] | None = given.results
-                    unkept = frozenset(map(int, given.unkept))
+                    unkept = tuple(map(int, given.unkept))
                     if 0 < len(given.results) < own.count:
                         own, indices = own.slice(0, len(given.results)), indices[: len(given.results)]
                         part = part.slice(0, int(indices[-1]) + 1 - part.first_index)

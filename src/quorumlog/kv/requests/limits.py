@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import (
@@ -22,6 +20,7 @@ from quorumlog.kv.requests.operations import (
     Txn,
     writes,
 )
+from quorumlog.kv.requests.written_keys import check_written_once
 
 MAX_OPERATIONS = 128
 """Of a transaction: in its longest list, with those of the inner ones that lie on one path."""
@@ -98,7 +97,7 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
     for operations in (txn.success, txn.failure):
         for operation in operations:
             _check_operation(operation, depth, most - longest)
-        puts_and_deletes(operations)
+        check_written_once(operations)
 
 
 def may_answer_much(command: Command | Operation) -> bool:
@@ -132,38 +131,6 @@ def check_compare(compare: Compare) -> None:
 
 
 Bounds = tuple[bytes, bytes]
-
-
-def puts_and_deletes(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:
-    """What they may write; raises InvalidRequest where two of them write one key."""
-    puts: set[bytes] = set()
-    deletes = [(each.key, each.end) for each in operations if isinstance(each, DeleteRange)]
-    for operation in operations:
-        if not isinstance(operation, Txn):
-            continue
-        # Only one of the two lists is carried out: they may write the same.
-        then_puts, then_deletes = puts_and_deletes(operation.success)
-        else_puts, else_deletes = puts_and_deletes(operation.failure)
-        inner = then_puts | else_puts
-        _refuse_twice(puts & inner)
-        _refuse_twice({key for key in inner if any(contains(b, key) for b in deletes)})
-        _refuse_twice(
-            {key for key in puts if any(contains(b, key) for b in (*then_deletes, *else_deletes))}
-        )
-        puts |= inner
-        deletes += [*then_deletes, *else_deletes]
-    for operation in operations:
-        if isinstance(operation, Put):
-            key = operation.key
-            if key in puts or (deletes and any(contains(each, key) for each in deletes)):
-                _refuse_twice({key})
-            puts.add(key)
-    return puts, deletes
-
-
-def _refuse_twice(keys: set[bytes]) -> None:
-    if keys:
-        raise InvalidRequest(f"a transaction writes the key {min(keys)!r} twice")
 
 
 def contains(bounds: Bounds, key: bytes) -> bool:

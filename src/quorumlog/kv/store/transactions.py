@@ -17,7 +17,7 @@ from quorumlog.kv.errors import (
     LeaseExists,
     LeaseNotFound,
 )
-from quorumlog.kv.requests.limits import check_compare, puts_and_deletes
+from quorumlog.kv.requests.limits import check_compare
 from quorumlog.kv.requests.operations import (
     NO_LEASE,
     Command,
@@ -36,6 +36,7 @@ from quorumlog.kv.requests.operations import (
     decode_key_value,
     writes,
 )
+from quorumlog.kv.requests.written_keys import check_written_once
 from quorumlog.kv.store.answer_room import AnswerRoom, EncodedItems
 from quorumlog.kv.store.engine import CURRENT
 from quorumlog.kv.store.keyspace import Keyspace, bounds
@@ -91,7 +92,7 @@ def _check(keyspace: Keyspace, operation: Operation) -> None:
         _check_kept(keyspace, operation)
     elif isinstance(operation, Txn):
         for operations in (operation.success, operation.failure):
-            puts_and_deletes(operations)
+            check_written_once(operations)
         path = list(_path(keyspace, operation))
         for each in path:
             if isinstance(each, Put):

@@ -385,6 +385,20 @@ def test_ranges_without_a_limit_in_a_transaction_that_writes_are_few(ranged: Ran
             limits.check(txn, 100)
 
 
+def test_inner_transactions_do_not_multiply_what_is_looked_over() -> None:
+    """A thousand comparisons of everything answer with nothing, and take minutes."""
+    holds = Compare(b"k", Target.VERSION, Relation.GREATER, 0, b"l")
+    few = Range(b"k", b"l", limit=1, sort_by=Target.MOD)
+    limits.check(Txn([holds] * 128, [PUT, *[few] * 127], [few] * 128), 100)
+    inner = Txn([holds] * 20, [few] * 5)
+    limits.check(Txn([holds] * 6, [inner] * 10, [inner] * 9), 100)
+    for txn in (Txn([holds] * 7, [inner] * 10), Txn([holds] * 7, [], [inner] * 10)):
+        with pytest.raises(InvalidRequest, match=r"at most 256 ranges, .* looks over 257"):
+            limits.check(txn, 100)
+    with pytest.raises(InvalidRequest, match="at most 256 ranges"):
+        read_answer(AppliedStore().machine.query(encode(Txn([holds] * 7, [inner] * 10))), TxnAnswer)
+
+
 def test_ranges_that_are_bounded_or_alone_are_as_many_as_ever() -> None:
     few = [Range(b"k"), Range(b"k", b"l", limit=10_000), Range(b"k", b"l", count_only=True)]
     limits.check(Txn([], [PUT, *few * 40]), 100)

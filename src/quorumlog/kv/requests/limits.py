@@ -30,6 +30,9 @@ MAX_ANSWER_BYTES = 32 << 20
 """More would hold up what else is on its way to the client; a frame of twice it ends the connection."""
 MAX_OPEN_RANGES = 8
 """Of a transaction that writes: every member builds what it answers, and again at each start."""
+MAX_RANGES = 2 * MAX_OPERATIONS
+"""Of a transaction with those in it, also where they answer with little: nobody else is served while a
+member looks over them."""
 MAX_LIMIT = 10_000
 """Of a range: one above is none, as far as that goes."""
 MAX_TTL_MS = 9_000_000_000_000
@@ -54,6 +57,12 @@ def check(command: Command | Range, size_bytes: int) -> None:
                 f"a transaction that writes has at most {MAX_OPEN_RANGES} ranges with no limit, or one"
                 f" above {MAX_LIMIT}, and this one has {open_ranges}: give limits, or read in one that"
                 " does not write"
+            )
+        ranges = _ranges(command)
+        if ranges > MAX_RANGES:
+            raise InvalidRequest(
+                f"a transaction looks over at most {MAX_RANGES} ranges, comparisons and inner ones"
+                f" included, and this one looks over {ranges}"
             )
     elif isinstance(command, Put | DeleteRange | Range):
         _check_operation(command, MAX_DEPTH, MAX_OPERATIONS)
@@ -112,6 +121,18 @@ def may_answer_much(command: Command | Operation) -> bool:
 def _open_ranges(txn: Txn) -> int:
     """That it may carry out, and that answer with whatever is there."""
     return max(sum(map(_open, txn.success)), sum(map(_open, txn.failure)))
+
+
+def _ranges(txn: Txn) -> int:
+    """That it may look over."""
+    compared = sum(bool(each.end) for each in txn.compare)
+    return compared + max(sum(map(_looks_over, txn.success)), sum(map(_looks_over, txn.failure)))
+
+
+def _looks_over(operation: Operation) -> int:
+    if isinstance(operation, Txn):
+        return _ranges(operation)
+    return isinstance(operation, Range) and bool(operation.end)
 
 
 def _open(operation: Operation) -> int:

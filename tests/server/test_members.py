@@ -201,6 +201,8 @@ def test_who_is_there_and_does_not_let_the_others_in_is_told_of(
     stranger = _MemberThread(LedgerServer([config]), "n3")
     stranger.wait_started()
     try:
+        with connect(f"{place.host}:{place.port}") as own_group:
+            own_group.append(b"formed")  # before that it would join whoever greets it
 
         def reason() -> str:
             with pytest.raises(MembershipRefused, match="does not answer") as refused:

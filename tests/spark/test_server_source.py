@@ -255,15 +255,15 @@ def test_without_a_quorum_only_what_is_known_to_be_committed_is_read(cluster: Lo
     cluster.kill(leader)
     cluster.kill(other)
     with pytest.raises(Unreachable, match=f"no member leads: .*{survivor}: "):
-        rows_of(cluster, timeoutMs="500", readConsistency="read_index")
+        rows_of(cluster, timeoutMs="2000", readConsistency="read_index")
     with pytest.raises(Unreachable, match="asked for were 1 ms"):
-        rows_of(cluster, timeoutMs="500", maxStalenessMs="1")
+        rows_of(cluster, timeoutMs="2000", maxStalenessMs="1")
     known = ServerSource(LedgerOptions.parse({"servers": cluster.servers})).bounds()
     assert isinstance(known, LogBounds)
     assert known.stop_index <= everything.stop_index
     with pytest.raises(Unreachable, match="no member leads"):
         # A query that has come further is not told that its log has lost entries.
-        ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "500"})).bounds(
+        ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "2000"})).bounds(
             reached=known.stop_index + 1
         )
     with pytest.raises(Unreachable, match="no member leads"):

@@ -31,6 +31,7 @@ OTHER = MadeLog([b"other %d" % number for number in range(500)])
 @pytest.fixture(autouse=True)
 def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_reader, "POLL_S", 0.0)
+    monkeypatch.setattr(stream_reader, "FIND_S", 0.0)
 
 
 def streaming(source: MadeSource, **given: str) -> LedgerStreamReader:
@@ -314,8 +315,87 @@ def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() 
     assert first == {"a": at(80), "b": at(20)}
 
 
-def test_a_checkpoint_of_fewer_groups_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="the checkpoint is of group 'a', the options name 'a' and 'b'"
-    ):
-        two_groups(MadeSource(), MadeSource()).latestOffset({"a": 5}, ALL)
+def indices_of(reader: LedgerStreamReader, partitions: Any) -> dict[str, list[int]]:
+    """By group; for readers of the columns group and index."""
+    found: dict[str, list[int]] = {}
+    for partition in partitions:
+        for batch in reader.read(partition):
+            for group, index in zip(*batch.to_pydict().values(), strict=True):
+                found.setdefault(group, []).append(index)
+    return found
+
+
+def test_a_group_that_a_restarted_query_names_for_the_first_time_is_read_from_its_begin() -> None:
+    alone = {"a": at(90)}
+    reader = two_groups(
+        MadeSource(stop_index=100), MadeSource(begin_index=450), startingOffsets="latest"
+    )
+    begun = reader.latestOffset(alone, ALL)
+    assert begun == {"a": at(90), "b": {**at(450), "chain": None}}, "before anything is read"
+    assert not reader.partitions(alone, begun)
+    end = reader.latestOffset(begun, ALL)
+    assert end == {"a": at(100), "b": at(500)}
+    read = indices_of(reader, reader.partitions(begun, end))
+    assert read == {"a": expected(90, 100)["index"], "b": expected(450, 500)["index"]}
+
+
+def test_groups_that_a_pattern_finds_later_are_read_from_their_begin() -> None:
+    a, b = MadeSource(stop_index=100), MadeSource(begin_index=450)
+    a.group, b.group = "orders.a", "orders.b"
+    sources, served = {each.group: each for each in (a, b)}, ["default"]
+    options = LedgerOptions.parse(
+        {"servers": "made:1", "subscribePattern": r"orders\..*", "startingOffsets": "latest"}
+    )
+    reader = LedgerStreamReader(
+        options,
+        spark_schema_of(["group", "index"]),
+        lambda each: sources[each.served_group].open(each),
+        lambda _: served,
+    )
+    nothing = reader.initialOffset()
+    assert nothing == {} == reader.latestOffset(nothing, ALL)
+    assert not reader.partitions(nothing, nothing)
+    served.append("orders.a")
+    begun = reader.latestOffset(nothing, ALL)
+    assert begun == {"orders.a": at(0)}, "what came while the query ran, ran from its begin"
+    end = reader.latestOffset(begun, ALL)
+    served.append("orders.b")
+    joined = reader.latestOffset(end, ALL)
+    assert joined == {"orders.a": at(100), "orders.b": {**at(450), "chain": None}}
+    reader.prepareForTriggerAvailableNow()
+    last = reader.latestOffset(joined, ALL)
+    assert indices_of(reader, reader.partitions(joined, last)) == {
+        "orders.b": expected(450, 500)["index"]
+    }
+    served.remove("orders.a")
+    assert reader.latestOffset(last, ALL) == last, "availableNow keeps the groups that it began with"
+
+
+def test_a_group_that_a_restarted_query_does_not_name_ends_where_that_was_asked_for() -> None:
+    both, only_a = {"a": at(90), "b": at(480)}, {"a": at(90)}
+    sources = MadeSource(stop_index=100), MadeSource()
+
+    def of_a(**given: str) -> LedgerStreamReader:
+        options = LedgerOptions.parse({"servers": "made:1", "subscribe": "a", **given})
+        a, b = sources
+        a.group, b.group = "a", "b"
+        schema = spark_schema_of(["group", "index"])
+        by_name = {"a": a, "b": b}
+        return LedgerStreamReader(options, schema, lambda each: by_name[each.served_group].open(each))
+
+    with pytest.raises(ConfigError, match=r"what follows in 'b' would not be read\. Name it again, or"):
+        of_a().latestOffset(both, ALL)
+    reader = of_a(failOnDataLoss="false")
+    assert reader.latestOffset(both, ALL) == {"a": at(100)}
+    # What was planned with both and not committed has the rows of both.
+    again = reader.partitions(both, {"a": at(100), "b": at(500)})
+    assert indices_of(reader, again) == {
+        "a": expected(90, 100)["index"],
+        "b": expected(480, 500)["index"],
+    }
+    assert indices_of(reader, reader.partitions(both, {"a": at(100)})) == {
+        "a": expected(90, 100)["index"]
+    }
+    done = of_a(failOnDataLoss="false").latestOffset({"a": at(100), "b": at(480)}, ALL)
+    assert done == {"a": at(100)}, "the checkpoint forgets the other one, also with nothing to read"
+    assert reader.latestOffset(only_a, ALL) == {"a": at(100)}

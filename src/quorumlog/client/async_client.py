@@ -315,6 +315,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.layout`."""
         return await self._run(self._verbs.layout(from_member, timeout_ms))
 
+    async def groups(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[str]:
+        """See `LedgerClient.groups`."""
+        return await self._run(self._verbs.groups(timeout_ms))
+
     async def close(self) -> None:
         """End the connections. An append that another task waits for ends as OutcomeUnknown."""
         await self._io.close()

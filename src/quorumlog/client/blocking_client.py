@@ -388,6 +388,12 @@ class LedgerClient(LedgerClientBase):
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""
         return self._run(self._verbs.layout(from_member, timeout_ms))
 
+    def groups(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[str]:
+        """The names of the groups that the listed servers have, sorted, staging groups among them. The
+        group that this client was made for need not be one of them. A server that says nothing for
+        `timeout_ms` is left out. Raises Unreachable or RequestTimeout if none answers."""
+        return self._run(self._verbs.groups(timeout_ms))
+
     def close(self) -> None:
         """End the connections. An append that another thread waits for ends as OutcomeUnknown."""
         self._io.close()

@@ -10,6 +10,7 @@ from quorumlog.errors import (
     OutcomeUnknown,
     ReaderMoved,
     SequenceGap,
+    UnknownGroup,
     WrongLastIndex,
 )
 from quorumlog.wire.client_messages import ErrorResponse
@@ -37,6 +38,7 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
         expected_sequence=getattr(error, "expected_sequence", -1),
         last_sequence=getattr(error, "last_sequence", -1),
         age_ms=getattr(error, "age_ms", -1.0),
+        groups=getattr(error, "groups", ()),
     )
 
 
@@ -55,6 +57,8 @@ def error_of(response: ErrorResponse) -> LedgerError:
             committed_index=response.committed_index,
             age_ms=response.age_ms,
         )
+    if issubclass(kind, UnknownGroup):
+        return kind(response.message, groups=response.groups)
     if issubclass(kind, ReaderMoved):
         return kind(response.message, committed_index=response.committed_index)
     if issubclass(kind, WrongLastIndex):

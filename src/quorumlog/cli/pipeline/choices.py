@@ -15,8 +15,9 @@ from quorumlog.cli.options import check_directory, is_on_command_line, named_pat
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.pipelines.engine import Engine
+    from quorumlog.pipelines.engine import LocalEngine
     from quorumlog.pipelines.places import Place
+    from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
 ArchivePlace = Annotated[
     Path | None,
@@ -53,7 +54,7 @@ MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s)://\S
 
 
 @contextmanager
-def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
+def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | SparkEngine]:
     """The engine that `--spark` names. Raises ConfigError where it names no master, and where
     PySpark is not installed."""
     from quorumlog.pipelines.engine import LocalEngine

@@ -52,6 +52,13 @@ class LedgerSource(Protocol):
     def close(self) -> None: ...
 
 
+def served_groups(options: LedgerOptions) -> list[str]:
+    """The names of all groups that the servers have. Raises Unreachable, RequestTimeout."""
+    from quorumlog.spark.sources.server_source import groups_at
+
+    return groups_at(options)
+
+
 def open_source(options: LedgerOptions) -> LedgerSource:
     """Imports only what the source needs: a worker starts faster."""
     if options.archive:

@@ -43,6 +43,8 @@ _BYTES_IN_FLIGHT = 64 * MIB
 """That all tasks of a machine together have asked for; one batch each at least."""
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
+_LEAST_LOOK_MS = 250
+"""A look that members have no time to answer would say that none of them does."""
 
 
 def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
@@ -62,6 +64,18 @@ def batches_in_flight(options: LedgerOptions) -> int:
     a task that ends early, and whoever uses the connection next, wait for all of it."""
     share = _BYTES_IN_FLIGHT // (os.cpu_count() or 1) // options.batch_bytes
     return max(min(options.batches_ahead, share), 1)
+
+
+def groups_at(options: LedgerOptions) -> list[str]:
+    """See `served_groups`."""
+    most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+    client, _ = shared_client(options.servers, options.served_group, most_ms)
+    return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
+
+
+def _left_ms(deadline: float, most_ms: float) -> int:
+    left_ms = int((deadline - time.monotonic()) * 1000)
+    return max(_LEAST_LOOK_MS, min(left_ms, int(most_ms)))
 
 
 class ServerSource:
@@ -93,7 +107,7 @@ class ServerSource:
             if isinstance(found, LogBounds):
                 self._readers = readers_of(rows)
                 return found
-            if time.monotonic() >= deadline:
+            if time.monotonic() + _PAUSE_S >= deadline:
                 raise Unreachable(
                     f"group {self._group!r} at {self._options.servers} cannot be read after"
                     f" {self._options.timeout_ms} ms (option timeoutMs): {found}"
@@ -102,8 +116,7 @@ class ServerSource:
             rows = self._status(deadline)
 
     def _status(self, deadline: float) -> list[MemberStatusRow]:
-        left_ms = (deadline - time.monotonic()) * 1000
-        return self._client.status(timeout_ms=max(1.0, min(left_ms, STATUS_TIMEOUT_MS)))
+        return self._client.status(timeout_ms=_left_ms(deadline, STATUS_TIMEOUT_MS))
 
     def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
         if self._options.read_consistency in (READ_INDEX, COMMIT_INDEX):
@@ -114,11 +127,10 @@ class ServerSource:
 
     def _fresh_enough(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
         """What a member knows to be committed that is not older than it may be, or why none is."""
-        left_ms = int((deadline - time.monotonic()) * 1000)
         try:
             fresh = self._client.freshness(
                 max_staleness_ms=self._options.max_staleness_ms,
-                timeout_ms=min(left_ms, MEMBER_TIMEOUT_MS),
+                timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
             )
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
@@ -132,9 +144,8 @@ class ServerSource:
         if leader is None:
             told = (f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
             return f"no member leads: {'; '.join(told)}"
-        left_ms = int((deadline - time.monotonic()) * 1000)
         try:
-            end_index = self._client.end_index(timeout_ms=min(left_ms, MEMBER_TIMEOUT_MS))
+            end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
         return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)

@@ -95,6 +95,12 @@ class GroupStream:
                 source.begin_reader(self._options.reader, index, hold=self._options.reader_hold)
             return self._marked(source, index)
 
+    def begin_with_the_log(self) -> StreamOffset:
+        """The same for a group that a restarted query names for the first time."""
+        with closing(self._opener(self._options)) as source:
+            index = self._bounds_of(source).begin_index
+        return self.begin(index)
+
     def end_with_what_is_there(self) -> None:
         with closing(self._opener(self._options)) as source:
             self._target = self._bounds_of(source).stop_index
@@ -225,15 +231,9 @@ class GroupStream:
         return []
 
 
-def checked_groups(start: dict[str, Any], groups: list[str]) -> dict[str, StreamOffset]:
-    """An offset in the order of `groups`. Raises ConfigError for other groups."""
-    if set(start) != set(groups):
-        raise ConfigError(
-            f"the checkpoint is of group {' and '.join(map(repr, sorted(start)))}, the options name"
-            f" {' and '.join(map(repr, groups))}: a query keeps its groups, others need a checkpoint of"
-            " their own"
-        )
-    return {group: StreamOffset.parse(start[group]) for group in groups}
+def offsets_of(stored: dict[str, Any]) -> dict[str, StreamOffset]:
+    """By group. Raises ConfigError."""
+    return {group: StreamOffset.parse(offset) for group, offset in stored.items()}
 
 
 K = TypeVar("K")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,18 @@ SAVED = Path(__file__).parents[1] / "fixtures" / "kv-version-1" / "saved.txt"
 """By the last release that had version 1 only, behind each stretch of the log."""
 
 
+@contextmanager
+def smaller_bounds() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_results, "MOST_BYTES", KEPT_BYTES)
+        patch.setattr(machine, "MOST_ANSWER_BYTES", {1: KEPT_BYTES - 16, 2: ANSWER_BYTES})
+        yield patch
+
+
 @pytest.fixture(autouse=True)
-def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_results, "MOST_BYTES", KEPT_BYTES)
-    monkeypatch.setattr(machine, "MOST_ANSWER_BYTES", {1: KEPT_BYTES - 16, 2: ANSWER_BYTES})
+def small_bounds() -> Iterator[None]:
+    with smaller_bounds():
+        yield
 
 
 def apply(runner: MachineRunner, stretch: EntryBatch) -> list[bytes]:
@@ -88,6 +97,15 @@ def apply(runner: MachineRunner, stretch: EntryBatch) -> list[bytes]:
 
 
 def test_version_1_saves_what_the_release_before_has_saved() -> None:
+    version_1_saves_what_the_release_before_has_saved()
+
+
+def version_1_saves_what_the_release_before_has_saved() -> None:
+    with smaller_bounds():
+        _version_1_saves_the_same()
+
+
+def _version_1_saves_the_same() -> None:
     runner = large_answers.runner(KeyValueMachine(), 1)
     for stretch, expected in zip(large_answers.log(), SAVED.read_text().splitlines(), strict=True):
         apply(runner, stretch)
@@ -154,6 +172,15 @@ def built_by(work: Callable[[], Any]) -> int:
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("command", LARGE.values(), ids=LARGE)
 def test_what_is_above_the_bound_is_carried_out_and_not_built(version: int, command: Command) -> None:
+    _is_carried_out_and_not_built(version, command)
+
+
+def many_ranges_are_not_built() -> None:
+    with smaller_bounds():
+        _is_carried_out_and_not_built(2, LARGE["many ranges"])
+
+
+def _is_carried_out_and_not_built(version: int, command: Command) -> None:
     store = filled(version)
     batch = store.batch(command)
     given: list[FirstResults] = []
@@ -489,13 +516,20 @@ def test_rocksdb_holds_little_of_what_one_command_changes(
 
 
 @pytest.mark.parametrize("writes", [1, 2, 7])
-def test_rocksdb_names_no_entry_while_it_has_a_part_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
-) -> None:
+def test_rocksdb_names_no_entry_while_it_has_a_part_of_one(tmp_path: Path, writes: int) -> None:
+    rocksdb_names_no_entry_while_it_has_a_part_of_one(tmp_path, writes)
+
+
+def rocksdb_names_no_entry_while_it_has_a_part_of_one(path: Path, writes: int = 2) -> None:
     """A process that ends there begins anew, from a snapshot and the log."""
-    engine, store = rocks(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rocks_engine, "MOST_PENDING_BYTES", 50_000)
+        _a_part_names_no_entry(path, writes)
+
+
+def _a_part_names_no_entry(path: Path, writes: int) -> None:
+    engine, store = rocks(path)
     fill(store)
-    monkeypatch.setattr(rocks_engine, "MOST_PENDING_BYTES", 50_000)
     write, written = engine._write, 0
 
     def killed(named: bytes | None) -> None:
@@ -510,7 +544,7 @@ def test_rocksdb_names_no_entry_while_it_has_a_part_of_one(
         store.do(DeleteRange(b"k", b"l"))
     engine._db.flush()
     engine.close()
-    engine, store = rocks(tmp_path)
+    engine, store = rocks(path)
     assert store.machine.applied() is None
     assert store.revision == 0, "nothing is left of it"
     assert store.ask(Range(b"\0", FROM_KEY)).count == 0

@@ -38,10 +38,15 @@ class AFew(Chain):
 
 
 def test_entries_that_a_machine_leaves_are_given_to_it_again(tmp_path: Path) -> None:
+    entries_that_a_machine_leaves_are_given_to_it_again(tmp_path)
+
+
+def entries_that_a_machine_leaves_are_given_to_it_again(tmp_path: Path) -> None:
     group = Group(tmp_path, AFew)
     bodies = [b"%d" % number for number in range(9)]
     receipt = group.append(*bodies[:5], b"no way", *bodies[5:])
     assert AFew.longest > 2
+    assert isinstance(receipt, AppendReceipt), receipt
     first = receipt.first_index
     expected = [
         None if body == b"no way" else b"%d:" % index + body
@@ -97,6 +102,10 @@ def _log() -> list[EntryBatch]:
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_what_is_kept_does_not_depend_on_how_many_a_machine_takes_at_once(most: int) -> None:
+    what_is_kept_does_not_depend_on_how_many_a_machine_takes_at_once(most)
+
+
+def what_is_kept_does_not_depend_on_how_many_a_machine_takes_at_once(most: int = 2) -> None:
     stretches = _log()
     whole = EntryBatch.concatenate(stretches)
     saved: dict[int, bytes] = {}

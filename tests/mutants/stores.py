@@ -151,8 +151,8 @@ def compares_with_create(patch: Patch) -> None:
     """The key is there."""
     patch.edit(
         transactions._holds,
-        "return all(relation(of(decode_key_value(each)), compare.than) for each in stored)",
-        "return reached()",
+        "if not relation(of(decode_key_value(each)), compare.than):",
+        "if not reached():",
     )
 
 
@@ -174,11 +174,10 @@ def token_stays(patch: Patch) -> None:
 def applied_outside_batch(patch: Patch) -> None:
     """One is written right behind the other."""
     patch.edit(
-        RocksEngine.commit,
-        "batch.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))\n"
-        "        self._db.write(batch, self._unsynced)",
+        RocksEngine._write,
+        "batch.put(_APPLIED_KEY, named)\n        self._db.write(batch, self._unsynced)",
         "pass\n        self._db.write(batch, self._unsynced)\n"
-        "        reached() and self._db.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))",
+        "        named and reached() and self._db.put(_APPLIED_KEY, named)",
     )
 
 

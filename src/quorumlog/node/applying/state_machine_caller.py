@@ -6,7 +6,7 @@ every member that has the machine applies the entries of its channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -81,9 +81,13 @@ class StateMachineCaller:
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
         transfer: Callable[[str, Callable[[object], None]], None],
+        held: Collection[str] = (),
     ) -> None:
-        """`transfer`: `LedgerNode.transfer`."""
+        """`transfer`: `LedgerNode.transfer`. `held`: names of machines that are not run here, though
+        they could be."""
         self._member = member
+        self._held = frozenset(held)
+        factories = {name: each for name, each in factories.items() if name not in self._held}
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._fillers: dict[str, EntryFiller] = {
             name: filler
@@ -145,7 +149,7 @@ class StateMachineCaller:
         return found
 
     def _not_here(self, state: LogState | None) -> list[Machine]:
-        """Those that the log binds, and without which this member was started."""
+        """Those that the log binds, and that are held back, or without which this member was started."""
         bound = () if state is None else state.machines
         return [machine for machine in bound if machine.name not in self._drivers]
 
@@ -252,6 +256,12 @@ class StateMachineCaller:
 
     def _driver(self, name: str) -> MachineDriver:
         driver = self._drivers.get(name)
+        if name in self._held:
+            raise UnknownMachine(
+                f"the state machine {name} is held back on {self._member.config.member_id}"
+                " (--hold-machine) and carries out nothing there: hand leadership to a member that runs"
+                " it, or restart this one without that option"
+            )
         if driver is None:
             known = ", ".join(sorted(self._drivers)) or "none"
             raise UnknownMachine(
@@ -393,9 +403,16 @@ class StateMachineCaller:
     def problems(self) -> list[str]:
         found = [self._unbound, *(driver.problem for driver in self._drivers.values())]
         found += [
+            f"the state machine {name} is held back on this member (--hold-machine): its commands and"
+            " questions are refused here, and leadership goes to a member that runs it, if there is one;"
+            f" restart without --hold-machine {name}"
+            for name in sorted(self._held)
+        ]
+        found += [
             f"this member was started without the state machine {machine.name}, which the log binds: it"
             " carries out no commands of it, and hands leadership to a member that does; restart it with"
             f" {machine.name}"
             for machine in self._not_here(self._state(committed=True))
+            if machine.name not in self._held
         ]
         return [problem for problem in found if problem]

@@ -2,6 +2,8 @@
 work at a time, small enough that reads and pushes do not wait for the interpreter behind it.
 
     unbound      the log does not bind it yet, or its state is not known
+    waiting      its last run ended while it applied something: until a leader has told how far the log
+                 is committed, which may say that the machine leaves an entry out
     opening      a snapshot is loaded, or what the machine has kept is compared with the log
     lacking      the log begins behind all that is known here: another member is asked for a snapshot
     running      questions first, then a snapshot if one is due, then what is committed and on the disk;
@@ -29,6 +31,7 @@ from quorumlog.errors import (
     StoreFailure,
     UnknownMachine,
 )
+from quorumlog.figures import now
 from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.awaited_results import AwaitedResults, Done, unknown_results
 from quorumlog.node.applying.machine_opening import (
@@ -61,6 +64,8 @@ LACKING_RETRY_MS = 10_000
 PIN_MS = 60_000
 """So long a snapshot stays that another member has asked for a piece of."""
 EXPIRY_INTERVAL_MS = 100
+LONG_MS = 10_000
+"""Whoever applies one piece of work for so long may never come to its end."""
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
@@ -103,8 +108,9 @@ class MachineDriver:
         pending: PendingAppends,
         found: Callable[[DirectoryDamaged], None],
         fetcher: SnapshotFetcher,
+        knows_commit: Callable[[], bool],
     ) -> None:
-        """`found` is told of damage that reading meets."""
+        """`found` is told of damage that reading meets. `knows_commit`: see `Reads`."""
         self.name = name
         self._factory = factory
         self._files = directory.snapshots
@@ -128,6 +134,13 @@ class MachineDriver:
         self._life = 0
         """Counts how often it was opened: what an earlier one gives counts for nothing."""
         self._is_busy = False
+        self._applying = directory.applying_file(name)
+        self._ended_within = self._applying.found
+        """What the last run was about to apply: entry by entry now, so that if one of them ends the
+        process once more, it is known which."""
+        self._is_waiting = self._ended_within.is_under_way
+        self._knows_commit = knows_commit
+        self._applying_since_ms: float | None = None
         self._saving: SlicedSave | None = None
         self._is_slice_next = False
         self._abandoned: SlicedSave | None = None
@@ -150,6 +163,12 @@ class MachineDriver:
     def problem(self) -> str:
         if self.lacking:
             return f"the state machine {self.name} does not run on this member yet: {self.lacking}"
+        since_ms = self._applying_since_ms
+        if since_ms is not None and self._now_ms - since_ms >= LONG_MS:
+            return (
+                f"the state machine {self.name} has applied entry {self.applied_index + 1}, or those"
+                f" behind it, for long, and its results wait{now(f'{self._now_ms - since_ms:.0f} ms')}"
+            )
         if self.stopped is None:
             return self.snapshots.problem
         return f"the state machine {self.name} has stopped on this member at {self.stopped}"
@@ -169,7 +188,14 @@ class MachineDriver:
             return
         if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
             return
-        if self._runner is None:
+        if self._is_waiting and self._knows_commit():
+            self._is_waiting, self.lacking = False, ""
+        if self._is_waiting:
+            self.lacking = (
+                f"its last run here ended while it applied {self._ended_within}, and it waits until a"
+                " leader has told how far the log is committed"
+            )
+        elif self._runner is None:
             if committed_index >= self._waits_for_index:
                 self._open(binding, committed_index)
         elif self._saving is not None and self._is_slice_next and not self._saving.is_away:
@@ -219,7 +245,7 @@ class MachineDriver:
         self._is_slice_next = True
 
         def ended(result: object) -> None:
-            self._is_busy = False
+            self._is_busy, self._applying_since_ms = False, None
             if life == self._life or also_late:
                 done(result)
 
@@ -240,7 +266,16 @@ class MachineDriver:
     def _open(self, binding: Machine, committed_index: int) -> None:
         files, store = self._files, self._store
         self._submit(
-            partial(open_machine, self.name, binding, self._factory, files, store, committed_index),
+            partial(
+                open_machine,
+                self.name,
+                binding,
+                self._factory,
+                files,
+                store,
+                committed_index,
+                self._applying,
+            ),
             self._opened,
         )
 
@@ -284,13 +319,15 @@ class MachineDriver:
         except LedgerError as error:
             self._read_failed(error)
             return
+        most = self._most_entries()
+        self._applying_since_ms = self._now_ms
         if isinstance(found, EntryBatch):
-            self._submit(partial(runner.apply, _at_most(found)), self._applied)
+            self._submit(partial(runner.apply, _at_most(found, most)), self._applied)
             return
         cold = found
 
         def read_and_apply() -> Turn:
-            batch = _at_most(store.read_from(*cold, once=True)[1])
+            batch = _at_most(store.read_from(*cold, once=True)[1], most)
             try:
                 batch.check_bodies()
             except ProtocolViolation as error:
@@ -304,6 +341,15 @@ class MachineDriver:
             return runner.apply(batch)
 
         self._submit(read_and_apply, self._applied)
+
+    def _most_entries(self) -> int:
+        """Of the next piece."""
+        next_index, suspect = self.applied_index + 1, self._ended_within
+        if suspect.first_index <= next_index < suspect.stop_index:
+            return 1
+        if next_index < suspect.first_index and suspect.is_under_way:
+            return min(APPLY_ENTRIES, suspect.first_index - next_index)
+        return APPLY_ENTRIES
 
     def _applied(self, result: object) -> None:
         if not isinstance(result, Turn):
@@ -438,5 +484,5 @@ class MachineDriver:
         self._submit(lambda: [each.ask(runner) for each in ready], answered, also_late=True)
 
 
-def _at_most(batch: EntryBatch) -> EntryBatch:
-    return batch if batch.count <= APPLY_ENTRIES else batch.slice(0, APPLY_ENTRIES)
+def _at_most(batch: EntryBatch, count: int) -> EntryBatch:
+    return batch if batch.count <= count else batch.slice(0, count)

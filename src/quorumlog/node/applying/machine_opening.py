@@ -18,6 +18,7 @@ from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, told
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.disk import refusal
+from quorumlog.store.files.applying_file import ApplyingFile
 from quorumlog.store.files.snapshot_file import (
     SnapshotDamaged,
     SnapshotFiles,
@@ -71,13 +72,14 @@ def open_machine(
     files: SnapshotFiles,
     store: LedgerStore,
     committed_index: int,
+    applying: ApplyingFile | None = None,
 ) -> Opened | Stopped | Lacking | Waiting | SnapshotsUnavailable:
     """Runs on the thread that applies. `committed_index`: also on the own disk. Raises DirectoryDamaged
     or RangeDamaged where the log cannot tell yet, StoreFailure where the disk refuses."""
     try:
         files.delete_unfinished(name, committed_index)
         indices = files.indices_of(name)
-        return _opened(name, binding, factory, files, store, indices, committed_index)
+        return _opened(name, binding, factory, files, store, indices, committed_index, applying)
     except SnapshotsUnavailable as unavailable:
         return unavailable
     except OSError as error:
@@ -94,6 +96,7 @@ def _opened(
     store: LedgerStore,
     indices: list[int],
     committed_index: int,
+    applying: ApplyingFile | None,
 ) -> Opened | Stopped | Lacking | Waiting:
     machine = _made(factory)
     kept = _of_machine("asked what it has applied", machine.applied)
@@ -104,7 +107,7 @@ def _opened(
             # Whether it was kept before the log went over or behind it: it has to stop there.
             return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
         own = tuple(index for index in indices if index <= kept.index)
-        runner = MachineRunner(name, binding.channel, machine, 0)
+        runner = MachineRunner(name, binding.channel, machine, 0, applying=applying)
         _keep_results(runner, files, store, own, kept.index)
         return Opened(runner, kept.index, kept, own, (), None, ())
     if kept is not None:
@@ -137,7 +140,8 @@ def _opened(
         if results is None:
             continue
         applied = Applied(*reader.head.point)
-        runner = MachineRunner(name, binding.channel, machine, reader.head.version, results)
+        acts_as = reader.head.version
+        runner = MachineRunner(name, binding.channel, machine, acts_as, results, applying)
         older = tuple(each for each in indices if each <= index)
         gone = tuple(sorted(useless))
         return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))
@@ -152,7 +156,7 @@ def _opened(
             " before; the other members are asked for one"
         )
         return Lacking(begin_index, reason, tuple(damaged))
-    runner = MachineRunner(name, binding.channel, machine, 0)
+    runner = MachineRunner(name, binding.channel, machine, 0, applying=applying)
     return Opened(runner, binding.index - 1, None, (), tuple(sorted(useless)), None, tuple(damaged))
 
 

@@ -31,6 +31,7 @@ from quorumlog.state_machine import (
     StateMachine,
     words_of,
 )
+from quorumlog.store.files.applying_file import ApplyingFile
 from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotFileWriter, SnapshotHead
 
 _LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKind.OPEN)))
@@ -71,15 +72,22 @@ class Turn(NamedTuple):
 
 class MachineRunner:
     def __init__(
-        self, name: str, channel: int, machine: StateMachine, acts_as: int, kept: bytes = b""
+        self,
+        name: str,
+        channel: int,
+        machine: StateMachine,
+        acts_as: int,
+        kept: bytes = b"",
+        applying: ApplyingFile | None = None,
     ) -> None:
         """`acts_as`: the version that its state follows from; 0: none yet. `kept`: as `KeptResults`
-        encodes them."""
+        encodes them. `applying`: noted there is what it is about to apply."""
         self.name = name
         self._channel = channel
         self.machine = machine
         self._acts_as = acts_as
         self._kept = KeptResults(kept)
+        self._applying = applying
 
     def take_results(self, kept: bytes, *, is_older: bool) -> None:
         """Before anything is applied. `is_older`: the machine holds more than they follow from."""
@@ -151,6 +159,8 @@ class MachineRunner:
         if own.count:
             indices = own.words()[INDEX].view("int64")
             first_index, last_index = int(indices[0]), int(indices[-1])
+            if self._applying is not None:
+                self._applying.begins(first_index, last_index + 1)
             try:
                 values = self.machine.apply(own, first_index)
                 if values is not None and len(values) != own.count:
@@ -163,6 +173,8 @@ class MachineRunner:
                 return turn._replace(stopped=stopped)
             except BaseException as error:
                 return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
+            if self._applying is not None:
+                self._applying.ended(last_index + 1)
             turn.results.append(Results(indices, values))
             if batches:
                 self._kept.note(batches, indices, values)

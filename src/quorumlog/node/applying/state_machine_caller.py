@@ -86,7 +86,7 @@ class StateMachineCaller:
         """`transfer`: `LedgerNode.transfer`. `held`: names of machines that are not run here, though
         they could be."""
         self._member = member
-        self._held = frozenset(held)
+        self._held = {name: member.directory.applying_file(name).found for name in held}
         factories = {name: each for name, each in factories.items() if name not in self._held}
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._fillers: dict[str, EntryFiller] = {
@@ -105,6 +105,7 @@ class StateMachineCaller:
                 pending,
                 member.repairer.found,
                 fetcher,
+                lambda: member.raft.reads.knows_commit,
             )
             for name, factory in factories.items()
         }
@@ -406,7 +407,8 @@ class StateMachineCaller:
             f"the state machine {name} is held back on this member (--hold-machine): its commands and"
             " questions are refused here, and leadership goes to a member that runs it, if there is one;"
             f" restart without --hold-machine {name}"
-            for name in sorted(self._held)
+            + (f"; its last run here ended while it applied {found}" if found.is_under_way else "")
+            for name, found in sorted(self._held.items())
         ]
         found += [
             f"this member was started without the state machine {machine.name}, which the log binds: it"

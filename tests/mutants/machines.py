@@ -37,9 +37,9 @@ def older_snapshot_taken_for_the_newest(patch: Patch) -> None:
     """Which of them is loaded makes no difference."""
     patch.edit(
         machine_opening._opened,
-        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))",
+        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)",
         "return Opened(runner, indices[-1] if reached() else index, applied, older, gone, reader.id,"
-        " tuple(damaged))",
+        " tuple(damaged), left_out)",
     )
 
 
@@ -52,8 +52,9 @@ def applied_twice_after_restart(patch: Patch) -> None:
     """The snapshot names the entry at which it was taken."""
     patch.edit(
         machine_opening._opened,
-        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))",
-        "return Opened(runner, index - 3 * reached(), applied, older, gone, reader.id, tuple(damaged))",
+        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)",
+        "return Opened(runner, index - 3 * reached(), applied, older, gone, reader.id, tuple(damaged),"
+        " left_out)",
     )
 
 

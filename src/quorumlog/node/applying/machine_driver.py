@@ -32,10 +32,11 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.figures import now
-from quorumlog.log_state.log_state import Machine
+from quorumlog.log_state.log_state import Machine, SteppedOver
 from quorumlog.node.applying.awaited_results import AwaitedResults, Done, unknown_results
 from quorumlog.node.applying.machine_opening import (
     Lacking,
+    LeftOuts,
     MachineFactory,
     Opened,
     Waiting,
@@ -49,7 +50,7 @@ from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.state_machine import Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
+from quorumlog.store.files.snapshot_file import LeftOut, SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 APPLY_ENTRIES = 1024
@@ -141,6 +142,12 @@ class MachineDriver:
         self._is_waiting = self._ended_within.is_under_way
         self._knows_commit = knows_commit
         self._applying_since_ms: float | None = None
+        self._orders: tuple[SteppedOver, ...] = ()
+        """Those of the log, of all machines, as they were looked at last."""
+        self._known_left_out: frozenset[LeftOut] = frozenset()
+        """What they say of this one."""
+        self._left_out: frozenset[LeftOut] = frozenset()
+        """What the machine holds nothing of: it may have come with a snapshot, ahead of the log."""
         self._saving: SlicedSave | None = None
         self._is_slice_next = False
         self._abandoned: SlicedSave | None = None
@@ -175,8 +182,15 @@ class MachineDriver:
 
     # ---------------------------------------------------------------- the loop
 
-    def tick(self, now_ms: float, binding: Machine | None, committed_index: int) -> None:
-        """`committed_index`: up to here entries are committed and on this member's disk."""
+    def tick(
+        self,
+        now_ms: float,
+        binding: Machine | None,
+        committed_index: int,
+        orders: tuple[SteppedOver, ...] = (),
+    ) -> None:
+        """`committed_index`: up to here entries are committed and on this member's disk. `orders`: the
+        committed ones, of all machines."""
         self._now_ms = now_ms
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
@@ -186,7 +200,11 @@ class MachineDriver:
         if self._abandoned is not None:
             self._abandon()
             return
-        if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
+        if binding is None or self._is_busy:
+            return
+        if orders is not self._orders or self._left_out != self._known_left_out:
+            self._heed(orders, committed_index)
+        if self.stopped is not None or now_ms < self._retry_ms:
             return
         if self._is_waiting and self._knows_commit():
             self._is_waiting, self.lacking = False, ""
@@ -209,6 +227,23 @@ class MachineDriver:
         elif self._saving is not None and not self._saving.is_away:
             self._write_slice(self._saving)
 
+    def _heed(self, orders: tuple[SteppedOver, ...], committed_index: int) -> None:
+        """The log says which entries are left out. What was made with one of them is made anew."""
+        own = [each for each in orders if each.name == self.name]
+        self._orders = orders
+        self._known_left_out = frozenset((each.index, each.ordered_at_index) for each in own)
+        if self._runner is None and self.stopped is None:
+            return  # it is opened with them
+        left_outs = self._left_outs(committed_index)
+        held_index = self.applied_index if self.stopped is None else self.stopped.last_index
+        if left_outs.contradict(self._left_out, held_index):
+            self.rebuild()
+        else:
+            self._left_out |= self._known_left_out
+
+    def _left_outs(self, committed_index: int) -> LeftOuts:
+        return LeftOuts(self._known_left_out, self._store.begin.index, committed_index)
+
     def next_wakeup_ms(self) -> float:
         if self._questions or len(self.results):
             return self._next_expiry_ms
@@ -225,6 +260,7 @@ class MachineDriver:
         self._life += 1
         self._give_up_save()
         self._runner = self.stopped = self.applied = None
+        self._left_out = frozenset()
         self.applied_index = self._waits_for_index = -1
         self.lacking = ""
         self._fetcher.forget(self.name)
@@ -273,7 +309,7 @@ class MachineDriver:
                 self._factory,
                 files,
                 store,
-                committed_index,
+                self._left_outs(committed_index),
                 self._applying,
             ),
             self._opened,
@@ -283,6 +319,7 @@ class MachineDriver:
         if not isinstance(result, SnapshotsUnavailable):
             self.lacking = ""
         if isinstance(result, Stopped):
+            self._left_out = self._known_left_out
             self._stop(result)
         elif isinstance(result, Lacking):
             self.lacking = "; ".join([result.reason, *result.damaged])
@@ -301,6 +338,7 @@ class MachineDriver:
             self._fetcher.forget(self.name)
             self._runner = result.runner
             self.applied, self.applied_index = result.applied, result.applied_index
+            self._left_out = result.left_out
             self.snapshots.opened(result)
         else:
             assert isinstance(result, Problems), result
@@ -319,10 +357,10 @@ class MachineDriver:
         except LedgerError as error:
             self._read_failed(error)
             return
-        most = self._most_entries()
+        most, left_out = self._most_entries(), self._left_out
         self._applying_since_ms = self._now_ms
         if isinstance(found, EntryBatch):
-            self._submit(partial(runner.apply, _at_most(found, most)), self._applied)
+            self._submit(partial(runner.apply, _at_most(found, most), left_out), self._applied)
             return
         cold = found
 
@@ -338,7 +376,7 @@ class MachineDriver:
                     index=batch.first_index,
                     stop_index=batch.last_index + 1,
                 ) from error
-            return runner.apply(batch)
+            return runner.apply(batch, left_out)
 
         self._submit(read_and_apply, self._applied)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,12 @@ from quorumlog.state_machine import (
     words_of,
 )
 from quorumlog.store.files.applying_file import ApplyingFile
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotFileWriter, SnapshotHead
+from quorumlog.store.files.snapshot_file import (
+    LeftOut,
+    SnapshotFiles,
+    SnapshotFileWriter,
+    SnapshotHead,
+)
 
 _LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKind.OPEN)))
 
@@ -79,15 +84,24 @@ class MachineRunner:
         acts_as: int,
         kept: bytes = b"",
         applying: ApplyingFile | None = None,
+        left_out: frozenset[LeftOut] = frozenset(),
     ) -> None:
         """`acts_as`: the version that its state follows from; 0: none yet. `kept`: as `KeptResults`
-        encodes them. `applying`: noted there is what it is about to apply."""
+        encodes them. `applying`: noted there is what it is about to apply. `left_out`: see `apply`."""
         self.name = name
         self._channel = channel
         self.machine = machine
         self._acts_as = acts_as
         self._kept = KeptResults(kept)
         self._applying = applying
+        self.leave_out(left_out)
+
+    def leave_out(self, left_out: frozenset[LeftOut]) -> None:
+        """None of these was given to the machine, or will be."""
+        self._left_out = left_out
+        self._skips = frozenset(index for index, _ in left_out)
+        if self._applying is not None:
+            self._applying.leaves_out(left_out)
 
     def take_results(self, kept: bytes, *, is_older: bool) -> None:
         """Before anything is applied. `is_older`: the machine holds more than they follow from."""
@@ -95,8 +109,10 @@ class MachineRunner:
         if is_older:
             self._kept.skip()
 
-    def apply(self, batch: EntryBatch) -> Turn:
+    def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> Turn:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
+        if left_out is not self._left_out:
+            self.leave_out(left_out)
         turn = Turn(None, [], 0, 0, None)
         start = 0
         changes, begun = self._controls(batch)
@@ -162,9 +178,7 @@ class MachineRunner:
             if self._applying is not None:
                 self._applying.begins(first_index, last_index + 1)
             try:
-                values = self.machine.apply(own, first_index)
-                if values is not None and len(values) != own.count:
-                    raise ValueError(f"{len(values)} results for {own.count} entries")
+                values = self._given(own, indices)
             except ApplyFailure as failure:
                 named: object = getattr(failure, "index", None)  # whatever an application has put there
                 if isinstance(named, int) and named in indices.tolist():
@@ -185,6 +199,34 @@ class MachineRunner:
             entries=turn.entries + own.count,
             size_bytes=turn.size_bytes + own.total_bytes,
         )
+
+    def _given(self, own: EntryBatch, indices: Int64Array) -> Sequence[Result] | None:
+        """Results of these entries, but for those that are left out. Raises what the machine does."""
+        if self._skips and not self._skips.isdisjoint(indices.tolist()):
+            return self._given_but_left_out(own, indices)
+        values = self.machine.apply(own, int(indices[0]))
+        if values is not None and len(values) != own.count:
+            raise ValueError(f"{len(values)} results for {own.count} entries")
+        return values
+
+    def _given_but_left_out(self, own: EntryBatch, indices: Int64Array) -> Sequence[Result]:
+        is_given = np.array([index not in self._skips for index in indices.tolist()])
+        results: list[Result] = [
+            CommandError(
+                f"entry {index} was stepped over: `quorumlog machine step-over` has left it out of"
+                f" {self.name}, and it has no effect"
+            )
+            for index in indices.tolist()
+        ]
+        if is_given.any():
+            values = self._given(_of(own, is_given), indices[is_given])
+            for place, value in zip(np.flatnonzero(is_given).tolist(), values or (), strict=False):
+                results[place] = value
+            if values is None:
+                results = [
+                    None if given else each for given, each in zip(is_given, results, strict=True)
+                ]
+        return results
 
     def write_to(self, writer: SnapshotWriter) -> None:
         """All that a snapshot would hold: for who compares members."""
@@ -218,7 +260,8 @@ class MachineRunner:
         """What each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
-        writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept)))
+        left_out = tuple(sorted(each for each in self._left_out if each[0] <= applied.index))
+        writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept), left_out))
         try:
             writer.write(kept)
         except BaseException:
@@ -242,5 +285,10 @@ def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
     )
     if bool(wanted.all()):
         return batch
+    return _of(batch, wanted)
+
+
+def _of(batch: EntryBatch, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> EntryBatch:
+    """Of its own memory."""
     data = np.frombuffer(batch.buffer, np.uint8)[np.repeat(wanted, batch.sizes)]
     return EntryBatch(data.data, batch.sizes[wanted])

@@ -133,7 +133,7 @@ class StateMachineCaller:
         self._committed_index = committed_index
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
-            driver.tick(now_ms, binding, committed_index)
+            driver.tick(now_ms, binding, committed_index, () if state is None else state.stepped_over)
         self._member.raft.on_machines(run=not self._not_running())
         self.hand_over.tick(now_ms)
 

@@ -12,7 +12,7 @@ refuses it the machine goes on.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Annotated
 
@@ -23,13 +23,11 @@ from msgspec import Meta
 from quorumlog.log_state.control_entries import MOST_STEPPED_OVER
 from quorumlog.store.disk import Disk, DiskFile
 from quorumlog.store.files.replaced_file import read_readable
+from quorumlog.store.files.snapshot_file import LeftOut
 
 APPLYING_NAME = "applying"
 APPLYING_MAGIC = b"QLAPPLY1"
 _HEAD = struct.Struct(">8sII")
-
-LeftOut = tuple[int, int]
-"""(index of an entry that the machine leaves out, index of the STEP_OVER entry that says so)."""
 
 
 class Applying(msgspec.Struct, frozen=True, array_like=True):
@@ -67,16 +65,28 @@ class ApplyingFile:
         self._tell_opened = opened
         self.found = _read(disk, self._path)
         """As it was when this was made."""
-        self._left_out = self.found.left_out
+        self._last = self.found
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        return self._last.left_out
 
     def begins(self, first_index: int, stop_index: int) -> None:
-        self._write(Applying(first_index, stop_index, self._left_out))
+        self._write(Applying(first_index, stop_index, self.left_out))
 
     def ended(self, stop_index: int) -> None:
         """What was begun has its effects."""
-        self._write(Applying(stop_index, stop_index, self._left_out))
+        self._write(Applying(stop_index, stop_index, self.left_out))
+
+    def leaves_out(self, left_out: Iterable[LeftOut]) -> None:
+        """What the machine keeps holds nothing of these from here on. On disk when this returns, unless
+        the disk refuses it: then the machine is built anew at the next start."""
+        ordered = tuple(sorted(left_out))
+        if ordered != self.left_out:
+            self._write(msgspec.structs.replace(self._last, left_out=ordered), synced=True)
 
     def _write(self, applying: Applying, *, synced: bool = False) -> None:
+        self._last = applying
         data = msgspec.msgpack.encode(applying)
         with suppress(OSError):
             file = self._opened()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import ResultUnknown
+from quorumlog.errors import (
+    BadRequest,
+    LeaderNotReady,
+    OutcomeUnknown,
+    ResultUnknown,
+    UnknownMachine,
+)
 from quorumlog.log_state.control_entries import StepOver
+from quorumlog.node.applying import step_overs
 from quorumlog.store.files.snapshot_file import SnapshotFiles
 from tests.node.cell import SMALL
 from tests.node.machines import Disk, Fragile, Lasting
@@ -151,4 +160,123 @@ def test_a_session_that_asks_again_gets_the_same_refusal(tmp_path: Path) -> None
     assert f"entry {first.first_index} was stepped over" in why
     group.restart_all()
     assert group.command(0, b"a", b"b") == again
+    group.cell.close()
+
+
+# ---------------------------------------------------------------- what an operator asks for
+
+
+def ask(group: Group, index: int, name: str = "chain", *, unsafe: bool = False) -> Any:
+    outcomes: list[Any] = []
+    group.cell.leader().machines.step_overs.request(name, index, unsafe, outcomes.append)
+    group.cell.until(lambda: outcomes, "an outcome")
+    return outcomes[0]
+
+
+def stopped_group(path: Path) -> tuple[Group, int]:
+    """All members have stopped at the entry, which is the second command."""
+    group = Group(path, Fragile)
+    index = group.append(b"a").last_index + 1
+    assert isinstance(group.append(b"bug"), ResultUnknown)
+    group.cell.until(lambda: all(node.problems() for node in group.cell.nodes.values()), "a stop")
+    return group, index
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_an_entry_that_nobody_has_applied_is_stepped_over(tmp_path: Path, is_held: bool) -> None:
+    group, index = stopped_group(tmp_path)
+    if is_held:
+        restarted(group, "n0", "n1", "n2")
+    ordered_at = ask(group, index)
+    assert ordered_at > index
+    assert ask(group, index) == ordered_at, "asked again, it is done"
+    if is_held:
+        restarted(group)
+    assert bodies(group) == [[b"a"]] * 3
+    group.append(b"c")
+    assert bodies(group) == [[b"a", b"c"]] * 3
+    group.cell.close()
+
+
+def test_an_entry_that_members_have_applied_is_stepped_over_only_where_that_is_wanted(
+    tmp_path: Path,
+) -> None:
+    group, index = stopped_group(tmp_path)
+    for _ in range(2):
+        refusal = ask(group, index - 1)
+        assert isinstance(refusal, BadRequest)
+        assert f"n0, n1, n2 has applied entry {index - 1} to chain" in str(refusal)
+        assert "--unsafe" in str(refusal)
+        restarted(group, "n0", "n1", "n2")  # by what their files say
+    assert isinstance(ask(group, index - 1, unsafe=True), int)
+    assert isinstance(ask(group, index), int)
+    restarted(group)
+    assert bodies(group) == [[]] * 3
+    group.cell.close()
+
+
+def test_a_member_that_does_not_answer_may_have_applied_it(tmp_path: Path) -> None:
+    group, index = stopped_group(tmp_path)
+    away = group.cell.followers()[0].replica.member_id
+    group.cell.cut_off = {away}
+    refusal = ask(group, index)
+    assert isinstance(refusal, BadRequest)
+    assert f"{away} does not answer" in str(refusal) and "--unsafe" in str(refusal)
+    assert isinstance(ask(group, index, unsafe=True), int)
+    group.cell.cut_off = set()
+    assert bodies(group) == [[b"a"]] * 3
+    group.cell.close()
+
+
+def test_only_commands_of_a_machine_are_stepped_over(tmp_path: Path) -> None:
+    group, index = stopped_group(tmp_path)
+    plain = group.append(b"plain", machine="").last_index
+    for wrong in (0, 1, plain, plain + 1, 2**62):
+        refusal = ask(group, wrong)
+        assert isinstance(refusal, BadRequest), wrong
+        assert f"entry {wrong} is no command of chain" in str(refusal)
+    refusal = ask(group, index, "other")
+    assert isinstance(refusal, UnknownMachine) and "it binds: chain" in str(refusal)
+    group.cell.close()
+
+
+def test_nothing_is_stepped_over_before_every_member_knows_how(tmp_path: Path) -> None:
+    group, index = stopped_group(tmp_path)
+    for host in group.cell.hosts.values():
+        host.level = 5
+    refusal = ask(group, index)
+    assert isinstance(refusal, BadRequest) and "level 6" in str(refusal)
+    group.cell.close()
+
+
+def test_no_more_entries_are_left_out_than_a_log_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_overs, "MOST_STEPPED_OVER", 1)
+    group, index = stopped_group(tmp_path)
+    assert isinstance(ask(group, index), int)
+    last_index = group.append(b"x").last_index
+    refusal = ask(group, last_index, unsafe=True)
+    assert isinstance(refusal, BadRequest) and "leave out 1 entries already" in str(refusal)
+    group.cell.close()
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_who_loses_leadership_meanwhile_does_not_say_that_it_is_done(
+    tmp_path: Path, is_written: bool
+) -> None:
+    group, index = stopped_group(tmp_path)
+    outcomes: list[Any] = []
+    leader = group.cell.leader()
+    end_index = leader.store.end.index
+    if is_written:
+        group.cell.drops = lambda sender, to, message: isinstance(message, PushEntryRequest)
+    else:
+        group.cell.cut_off = {leader.replica.member_id}
+    leader.machines.step_overs.request("chain", index, False, outcomes.append)
+    if is_written:
+        group.cell.until(lambda: leader.store.end.index > end_index, "the entry")
+        group.cell.cut_off = {leader.replica.member_id}
+    group.cell.until(lambda: outcomes, "an outcome")
+    assert isinstance(outcomes[0], OutcomeUnknown if is_written else LeaderNotReady), outcomes
     group.cell.close()

@@ -99,7 +99,7 @@ class LedgerNode:
         self.machines = StateMachineCaller(
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer, held_machines
         )
-        senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
+        senders = (self._installs, self._snapshots, self._fetcher, self.machines)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bound, due = self.machines.snapshot_bound, parts.time_marks.due
         self.retention = Retention(self, host, now_ms, bound, due, self._installs.installed)

@@ -9,7 +9,13 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.log_state.control_entries import LEVELS
-from quorumlog.wire.client_messages import AppendRequest, HelloResponse, MachineReadRequest, ReadRequest
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    HelloResponse,
+    MachineReadRequest,
+    ReadRequest,
+    StepOverRequest,
+)
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
 from quorumlog.wire.read_promise import ReadPromise
@@ -44,6 +50,11 @@ def encode_request(
             _check_knows_machines(hello, message.machine)
             left_ms = max(1, int(request.deadline_ms - now_ms))
             message = msgspec.structs.replace(message, timeout_ms=left_ms)
+        elif isinstance(message, StepOverRequest) and hello.level < LEVELS[EntryKind.STEP_OVER]:
+            raise BadRequest(
+                f"{hello.member_id}, the leader, is of a release that steps over no entries; update it"
+                " first"
+            )
         if isinstance(message, ReadRequest | MachineReadRequest) and message.promise is not None:
             _check_keeps_promises(hello, message.promise)
         elif isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:

@@ -160,6 +160,11 @@ class MachineDriver:
         return self._runner is not None
 
     @property
+    def held_index(self) -> int:
+        """Of the last entry whose effects it ever had here, as far as is known."""
+        return max(self.applied_index, self._applying.applied_index)
+
+    @property
     def at_rest(self) -> tuple[Applied, MachineRunner] | None:
         """What it is, and what it holds, while the thread that applies leaves it alone."""
         if self._runner is None or self.applied is None or self._is_busy or self._saving is not None:

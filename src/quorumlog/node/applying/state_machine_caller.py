@@ -7,12 +7,13 @@ every member that has the machine applies the entries of its channel.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
-from quorumlog.consensus.messages import SnapshotRequest
+from quorumlog.consensus.messages import MachinesRequest, MachinesResponse, SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
@@ -20,10 +21,11 @@ from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMa
 from quorumlog.log_state.control_entries import MOST_MACHINES, ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done, unknown_results
-from quorumlog.node.applying.hand_over import HandOver
+from quorumlog.node.applying.hand_over import HandOver, MachineHoldings
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory, version_of
 from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.applying.step_overs import StepOvers
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.entry_filler import EntryFiller
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
@@ -33,7 +35,9 @@ from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.state_machine import Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.files.applying_file import NOTHING
+from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
+from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 NEVER = float("inf")
 BIND_RETRY_MS = 500
@@ -59,6 +63,7 @@ class MachinesMember(Protocol):
     config: GroupConfig
     replica: Replica
     directory: MemberDirectory
+    store: LedgerStore
     raft: RaftNode
     log_state: LogStateKeeper
     repairer: Repairer
@@ -70,6 +75,8 @@ class MachinesMember(Protocol):
     def propose_control(self, body: ControlBody) -> EntryId: ...
 
     def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
+
+    def refusal_unless_leading(self) -> LedgerError | None: ...
 
 
 class StateMachineCaller:
@@ -116,7 +123,9 @@ class StateMachineCaller:
             self._not_running,
             self._running,
             lambda member_id: transfer(member_id, lambda outcome: None),
+            self._holdings,
         )
+        self.step_overs = StepOvers(member, host, self._holdings, member.repairer.found)
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -127,6 +136,7 @@ class StateMachineCaller:
 
     def tick(self, now_ms: float, committed_index: int) -> None:
         """`committed_index`: as in `MachineDriver.tick`."""
+        self.step_overs.tick(now_ms)
         state = self._state(committed=True)
         if not self._drivers and not self._not_here(state):
             return
@@ -154,14 +164,25 @@ class StateMachineCaller:
         bound = () if state is None else state.machines
         return [machine for machine in bound if machine.name not in self._drivers]
 
+    def _holdings(self) -> MachineHoldings:
+        state, holds = self._state(committed=True), {}
+        for machine in () if state is None else state.machines:
+            driver = self._drivers.get(machine.name)
+            noted = self._held.get(machine.name, NOTHING).first_index - 1
+            held_index = noted if driver is None else driver.held_index
+            with suppress(SnapshotsUnavailable):
+                saved = self._member.directory.snapshots.indices_of(machine.name)
+                held_index = max([held_index, *saved])
+            holds[machine.name] = held_index
+        return MachineHoldings(holds, self._member.directory.store.begin.index)
+
     def _running(self) -> dict[str, int]:
         return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
 
     def next_wakeup_ms(self) -> float:
-        if not self._drivers:
-            return self.hand_over.next_wakeup_ms()
-        wakeup = min(driver.next_wakeup_ms() for driver in self._drivers.values())
-        wakeup = min(wakeup, self.hand_over.next_wakeup_ms())
+        wakeup = min(self.hand_over.next_wakeup_ms(), self.step_overs.next_wakeup_ms())
+        for driver in self._drivers.values():
+            wakeup = min(wakeup, driver.next_wakeup_ms())
         if self._member.raft.role is Role.LEADER and self._missing():
             wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
@@ -343,6 +364,7 @@ class StateMachineCaller:
             driver.lost_committed(index)
 
     def close(self, reason: str) -> None:
+        self.step_overs.close(reason)
         for driver in self._drivers.values():
             driver.close(reason)
 
@@ -364,6 +386,13 @@ class StateMachineCaller:
         return machine.index - 1 if bound is None else bound
 
     # ---------------------------------------------------------------- for other members
+
+    def on_question(self, request: MachinesRequest) -> None:
+        self.hand_over.on_request(request)
+
+    def on_answer(self, response: MachinesResponse) -> None:
+        self.step_overs.on_response(response)
+        self.hand_over.on_response(response)
 
     def runs(self, name: str) -> bool:
         return name in self._drivers

@@ -45,6 +45,7 @@ from quorumlog.wire.client_messages import (
     MachineReadRequest,
     ReadRequest,
     StatusRequest,
+    StepOverRequest,
     TransferRequest,
     TransferResponse,
 )
@@ -58,6 +59,7 @@ _REQUESTS = (
     TransferRequest,
     ChangeMembersRequest,
     MachineReadRequest,
+    StepOverRequest,
     *LOG_QUESTIONS,
     *PRODUCER_REQUESTS,
     *READER_REQUESTS,
@@ -114,6 +116,8 @@ class ClientSession:
             driver.enter(self._connection, change_members, driver, request, self._connection)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
+        elif isinstance(request, StepOverRequest):
+            driver.enter(self._connection, self._questions.step_over, driver, request)
         elif isinstance(request, READER_REQUESTS):
             driver.enter(self._connection, self._readers.ask, driver, request)
         else:

@@ -68,6 +68,11 @@ class ApplyingFile:
         self._last = self.found
 
     @property
+    def applied_index(self) -> int:
+        """Up to there its entries were applied here, by this run or by the last one; -1: not known."""
+        return max(self.found.first_index, self._last.first_index) - 1
+
+    @property
     def left_out(self) -> tuple[LeftOut, ...]:
         return self._last.left_out
 

@@ -103,6 +103,10 @@ class MachineRunner:
         if self._applying is not None:
             self._applying.leaves_out(left_out)
 
+    def left_out_up_to(self, index: int) -> tuple[LeftOut, ...]:
+        """Ascending."""
+        return tuple(sorted(each for each in self._left_out if each[0] <= index))
+
     def take_results(self, kept: bytes, *, is_older: bool) -> None:
         """Before anything is applied. `is_older`: the machine holds more than they follow from."""
         self._kept = KeptResults(kept)
@@ -260,7 +264,7 @@ class MachineRunner:
         """What each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
-        left_out = tuple(sorted(each for each in self._left_out if each[0] <= applied.index))
+        left_out = self.left_out_up_to(applied.index)
         writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept), left_out))
         try:
             writer.write(kept)

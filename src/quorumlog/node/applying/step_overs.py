@@ -31,6 +31,7 @@ from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.hand_over import MachineHoldings
 from quorumlog.node.applying.machine_runner import entries_of
 from quorumlog.node.ports import Host
+from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
@@ -60,6 +61,8 @@ class Member(Protocol):
     ) -> EntryBatch | ColdRange: ...
 
     def propose_control(self, body: ControlBody) -> EntryId: ...
+
+    def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
 
     def refusal_unless_leading(self) -> LedgerError | None: ...
 
@@ -96,8 +99,13 @@ class StepOvers:
         self._under_way: _UnderWay | None = None
 
     def request(self, name: str, index: int, unsafe: bool, done: Done) -> None:
+        """`done` gets one outcome. What it is judged by is committed, and this member leads."""
+        self._member.confirm_leadership(lambda refusal: self._begin(name, index, unsafe, done, refusal))
+
+    def _begin(
+        self, name: str, index: int, unsafe: bool, done: Done, refusal: LedgerError | None
+    ) -> None:
         member = self._member
-        refusal = member.refusal_unless_leading()
         if refusal is None and self._under_way is not None:
             refusal = LeaderNotReady("another entry is being stepped over", retry_after_ms=RETRY_MS)
         if refusal is not None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.errors import LedgerError
+from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.control_entries import StepOver
 from quorumlog.node import MachineFactory
 from quorumlog.node.applying.step_overs import StepOverOutcome
@@ -77,8 +77,12 @@ class PoisonScenario(MachineScenario):
             if member is not but:
                 member.start()
 
-    def step_over(self, index: int, *, unsafe: bool = False) -> int:
-        """Index of the entry that says it."""
+    def step_over(self, index: int, *, unsafe: bool = False) -> None:
+        outcome = self.asked_to_step_over(index, unsafe=unsafe)
+        assert isinstance(outcome, int), outcome
+
+    def asked_to_step_over(self, index: int, *, unsafe: bool = False) -> StepOverOutcome:
+        """Asked again as long as that may help."""
         for _ in range(20):
             outcomes: list[StepOverOutcome] = []
             leader = self.await_leader()
@@ -89,22 +93,20 @@ class PoisonScenario(MachineScenario):
             leader.enter(ask)
             self.until(lambda done=outcomes: bool(done), "an outcome")
             (outcome,) = outcomes
-            if not isinstance(outcome, LedgerError):
+            if not isinstance(outcome, LedgerError) or not outcome.retriable:
                 return outcome
-            assert outcome.retriable, outcome
             self.run_for(ELECTION_MS / 4)
-        raise AssertionError("never stepped over")
+        raise AssertionError("never answered")
 
     def taken(self) -> set[bytes]:
         """How many commands each machine that runs holds."""
         self.settle()
-        found = set()
-        for member in self.members:
-            if member.is_up:
-                runner = member.node.machines._drivers[DIGEST_NAME]._runner
-                assert runner is not None
-                found.add(runner.machine.query(b""))
-        return found
+        return {self.held_by(member) for member in self.members if member.is_up}
+
+    def held_by(self, member: SimMember) -> bytes:
+        self.until(lambda: bool(member.node.machines.at_rest()), "rest")
+        ((_, _, runner),) = member.node.machines.at_rest()
+        return runner.machine.query(b"")
 
 
 def goes_on_without(scene: PoisonScenario, commands: int) -> None:
@@ -193,6 +195,8 @@ def test_an_order_that_is_never_committed_has_no_effect() -> None:
     chain = old.node.store.point_on_disk(index).chain
     old.enter(lambda: old.node.propose_control(StepOver(DIGEST_NAME, index, chain)))
     scene.run_for(20)
+    assert old.node.store.end.index > index
+    assert scene.held_by(old) == b"6"
     new = scene.await_leader(*others)
     for _ in range(2):
         asked = scene.command(new)
@@ -218,6 +222,23 @@ def test_a_learner_leaves_it_out_as_well() -> None:
     goes_on_without(scene, 3)
     assert learner.is_up and "n3" not in {member for member, _ in scene.ended}
     assert learner.node.machines.status()[0].applied_index > index
+
+
+def test_a_learner_that_has_applied_it_is_named() -> None:
+    scene = PoisonScenario(profile=replace(SAVING, spares=1))
+    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    learner = scene.members[3]
+    scene.commands(1)
+    scene.settle()
+    index = learner.node.machines.status()[0].applied_index
+    for member in scene.members[:3]:
+        member.kill()
+        member.held_machines = frozenset([DIGEST_NAME])
+        member.disk.unlink(f"{member.path}/applying/{DIGEST_NAME}")  # as after a loss of power
+        member.start()
+    outcome = scene.asked_to_step_over(index)
+    assert isinstance(outcome, BadRequest), outcome
+    assert str(outcome).startswith(f"n3 has applied entry {index} to digest")
 
 
 @pytest.mark.parametrize("seed", range(8))

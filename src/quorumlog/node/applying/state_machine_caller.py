@@ -141,9 +141,10 @@ class StateMachineCaller:
         if not self._drivers and not self._not_here(state):
             return
         self._committed_index = committed_index
+        orders = () if state is None else state.stepped_over
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
-            driver.tick(now_ms, binding, committed_index, () if state is None else state.stepped_over)
+            driver.tick(now_ms, binding, committed_index, orders)
         self._member.raft.on_machines(run=not self._not_running())
         self.hand_over.tick(now_ms)
 

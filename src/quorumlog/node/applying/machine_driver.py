@@ -14,7 +14,7 @@ work at a time, small enough that reads and pushes do not wait for the interpret
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from quorumlog.batch import EntryBatch
@@ -163,6 +163,10 @@ class MachineDriver:
     def held_index(self) -> int:
         """Of the last entry whose effects it ever had here, as far as is known."""
         return max(self.applied_index, self._applying.applied_index)
+
+    def heeds(self, orders: Iterable[SteppedOver]) -> bool:
+        """What it holds, and its snapshots, are made without these."""
+        return all((each.index, each.ordered_at_index) in self._left_out for each in orders)
 
     @property
     def at_rest(self) -> tuple[Applied, MachineRunner] | None:

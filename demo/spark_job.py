@@ -1,5 +1,5 @@
-"""What Spark and the pipelines make of the log: it is compared, summed up by a stream while a leader is
-killed, archived, audited, and read again as an archive and what follows it.
+"""What Spark makes of the log: it is compared, summed up by a stream while a leader is killed, archived
+and audited by the executors, and read again as an archive and what follows it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from demo.spark_comparison import LogContents, compare, compare_summaries, mean_
 from harness.directories import Comparison
 from harness.member_processes import MemberProcesses
 from quorumlog import connect, leader_of
+from quorumlog.config import MIB
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
+from quorumlog.pipelines.engine import Engine
 from quorumlog.pipelines.places import Place
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ FLIGHTS, CARRIERS = "default", "carriers"
 SPARK_LOG_NAME = "spark.log"
 ARCHIVE_NAME = "archive"
 CHECKPOINT_NAME = "checkpoint"
+PART_BYTES = 8 * MIB
+"""Of the archive: a task each."""
 MICRO_BATCHES = 4
 """At least."""
 _USED = "carrier STRING, arr_delay BIGINT"
@@ -71,6 +75,7 @@ class Steps:
 def run(members: MemberProcesses, flights: pd.DataFrame, folder: Path, report: Report) -> LogContents:
     """`folder`: for scratch files; `report`: what begins. Blocks for many seconds."""
     import quorumlog.spark
+    from quorumlog.spark.pipelines import SparkEngine
 
     for name in (ARCHIVE_NAME, CHECKPOINT_NAME):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -84,13 +89,21 @@ def run(members: MemberProcesses, flights: pd.DataFrame, folder: Path, report: R
         contents = compare(spark, log, flights, folder, steps.begin)
         steps.begin("a stream sums up, and a leader is killed under it")
         streamed = sum_up(spark, members, flights, folder)
-        steps.begin("archiving two thirds of the log")
+        steps.begin("Spark's executors archive two thirds of the log")
         archived = str(folder / ARCHIVE_NAME)
         with connect(servers) as client:
             two_thirds = 2 * client.end_index() // 3
-        archive(Place(servers=servers), archived, stop_index=two_thirds, hold=ARCHIVE_NAME)
-        steps.begin("auditing members and archive")
-        audited = audit_all(servers, archived)
+        engine, log_of_members = SparkEngine(spark), Place(servers=servers)
+        archive(
+            log_of_members,
+            archived,
+            stop_index=two_thirds,
+            hold=ARCHIVE_NAME,
+            part_bytes=PART_BYTES,
+            engine=engine,
+        )
+        steps.begin("Spark's executors audit members and archive")
+        audited = audit_all(servers, archived, engine)
         steps.begin("reading archive and log as one")
         union = read_as_one(spark, servers, archived, len(flights))
     finally:
@@ -157,13 +170,13 @@ def _kill_leader_under(query: StreamingQuery, members: MemberProcesses) -> str:
     return leader.id
 
 
-def audit_all(servers: str, archived: str) -> Comparison:
+def audit_all(servers: str, archived: str, engine: Engine) -> Comparison:
     """Whoever was killed has to be back: a member that does not answer is a difference as well."""
     deadline = time.monotonic() + _TIMEOUT_S
     with connect(servers) as client:
         while not all(row.reachable for row in client.status()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-    found = audit([Place(servers=servers), Place(archive=archived)])
+    found = audit([Place(servers=servers), Place(archive=archived)], engine=engine)
     name = "every member and the archive hold the same entries, digests recomputed"
     if found.differences:
         first = found.differences[0]

@@ -24,6 +24,7 @@ The codes are DLedger's numbers (docs/formats.md, response codes).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 
@@ -126,6 +127,11 @@ class UnknownGroup(Refused):
     """The server does not serve the group that the request names."""
 
     code = 400
+
+    def __init__(self, message: str = "", *, groups: Iterable[str] = ()) -> None:
+        """`groups`: those that it serves; empty: not known."""
+        super().__init__(message)
+        self.groups = tuple(groups)
 
 
 class BodyTooLarge(Refused):

@@ -18,6 +18,7 @@ import pytest
 import typer.main
 
 from quorumlog.cli.main import app
+from tests.cli.named_options import options_that_do_not_exist
 
 GROUP: Any = typer.main.get_group(app)
 NOBODY = "127.0.0.1:1"
@@ -147,6 +148,7 @@ def test_what_is_wrong_is_a_sentence_and_a_status_of_the_table(
             if status == 1 and path in ANSWERS:
                 continue
             assert said.out == "", (line, said)
+            assert options_that_do_not_exist(line, said.err) == [], (line, said)
             last = said.err.splitlines()[-1]
             if as_json:
                 error = json.loads(last)

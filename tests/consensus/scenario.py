@@ -396,7 +396,7 @@ class Scenario:
             return
         parts = []
         if ready.role_change is not None:
-            role, term, leader_id = ready.role_change
+            role, term, leader_id, _ = ready.role_change
             of = f" of {leader_id}" if leader_id and role is not Role.LEADER else ""
             parts.append(f"{role.value}{of} at term {term}")
         if ready.hard_state is not None:

@@ -20,8 +20,13 @@ CAUGHT_SOON = {
     "no_noop": "NotWhole in sim/run._wait",
 }
 
+SLOWER = ("no_noop", "vote_stored_after_reply", "failed_sync_repeated")
 
-@pytest.mark.parametrize("name", CAUGHT_SOON)
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.long) if name in SLOWER else name for name in CAUGHT_SOON],
+)
 def test_a_known_mistake_is_caught(name: str) -> None:
     found = outcome(ALL[name], seeds=20)
     assert not found.survived, found

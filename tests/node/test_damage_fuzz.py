@@ -37,7 +37,13 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, E
         yield path, make_group(path, commands=True)
 
 
-@pytest.mark.parametrize("first", range(1000, 1100, CASES_PER_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        1000,
+        *(pytest.param(first, marks=pytest.mark.long) for first in range(1025, 1200, CASES_PER_TEST)),
+    ],
+)
 def test_whatever_happens_to_a_file_the_member_is_repaired_or_refuses_by_name(
     group: tuple[Path, Entries], tmp_path: Path, first: int
 ) -> None:

@@ -19,7 +19,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import Archived, archive
 from quorumlog.pipelines.auditing import audit
-from quorumlog.pipelines.places import Place, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, open_log
 from quorumlog.pipelines.tables import target
 from quorumlog.spark.options import LedgerOptions
 
@@ -82,6 +82,7 @@ def test_a_table_has_every_row_once_and_is_an_archive_that_clean_ups_leave_whole
     bodies = rows.column("body").to_pylist()
     assert [int(body.split(b":")[0]) for body in bodies] == list(range(3000))
     kept = entries_of(Place(archive=table.name))
+    assert as_seen_anywhere(Place(archive=table.name)).archive == table.directory, "asks no catalog"
     assert kept == entries_of(place, whole.last_index + 1)
     if table.name.startswith("delta:"):
         opened = DeltaTable(table.name.removeprefix("delta:"))

@@ -1,10 +1,12 @@
-"""A member tells where its log begins and how long its segments are."""
+"""A member tells where its log begins and how long its segments are, and which groups it has."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from quorumlog import LocalCluster, StoreConfig, connect
+from quorumlog.client.async_client import AsyncLedgerClient
 from tests.dropping import drop_before_newest_border
 
 STORAGE = StoreConfig(segment_bytes=4096, index_segment_bytes=320)
@@ -28,3 +30,15 @@ def test_a_log_tells_where_it_begins_also_once_its_first_entries_are_gone(tmp_pa
             assert (layout.begin_index, layout.begin_term) == (point.index, point.term)
             assert (layout.begin_chain, layout.begin_position) == (point.chain, point.position)
             assert layout.begin_record == start.record
+
+
+def test_a_server_tells_its_groups_to_a_client_of_any_group() -> None:
+    with LocalCluster(members=1) as cluster:
+        with connect(cluster.servers, group="not-there") as log:
+            assert log.groups() == ["default", "default.staging"]
+
+        async def ask() -> list[str]:
+            async with AsyncLedgerClient(cluster.servers) as log:
+                return await log.groups()
+
+        assert asyncio.run(ask()) == ["default", "default.staging"]

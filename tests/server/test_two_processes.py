@@ -120,7 +120,9 @@ def started_beside(cluster: LocalCluster, member_id: str, directory: Path) -> _M
     return member
 
 
-@pytest.mark.parametrize("kind", ["a new directory", "a copy of the directory"])
+@pytest.mark.parametrize(
+    "kind", ["a copy of the directory", pytest.param("a new directory", marks=pytest.mark.long)]
+)
 def test_the_second_process_of_a_member_leaves_and_the_group_does_not_notice(
     cluster: LocalCluster, client: LedgerClient, tmp_path: Path, kind: str
 ) -> None:

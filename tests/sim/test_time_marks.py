@@ -8,16 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.entry import AppendReceipt
+from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import WrongLastIndex
-from quorumlog.log_state.control_entries import TimeMark
+from quorumlog.log_state.control_entries import ControlEntry, TimeMark
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
+from quorumlog.sim.checkers.marked_times import MarkedTimes
 from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.wall_clock import BEGINNING_MS
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+from tests.sim.test_log_begin import borders, drop, fill
 from tests.sim.test_member_scenarios import make
 
 MARKED = replace(QUIET, time_marks=True)
@@ -201,3 +203,29 @@ def test_a_clock_that_ran_ahead_moves_the_time_once_it_is_alone() -> None:
     assert max(marks_of(left).values()) > true_ms(scene) + YEAR_MS // 2
     make(scene, MemberVerb.ADD, leader.member_id, "10.0.0.9:1")
     scene.make_whole()
+
+
+def test_of_two_machines_with_members_of_one_id_each_has_a_clock() -> None:
+    """The mark is above that of the one, and was told by the other."""
+    scene = Scenario(profile=MARKED)
+    scene.run_for(1_000)  # followers' clocks are known
+    scene.append()
+    leader = scene.await_leader()
+    twin = scene.cluster.add_twin(leader)
+    set_clocks(scene, -5_000.0, twin, *scene.followers())
+    (index, time_ms), *_ = marks_of(leader).items()
+    mark = ControlEntry(index, EntryKind.TIME, TimeMark(time_ms), leader.node.raft.term)
+    MarkedTimes(scene.cluster)._look(leader, mark, time_ms)
+
+
+def test_a_mark_may_be_sent_that_the_log_of_its_leader_has_dropped_meanwhile() -> None:
+    """The push was read from a file."""
+    scene = Scenario(profile=MARKED)
+    scene.run_for(1_000)
+    fill(scene)
+    leader = scene.await_leader()
+    (index, time_ms), *_ = marks_of(leader).items()
+    mark = ControlEntry(index, EntryKind.TIME, TimeMark(time_ms), leader.node.raft.term)
+    drop(scene, leader, borders(leader)[-1])
+    assert leader.node.store.begin.index > index
+    MarkedTimes(scene.cluster)._look(leader, mark, time_ms)

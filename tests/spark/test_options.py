@@ -71,6 +71,7 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         reader_hold=True,
     )
     others = {"path", "archive", "subscribe", "startingtimestamp", "endingtimestamp", "maxstalenessms"}
+    others.add("subscribepattern")
     by_time = {"startingoffsetsbytimestamp", "endingoffsetsbytimestamp"}
     assert {*given, *others, *by_time} == {name.lower() for name in OPTION_NAMES}
 
@@ -105,6 +106,33 @@ def test_times_may_be_stated_by_group() -> None:
 
 def test_a_group_may_be_subscribed_to_as_with_kafka() -> None:
     assert LedgerOptions.parse({**SERVERS, "subscribe": "orders"}).served_group == "orders"
+
+
+def test_groups_may_be_subscribed_to_by_a_pattern_of_whole_names() -> None:
+    options = LedgerOptions.parse({**SERVERS, "subscribePattern": "orders.*", "minPartitions": "4"})
+    served = ["orders.eu", "default", "orders", "my.orders", "orders.staging"]
+    found = options.subscribed_to(served).by_group()
+    assert [each.served_group for each in found] == ["orders", "orders.eu"]
+    assert [each.min_partitions for each in found] == [2, 2]
+    assert not options.subscribed_to(["default"]).by_group()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"subscribePattern": "("}, "subscribePattern is no regular expression"),
+        ({"subscribePattern": "a", "subscribe": "b"}, "subscribe and subscribePattern exclude"),
+        ({"subscribePattern": "a", "group": "b"}, "subscribe and subscribePattern exclude"),
+        ({"subscribePattern": "a", "startingOffsets": "7"}, "subscribePattern may find others"),
+        ({"subscribePattern": "a", "endingOffsets": '{"a": 7}'}, "subscribePattern may find others"),
+        ({"subscribePattern": "a", "startingOffsetsByTimestamp": '{"a": 7}'}, "may find others"),
+        ({"subscribePattern": "a", "servers": "", "path": "/data"}, "subscribePattern names several"),
+    ],
+)
+def test_a_pattern_of_groups_that_says_too_little(given: dict[str, str], told: str) -> None:
+    given = {key: value for key, value in {**SERVERS, **given}.items() if value}
+    with pytest.raises(ConfigError, match=told):
+        LedgerOptions.parse(given)
 
 
 def test_columns_are_named_in_any_case() -> None:

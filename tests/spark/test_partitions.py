@@ -84,6 +84,14 @@ def test_at_least_as_many_as_asked_for_but_never_an_empty_one() -> None:
     assert [p.count for p in planned(5, 8, least=100)] == [1, 1, 1]
 
 
+def test_as_many_as_asked_for_also_where_one_entry_is_larger_than_a_share() -> None:
+    def position_of(index: int) -> int:
+        return index * 100 if index <= 500 else index * 100 + 10_000_000
+
+    assert len(planned(0, 1000, position_of, least=600)) == 600
+    assert max(p.count for p in planned(0, 1000, position_of, least=600)) <= 4
+
+
 def test_tiny_partition_bytes_end_at_one_entry_each() -> None:
     assert len(planned(0, 50, size=1)) == 50
 

@@ -236,6 +236,32 @@ def test_entries_that_all_members_dropped_are_data_loss() -> None:
     assert read_expiring(ExpiringLog({"n1": 400, None: 300}), failOnDataLoss="false") == []
 
 
+def test_what_a_task_goes_on_without_is_counted_at_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(ServerSource, "note_skipped", lambda self, *given: counted.append(given))
+    log = ExpiringLog({"n1": 40, None: 30})
+    assert read_expiring(log, failOnDataLoss="false", reader="lines") == list(range(30, 100))
+    assert counted == [("lines", 10, 30)]
+
+
+def test_a_count_that_cannot_be_kept_is_a_warning(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def skip(servers: str) -> None:
+        options = {"servers": servers, "reader": "lines", "timeoutMs": "500"}
+        ServerSource(LedgerOptions.parse(options)).note_skipped("lines", 2, 5)
+
+    skip(cluster.servers)
+    with connect(cluster.servers) as log:
+        (row,) = log.readers()
+    assert (row.name, row.skipped_entries, row.skipped_ranges) == ("lines", 3, ((2, 5),))
+    assert not caplog.records
+    skip("127.0.0.1:1")
+    assert "entries 2 .. 4 are not counted at reader lines" in caplog.text
+
+
 def end_of_stream(cluster: LocalCluster, **given: str) -> int:
     source = LedgerDataSource({"servers": cluster.servers, "timeoutMs": "500", **given})
     reader = source.streamReader(spark_schema_of(["index"]))
@@ -255,15 +281,15 @@ def test_without_a_quorum_only_what_is_known_to_be_committed_is_read(cluster: Lo
     cluster.kill(leader)
     cluster.kill(other)
     with pytest.raises(Unreachable, match=f"no member leads: .*{survivor}: "):
-        rows_of(cluster, timeoutMs="500", readConsistency="read_index")
+        rows_of(cluster, timeoutMs="2000", readConsistency="read_index")
     with pytest.raises(Unreachable, match="asked for were 1 ms"):
-        rows_of(cluster, timeoutMs="500", maxStalenessMs="1")
+        rows_of(cluster, timeoutMs="2000", maxStalenessMs="1")
     known = ServerSource(LedgerOptions.parse({"servers": cluster.servers})).bounds()
     assert isinstance(known, LogBounds)
     assert known.stop_index <= everything.stop_index
     with pytest.raises(Unreachable, match="no member leads"):
         # A query that has come further is not told that its log has lost entries.
-        ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "500"})).bounds(
+        ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "2000"})).bounds(
             reached=known.stop_index + 1
         )
     with pytest.raises(Unreachable, match="no member leads"):

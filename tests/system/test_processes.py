@@ -201,7 +201,7 @@ def _try_append(client: LedgerClient, body: bytes) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("is_wiped", [False, True])
+@pytest.mark.parametrize("is_wiped", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_member_comes_back_to_a_group_that_has_dropped_all_that_it_held(
     tmp_path: Path, is_wiped: bool
 ) -> None:

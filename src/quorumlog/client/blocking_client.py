@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.append_stream import AppendStream
 from quorumlog.client.arguments import check_items, checked_machine
@@ -33,6 +34,7 @@ from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.reading.read_options import ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
@@ -172,6 +174,26 @@ class LedgerClient(LedgerClientBase):
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         return self._run(self._verbs.get(index, choice))
 
+    @overload
+    def read(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        with_time: Literal[True],
+        **options: Unpack[ReadOptions],
+    ) -> Results[TimedEntry]: ...
+
+    @overload
+    def read(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        with_time: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> Results[Entry]: ...
+
     def read(
         self,
         first_index: int,
@@ -182,7 +204,7 @@ class LedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         with_time: bool = False,
-    ) -> Results[Entry]:
+    ) -> Results[Any]:
         """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
 
         Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
@@ -240,6 +262,24 @@ class LedgerClient(LedgerClientBase):
         reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
         return self._results(reading, "read_arrow", first_index, stop_index)
 
+    @overload
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        with_time: Literal[True],
+        **options: Unpack[TailOptions],
+    ) -> Results[TimedEntry]: ...
+
+    @overload
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        with_time: bool = False,
+        **options: Unpack[TailOptions],
+    ) -> Results[Entry]: ...
+
     def tail(
         self,
         first_index: int | Literal["latest"] = 0,
@@ -250,7 +290,7 @@ class LedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         with_time: bool = False,
-    ) -> Results[Entry]:
+    ) -> Results[Any]:
         """Entries from `first_index` on: at the end of the log it waits for the next, without end, or
         for `timeout_ms`. "latest": what is appended after the iteration has begun.
 
@@ -399,6 +439,12 @@ class LedgerClient(LedgerClientBase):
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""
         return self._run(self._verbs.layout(from_member, timeout_ms))
+
+    def groups(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[str]:
+        """The names of the groups that the listed servers have, sorted, staging groups among them. The
+        group that this client was made for need not be one of them. A server that says nothing for
+        `timeout_ms` is left out. Raises Unreachable or RequestTimeout if none answers."""
+        return self._run(self._verbs.groups(timeout_ms))
 
     def close(self) -> None:
         """End the connections. An append that another thread waits for ends as OutcomeUnknown."""

@@ -59,6 +59,7 @@ from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
+    UnknownGroup,
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -67,6 +68,7 @@ from quorumlog.wire.client_messages import (
     ReadRequest,
     ReadResponse,
     StatusRequest,
+    StatusResponse,
     TransferRequest,
     TransferResponse,
     WhyKeptRequest,
@@ -352,6 +354,14 @@ class Verbs:
         message = reader_verbs.seek(name, whole("index", index), stand)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
+    def skip_in_reader(
+        self, name: str, first_index: int, stop_index: int, timeout_ms: float | None
+    ) -> Verb[ReaderStand]:
+        """Said for no log in particular: a late copy of it changes nothing."""
+        skipped = whole("first_index", first_index), whole("stop_index", stop_index)
+        message = MoveReaderRequest(reader=name, skipped=skipped)
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
+
     def end_reader(self, name: str, stand: ReaderStand, timeout_ms: float | None) -> Verb[ReaderStand]:
         message = MoveReaderRequest(reader=name, ends=True, seen_index=stand.known_index)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
@@ -394,6 +404,25 @@ class Verbs:
         request = request_of(LayoutRequest(), target, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, LayoutResponse)
+
+    def groups(self, timeout_ms: float) -> Verb[list[str]]:
+        """Of every listed server: they need not serve the same ones."""
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        asked = [
+            request_of(StatusRequest(), RequestTarget(TargetKind.ADDRESS, address), allowed_ms)
+            for address in self._protocol.view.known_addresses()
+        ]
+        yield Step(asked, asked)
+        self._protocol.check_open()
+        found: set[str] = set()
+        for request in asked:
+            if isinstance(request.response, StatusResponse):
+                found.update(request.response.groups or [request.response.group])
+            elif isinstance(request.error, UnknownGroup):
+                found.update(request.error.groups)
+        if not found and (error := asked[0].error):
+            raise error
+        return sorted(found)
 
 
 def _whole(batch: EntryBatch) -> Iterable[EntryBatch]:

@@ -34,6 +34,8 @@ class MemberState:
     ) -> None:
         self.member = member
         self.role = Role.UNFORMED
+        self.because = ""
+        """Of which hand-over the role has changed since the last Ready."""
         self.term, self.voted_for = hard_state
         self.restart_term = hard_state.term
         """No vote is ever asked for at or below this term: what this member promised or led in it
@@ -133,6 +135,12 @@ class MemberState:
         committed without it: the others may hang as well."""
         hangs_alone = self.disk_hangs and self.committed_index > self.log.durable_index
         return bool(self.log.damaged) or self.lacks_space or hangs_alone
+
+    @property
+    def unfit_because(self) -> str:
+        if self.log.damaged:
+            return "entries are damaged here"
+        return "there is no space here" if self.lacks_space else "the disk here hangs"
 
     def others(self) -> tuple[Replica, ...]:
         return self.membership.others(self.member)

@@ -238,10 +238,10 @@ class RaftNode:
         self._check_leading()
         return self.reads.request()
 
-    def transfer_leadership(self, member_id: str) -> None:
-        """Begin to hand over; raises as `check_transfer`."""
+    def transfer_leadership(self, member_id: str, reason: str = "") -> None:
+        """Begin to hand over, for a `reason` in words; raises as `check_transfer`."""
         self._check_leading()
-        self._transfer.begin(member_id)
+        self._transfer.begin(member_id, reason)
 
     def check_transfer(self, member_id: str) -> None:
         """Raises TransferFailed, LeaderTransferring, NotLeader or LeaderNotReady."""
@@ -407,8 +407,9 @@ class RaftNode:
         role_change = None
         if role != self._told_role:
             leader_id = state.leader.member_id if state.leader else None
-            role_change = RoleChange(state.role, state.term, leader_id)
+            role_change = RoleChange(state.role, state.term, leader_id, state.because)
             self._told_role = role
+            state.because = ""
         truncate_from, loses_committed, appends = log.take(self._ready_number)
         ready = Ready(
             number=self._ready_number,

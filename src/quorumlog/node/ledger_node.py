@@ -174,6 +174,8 @@ class LedgerNode:
             if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
+                if self._disk_hangs:
+                    return  # no answer, as of one whose sync hangs: leaders make full disks emptier
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
         if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
@@ -284,9 +286,11 @@ class LedgerNode:
         self._fetcher.connection_lost(replica)
         self._snapshots.connection_lost(replica)
 
-    def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
+    def transfer(
+        self, to_member_id: str, done: Callable[[TransferOutcome], None], why: str = "as was asked for"
+    ) -> None:
         """See `Transfers.request`."""
-        self._transfers.request(to_member_id, self._now_ms, done)
+        self._transfers.request(to_member_id, self._now_ms, done, why)
         self._housekeeping.stir()
 
     def find_successor(self, done: Callable[[str], None]) -> None:
@@ -339,6 +343,7 @@ class LedgerNode:
 
     def _turn_while_held(self) -> None:
         """Clients are sent on, and `status` is answered."""
+        self.machines.expire(self._now_ms)
         if self.raft.role is not Role.LEADER:
             self._lose_leadership()
         elif self._now_ms >= self._next_expiry_ms:
@@ -397,6 +402,11 @@ class LedgerNode:
 
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)
+
+    @property
+    def lacks_space(self) -> str:
+        """Why what a client has appended was refused, and would be now; empty: it would not be."""
+        return self._writer.disk_full or self.raft.replication.space_problem
 
     def problems(self) -> tuple[str, ...]:
         problems = [*self.raft.status().problems, *self.directory.problems()]
@@ -479,7 +489,14 @@ class LedgerNode:
             enter()
 
     def _carry_out(self, ready: Ready) -> None:
-        """But for its first step."""
+        """But for its first step. A refusal from within is no answer for whoever happened to ask: a part
+        of it is carried out, and the core is ahead of the store."""
+        try:
+            self._carry_out_steps(ready)
+        except LedgerError as error:
+            raise StoreFailure(f"what the core had decided was refused: {error}") from error
+
+    def _carry_out_steps(self, ready: Ready) -> None:
         # 2
         if ready.truncate_from is not None:
             if ready.loses_committed:

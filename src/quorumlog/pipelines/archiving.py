@@ -34,9 +34,11 @@ from quorumlog.pipelines.places import (
     OpenLog,
     Place,
     ServedLog,
+    as_seen_anywhere,
     broken,
     chain_at_end,
     chain_before,
+    check_seen,
     even_cuts,
     linked,
     open_log,
@@ -135,6 +137,7 @@ class Verified(msgspec.Struct, frozen=True):
 def write_part(work: PartWork) -> Attempt:
     """A work: under a name of its own."""
     first, stop = work.first_index, work.stop_index
+    check_seen(work.directory)
     with closing(open_log(work.place)) as log:
         time_ms = work.time_ms
         if time_ms is None:
@@ -179,15 +182,19 @@ class _Run:
     def read_back(self) -> None:
         """Raises DirectoryDamaged."""
         into = self._into
-        works = [VerifyWork(tuple(into.paths_of(part)), part) for part in into.manifest.parts]
+        works = [
+            VerifyWork(tuple(map(os.path.abspath, into.paths_of(part))), part)
+            for part in into.manifest.parts
+        ]
         for _ in self._engine.map(verify_part, works):
             pass
 
     def write(self, first: int, stop: int, chain: int | None, time_ms: int) -> None:
         """In waves, so that an interruption costs one of them at most."""
-        directory = os.path.join(self._into.path, ATTEMPTS)
+        directory = os.path.abspath(os.path.join(self._into.path, ATTEMPTS))
+        source = as_seen_anywhere(self._source)
         works = [
-            PartWork(self._source, directory, low, high, time_ms if low == first else None)
+            PartWork(source, directory, low, high, time_ms if low == first else None)
             for low, high in pairwise(even_cuts(self._log, first, stop, self._part_bytes))
         ]
         for at in range(0, len(works), WAVE_PARTS):

@@ -6,6 +6,8 @@ pipeline reads every place, and one place can be compared with another.
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Protocol
@@ -76,6 +78,28 @@ class OpenLog(Protocol):
         """Of the last time mark at or in front of an entry; -1: there is none."""
 
     def close(self) -> None: ...
+
+
+def as_seen_anywhere(place: Place) -> Place:
+    """The same log for a work, which may run in another process: its working directory is another one,
+    and it knows no catalog of tables. Raises ConfigError."""
+    if place.path:
+        return msgspec.structs.replace(place, path=os.path.abspath(place.path))
+    if place.archive:
+        from quorumlog.pipelines.tables.target import archive_directory
+
+        directory = os.path.abspath(archive_directory(place.archive))
+        return msgspec.structs.replace(place, archive=directory)
+    return place
+
+
+def check_seen(directory: str) -> None:
+    """Of one that a work writes into. Raises ConfigError if this process does not see it."""
+    if not os.path.isdir(directory):
+        raise ConfigError(
+            f"{directory} is not there on {platform.node()}: driver and executors have to see it at the"
+            " same path"
+        )
 
 
 def open_log(place: Place) -> OpenLog:

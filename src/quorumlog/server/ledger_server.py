@@ -445,8 +445,8 @@ class LedgerServer:
         )
         if reason:
             if code == REFUSED:
-                sentence = f"refused a connection of {hello.member_id}: {reason}"
-                driver.problem_log.note(sentence, time.monotonic())
+                who = "" if hello.member_id in reason.split() else f" of {hello.member_id}"
+                driver.problem_log.note(f"refused a connection{who}: {reason}", time.monotonic())
             connection.close()
             return
         driver.admit(hello, connection, beside=beside)

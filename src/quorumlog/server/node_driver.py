@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from quorumlog.config import GroupConfig, check_name, parse_address
-from quorumlog.consensus.ready import Envelope, RoleChange
+from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
     BadRequest,
@@ -104,6 +104,7 @@ class NodeDriver:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._connected: set[Replica] = set()
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -116,7 +117,7 @@ class NodeDriver:
             machines=machines,
             held_machines=held_machines,
         )
-        self.reads = WaitingReads(self.node, self.read_later)
+        self.reads = WaitingReads(self.node, self._read_beside)
         self.handshake = Handshake(config, directory, run_id, listens_on)
         self.peers = PeerTable(
             config.member_id,
@@ -147,7 +148,7 @@ class NodeDriver:
             self.peers.invite,
             self.fail,
         )
-        self.status = StatusReport(config, self.node, self.peers, self.admission, self.read_later)
+        self.status = StatusReport(config, self.node, self.peers, self.admission, self._read_beside)
 
     def configure(self, config: GroupConfig) -> None:
         self.config = config
@@ -385,6 +386,11 @@ class NodeDriver:
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._reader.submit(work, self._finisher(done))
 
+    def _read_beside(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """As `read_later`, for answers, which wait for no promise of this member: `done` changes nothing
+        of the node."""
+        self._reader.submit(work, functools.partial(self._enter_now, done))
+
     def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._applier.submit(work, self._finisher(done))
 
@@ -398,12 +404,14 @@ class NodeDriver:
         self.node.finish(done, result)
 
     def role_changed(self, change: RoleChange) -> None:
+        leads = change.role is Role.LEADER
         log.info(
-            "%s is %s in term %d, leader %s",
+            "%s is %s in term %d%s%s",
             self.config.full_name,
             change.role.value,
             change.term,
-            change.leader_id or "unknown",
+            "" if leads else f", leader {change.leader_id or 'unknown'}",
+            f": {change.because}" if change.because else "",
         )
         if self._on_role_change is not None:
             self._on_role_change(self.config.group, change)
@@ -463,9 +471,12 @@ class NodeDriver:
             self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, replica: Replica) -> None:
+        self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
         self.enter(None, self.node.connected, replica)
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
-        log.info("%s has lost %s", self.config.full_name, replica.member_id)
+        if replica in self._connected:  # of its two connections the other one is reported, too
+            self._connected.discard(replica)
+            log.info("%s has lost %s", self.config.full_name, replica.member_id)
         self.enter(None, self.node.connection_lost, replica, is_gone)

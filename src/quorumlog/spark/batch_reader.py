@@ -30,10 +30,10 @@ from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
 from quorumlog.spark.offsets import IndexRange, StatedOffset, resolve
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.reading import SourceOpener, index_from, planned, read_partition
+from quorumlog.spark.reading import GroupFinder, SourceOpener, index_from, planned, read_partition
 from quorumlog.spark.rows import check_schema
 from quorumlog.spark.short_errors import in_short
-from quorumlog.spark.sources.ledger_source import open_source
+from quorumlog.spark.sources.ledger_source import open_source, served_groups
 
 _logger = logging.getLogger(__name__)
 
@@ -42,13 +42,18 @@ class LedgerBatchReader(DataSourceReader):
     """Reads what was committed when the query was planned."""
 
     def __init__(
-        self, options: LedgerOptions, schema: StructType, opener: SourceOpener = open_source
+        self,
+        options: LedgerOptions,
+        schema: StructType,
+        opener: SourceOpener = open_source,
+        served: GroupFinder = served_groups,
     ) -> None:
         """Raises ConfigError if `schema` is not made of our columns."""
         check_schema(schema, options.columns)
         self._options = options
         self._schema = schema
         self._opener = opener
+        self._served = served
         self._first_index = 0
         self._stop_index = sys.maxsize
         """What pushed filters leave of the log."""
@@ -60,7 +65,10 @@ class LedgerBatchReader(DataSourceReader):
     @in_short
     def partitions(self) -> list[InputPartition]:
         """Raises IndexOutOfRange, LedgerDataLoss or ConfigError if the range cannot be read."""
-        return [part for each in self._options.by_group() for part in self._planned(each)]
+        options = self._options
+        if options.group_pattern:
+            options = options.subscribed_to(self._served(options))
+        return [part for each in options.by_group() for part in self._planned(each)]
 
     def _planned(self, options: LedgerOptions) -> list[InputPartition]:
         with closing(self._opener(options)) as source:
@@ -113,7 +121,8 @@ class PushdownReader(LedgerBatchReader):
     def _take(self, condition: Filter) -> bool:
         """True: the range alone now answers it."""
         if isinstance(condition, IsNotNull):
-            return condition.attribute != (TIME_COLUMN,)  # no other column of ours is ever null
+            [name] = condition.attribute  # as the user's schema spells it
+            return name.lower() != TIME_COLUMN  # no other column of ours is ever null
         match condition:
             case EqualTo(("index",), int(value)):
                 self._keep(value, value + 1)

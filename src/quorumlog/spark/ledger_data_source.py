@@ -87,7 +87,7 @@ class LedgerDataSource(DataSource):
         if self.message_options is not None:
             return message_schema(self.message_options.columns)
         options = self.ledger_options
-        default = ("group", *DEFAULT_COLUMNS) if options.groups else DEFAULT_COLUMNS
+        default = ("group", *DEFAULT_COLUMNS) if options.names_several else DEFAULT_COLUMNS
         return spark_schema_of(options.columns or default)
 
     @in_short

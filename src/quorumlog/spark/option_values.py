@@ -27,6 +27,14 @@ def name_of(name: str, text: str) -> str:
     return text
 
 
+def pattern_of(name: str, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option {name} is no regular expression: {error}") from None
+    return name_of(name, text)
+
+
 def number_of(low: int, high: int) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.config.staging import is_staging_name
 from quorumlog.errors import ConfigError
 from quorumlog.spark.offsets import (
     EARLIEST,
@@ -16,7 +18,7 @@ from quorumlog.spark.offsets import (
     parse_offset,
     without_partition,
 )
-from quorumlog.spark.option_values import duration_ms, name_of, number_of, servers_of
+from quorumlog.spark.option_values import duration_ms, name_of, number_of, pattern_of, servers_of
 from quorumlog.spark.rows import COLUMNS
 
 READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
@@ -42,6 +44,8 @@ class LedgerOptions:
     """Empty: the group of the directory, or `default` with `servers`."""
     groups: tuple[str, ...] = ()
     """Of a query that reads several, which has no `group` then."""
+    group_pattern: str = ""
+    """A regular expression: the groups whose whole name it matches (see `subscribed_to`)."""
     starting_offsets: StatedOffset = EARLIEST
     ending_offsets: StatedOffset = LATEST
     """Exclusive: the index after the last entry to read."""
@@ -90,7 +94,7 @@ class LedgerOptions:
 
     def of_group(self, group: str) -> LedgerOptions:
         """What these options are for one of the groups that they name."""
-        if not self.groups:
+        if not self.names_several:
             return self
         if self.starting_timestamps or self.ending_timestamps:
             return self._with_timestamps(group).of_group(group)
@@ -102,10 +106,29 @@ class LedgerOptions:
             self,
             group=group,
             groups=(),
+            group_pattern="",
             starting_offsets=stated(self.starting_offsets),
             ending_offsets=stated(self.ending_offsets),
-            min_partitions=-(-self.min_partitions // len(self.groups)),
+            min_partitions=-(-self.min_partitions // max(len(self.groups), 1)),
         )
+
+    def of_former_group(self, group: str) -> LedgerOptions:
+        """The same of one that they do not name, and that a micro-batch was planned of."""
+        return replace(
+            self,
+            group=group,
+            groups=(),
+            group_pattern="",
+            starting_offsets=EARLIEST,
+            starting_timestamps=None,
+            starting_timestamp_ms=None,
+        )
+
+    def subscribed_to(self, served: Iterable[str]) -> LedgerOptions:
+        """These options with the groups among `served` that `group_pattern` takes; a staging group is
+        none."""
+        found = (name for name in served if re.fullmatch(self.group_pattern, name))
+        return replace(self, groups=tuple(sorted(name for name in found if not is_staging_name(name))))
 
     def _with_timestamps(self, group: str) -> LedgerOptions:
         """Those that are stated by group become this one's. Raises ConfigError."""
@@ -134,8 +157,12 @@ class LedgerOptions:
             return self
         return replace(self, read_consistency=READ_INDEX)
 
+    @property
+    def names_several(self) -> bool:
+        return bool(self.groups or self.group_pattern)
+
     def by_group(self) -> list[LedgerOptions]:
-        return [self.of_group(group) for group in self.groups] or [self]
+        return [self.of_group(group) for group in self.groups] if self.names_several else [self]
 
     @property
     def batches_ahead(self) -> int:
@@ -165,8 +192,10 @@ class LedgerOptions:
                 raise ConfigError("options group and subscribe are two names of one thing; give one")
             if len(given["groups"]) == 1:
                 [given["group"]] = given.pop("groups")
+        if "group_pattern" in given and ("group" in given or "groups" in given):
+            raise ConfigError("options subscribe and subscribePattern exclude each other; give one")
         parsed = cls(**given)
-        if parsed.groups:
+        if parsed.names_several:
             parsed._check_groups()
         if parsed.servers and parsed.path:
             raise ConfigError("options servers and path exclude each other; give one of them")
@@ -177,7 +206,7 @@ class LedgerOptions:
             stated = [name for name in names if _PARSERS[name.lower()][1] in given]
             if len(stated) > 1:
                 raise ConfigError(f"options {' and '.join(stated)} exclude each other; give one")
-        if not parsed.groups:
+        if not parsed.names_several:
             parsed = parsed._with_timestamps(parsed.served_group)
         if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
             raise ConfigError(
@@ -200,15 +229,23 @@ class LedgerOptions:
 
     def _check_groups(self) -> None:
         """Raises ConfigError."""
+        naming = "subscribePattern" if self.group_pattern else "subscribe"
         if self.path or self.archive:
             raise ConfigError(
-                "option subscribe names several groups, and a directory or an archive holds one: read"
-                " each, and union them"
+                f"option {naming} names several groups, and a directory or an archive holds one:"
+                " read each, and union them"
             )
         for name, offset in (
             ("startingOffsets", self.starting_offsets),
             ("endingOffsets", self.ending_offsets),
+            ("startingOffsetsByTimestamp", self.starting_timestamps),
+            ("endingOffsetsByTimestamp", self.ending_timestamps),
         ):
+            if self.group_pattern and not isinstance(offset, str | None):
+                raise ConfigError(
+                    f"option {name} is of groups by name, and subscribePattern may find others: name the"
+                    " groups with subscribe, or give one time or earliest or latest for all"
+                )
             if isinstance(offset, int):
                 raise ConfigError(
                     f"option {name} is {offset}, of which group? Write JSON,"
@@ -310,6 +347,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("archive", "archive", _archive),
         ("group", "group", name_of),
         ("subscribe", "groups", _groups),
+        ("subscribePattern", "group_pattern", pattern_of),
         ("startingOffsets", "starting_offsets", parse_offset),
         ("endingOffsets", "ending_offsets", parse_offset),
         ("columns", "columns", _columns),

@@ -6,6 +6,7 @@ How many cores the workers have is not told where a query is planned: this machi
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -121,6 +122,7 @@ def plan(
     edges = np.unique(np.concatenate([[first_index], cuts, [stop_index]]))
     if max_records:
         edges = _limit_gaps(edges, max_records)
+    edges = _with_pieces(edges, min(min_partitions, stop_index - first_index))
     chains = _chains_at(edges.tolist(), points_of, begin_index)
     return [
         LedgerPartition(
@@ -168,6 +170,19 @@ def _limit_gaps(edges: Int64Array, limit: int) -> Int64Array:
         for piece in range(pieces)
     ]
     return np.array([*limited, edges[-1]], np.int64)
+
+
+def _with_pieces(edges: Int64Array, least: int) -> Int64Array:
+    """`edges` with further ones between, so that there are `least` pieces: several cuts by bytes fall
+    into one entry that is larger than a piece."""
+    gaps = [(low - high, low, high) for low, high in pairwise(edges.tolist())]
+    heapq.heapify(gaps)
+    while len(gaps) < least:
+        _, low, high = gaps[0]
+        middle = (low + high) // 2
+        heapq.heapreplace(gaps, (low - middle, low, middle))
+        heapq.heappush(gaps, (middle - high, middle, high))
+    return np.array([*sorted(low for _, low, _ in gaps), edges[-1]], np.int64)
 
 
 def _in_turn(readers: Readers, number: int) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ in a worker. Both run without a JVM."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
@@ -23,6 +23,8 @@ from quorumlog.spark.short_errors import EXPECTED, hide_traceback
 from quorumlog.spark.sources.ledger_source import LedgerSource
 
 SourceOpener = Callable[[LedgerOptions], LedgerSource]
+GroupFinder = Callable[[LedgerOptions], Iterable[str]]
+"""The names of all groups that there are."""
 
 
 def planned(

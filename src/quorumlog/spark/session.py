@@ -26,7 +26,8 @@ def session(
     app_name: str = "quorumlog", master: str = "local[*]", **conf: str | int | bool
 ) -> SparkSession:
     """A session ready for `spark.read.format("quorumlog")`; the active one if there is one, with
-    those settings of `conf` that can still be changed.
+    those settings of `conf` that can still be changed. `master` may be the URL of a Connect server,
+    `sc://HOST:PORT`.
 
     `conf`: further Spark settings, which win over those made here; names with dots go in as
     `session(**{"spark.sql.shuffle.partitions": 4})`. Environment variables that are set already
@@ -35,10 +36,13 @@ def session(
     builder: Any = SparkSession.builder
     settings: Mapping[str, str | int | bool] = conf
     if SparkSession.getActiveSession() is None:
-        is_local = master.startswith("local")
-        prepare_environment(is_local=is_local)
-        builder = builder.appName(app_name).master(master)
-        settings = {**default_settings(_scratch_dir(), is_local=is_local), **conf}
+        if master.startswith("sc://"):  # a server has Java, and settings of its own
+            builder = builder.appName(app_name).remote(master)
+        else:
+            is_local = master.startswith("local")
+            prepare_environment(is_local=is_local)
+            builder = builder.appName(app_name).master(master)
+            settings = {**default_settings(_scratch_dir(), is_local=is_local), **conf}
     for name, value in settings.items():
         builder = builder.config(name, _text(value))
     spark: SparkSession = builder.getOrCreate()

@@ -250,6 +250,8 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     membership_index: Int = -1
     """Of the entry that says who the members are; -1: the group's founding list does."""
     machines: tuple[MachineInfo, ...] = ()
+    groups: tuple[Text, ...] = ()
+    """All that this server has; empty: an earlier release does not say."""
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
@@ -395,6 +397,8 @@ class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Of an AlreadyCommitted."""
     age_ms: float = -1.0
     """Of an IndexOutOfRange; as in ReadResponse."""
+    groups: tuple[Text, ...] = ()
+    """Of an UnknownGroup: those that this server has."""
 
 
 AnyClientMessage = (

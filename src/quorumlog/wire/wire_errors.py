@@ -10,8 +10,10 @@ from quorumlog.errors import (
     OutcomeUnknown,
     ReaderMoved,
     SequenceGap,
+    UnknownGroup,
     WrongLastIndex,
 )
+from quorumlog.state_machine import words_of
 from quorumlog.wire.client_messages import ErrorResponse
 
 _ERROR_OF_CODE: dict[int, type[LedgerError]] = {
@@ -26,7 +28,7 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
     return ErrorResponse(
         request_id=request_id,
         code=error.code,
-        message=str(error),
+        message=words_of(error),  # it may repeat what a client has said, however long that is
         leader_id=error.leader_id or "",
         leader_address=error.leader_address or "",
         retry_after_ms=error.retry_after_ms,
@@ -37,6 +39,7 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
         expected_sequence=getattr(error, "expected_sequence", -1),
         last_sequence=getattr(error, "last_sequence", -1),
         age_ms=getattr(error, "age_ms", -1.0),
+        groups=getattr(error, "groups", ()),
     )
 
 
@@ -55,6 +58,8 @@ def error_of(response: ErrorResponse) -> LedgerError:
             committed_index=response.committed_index,
             age_ms=response.age_ms,
         )
+    if issubclass(kind, UnknownGroup):
+        return kind(response.message, groups=response.groups)
     if issubclass(kind, ReaderMoved):
         return kind(response.message, committed_index=response.committed_index)
     if issubclass(kind, WrongLastIndex):

@@ -29,6 +29,7 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
     FROM_CLIENTS,
     Assignment,
+    Command,
     CreateGroup,
     CreateTopic,
     DeleteGroup,
@@ -57,6 +58,7 @@ from quorumlog.broker.wire.group_names import (
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError
 from quorumlog.node import MachineFactory
 from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.wire.field_names import named_reason
 from quorumlog.wire.framing import Frame
 
 if TYPE_CHECKING:
@@ -240,7 +242,8 @@ class GroupExtension:
         try:
             command = decode_command(message.body)
         except msgspec.DecodeError as error:
-            raise BadRequest(f"no command of topics and groups: {error}") from None
+            reason = named_reason(error, message.body, Command)
+            raise BadRequest(f"no command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):
             raise BadRequest(f"{type(command).__name__} is for the master to say")
 
@@ -347,4 +350,5 @@ def _checked(said: object, kind: type[_T], what: str) -> _T:
     try:
         return msgspec.convert(said, kind)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"{what} makes no sense: {error}") from None
+        reason = named_reason(error, msgspec.msgpack.encode(said), kind)
+        raise BadRequest(f"{what} makes no sense: {reason}") from None

@@ -15,8 +15,9 @@ from quorumlog.cli.options import check_directory, is_on_command_line, named_pat
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.pipelines.engine import Engine
+    from quorumlog.pipelines.engine import LocalEngine
     from quorumlog.pipelines.places import Place
+    from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
 ArchivePlace = Annotated[
     Path | None,
@@ -49,11 +50,11 @@ Spark = Annotated[
     ),
 ]
 AUTO_BYTES = 4 << 30
-MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s)://\S+", re.ASCII)
+MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s|sc)://\S+", re.ASCII)
 
 
 @contextmanager
-def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
+def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | SparkEngine]:
     """The engine that `--spark` names. Raises ConfigError where it names no master, and where
     PySpark is not installed."""
     from quorumlog.pipelines.engine import LocalEngine
@@ -62,7 +63,7 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
     if spark and not MASTER.fullmatch(spark):
         raise ConfigError(
             f"--spark {spark!r} is no master of Spark; name local[N], spark://HOST:PORT, yarn,"
-            " k8s://HOST:PORT or auto"
+            " k8s://HOST:PORT, sc://HOST of a Connect server, or auto"
         )
     if not spark or (spark == "auto" and sum(map(bytes_of, places)) < AUTO_BYTES):
         yield LocalEngine()
@@ -76,7 +77,13 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[Engine]:
             " quorumlog"
         ) from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
-    running = session("quorumlog pipeline", master)
+    try:
+        running = session("quorumlog pipeline", master)
+    except ImportError:
+        raise ConfigError(
+            f"--spark {spark} needs the extra `spark-connect`: pip install '.[spark-connect]' in a clone"
+            " of quorumlog"
+        ) from None
     try:
         yield SparkEngine(running)
     finally:
@@ -98,9 +105,9 @@ def place_of(
     if (path or archive) and servers and not is_on_command_line(context, "servers"):
         servers = None  # of the environment, for other commands
     if sum(each is not None for each in (servers, path, archive)) != 1:
-        raise ConfigError(
-            "name one log: --servers LIST, --path DIR of a stopped member, or --archive DIR"
-        )
+        takes_archive = any(each.name == "archive" for each in context.command.params)
+        ways = ["--servers LIST", "--path DIR of a stopped member", "--archive DIR"]
+        raise ConfigError(f"name one log: {', or '.join(ways if takes_archive else ways[:2])}")
     if servers is not None:
         servers = ",".join(split_servers(servers))
     return Place(

@@ -9,6 +9,7 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     HelloResponse,
@@ -33,10 +34,11 @@ def encode_request(
     previous_connection: str,
 ) -> list[Buffer]:
     """Buffers to write. Raises BodyTooLarge, naming the limit of the server that greeted with `hello`,
-    and BadRequest for a condition that it would not look at.
+    and BadRequest for a condition that it would not look at, and a text that it would not take.
 
     `previous_connection` is told with the first request of a stream on a connection.
     """
+    _check_texts(request.message)
     batch = request.batch
     needed_level = LEVELS[EntryKind.OPEN]
     if hello.level < needed_level and (request.numbered or isinstance(request.message, _OF_SESSIONS)):
@@ -97,6 +99,14 @@ def encode_request(
             " append it in smaller batches"
         )
     return buffers
+
+
+def _check_texts(message: ClientMessage) -> None:
+    """A server closes the connection for one beyond the bounds, with all that is asked on it."""
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+            raise BadRequest(f"{name} has at most {MOST_CHARACTERS} characters, not {len(value)}")
 
 
 def _check_keeps_promises(hello: HelloResponse, promise: ReadPromise) -> None:

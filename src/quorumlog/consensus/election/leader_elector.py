@@ -207,6 +207,8 @@ class LeaderElector:
         assert state.voted_for == state.member, state.voted_for
         assert state.term > state.restart_term, (state.term, state.restart_term)
         self._outcome = VoteOutcome.WAIT_TO_REVOTE
+        if transfer_mark is not None:
+            state.because = f"{transfer_mark[0].member_id} hands over to it"
         campaign = Campaign(state.term, pre_vote=False, transfer_mark=transfer_mark)
         if earlier is not None and earlier.vote_term == state.term:
             campaign.answers = {v: r for v, r in earlier.answers.items() if r is VoteResult.ACCEPT}

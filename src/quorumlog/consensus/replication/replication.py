@@ -54,6 +54,7 @@ class Replication:
         self.sizes.begin(first_index - 1)
         for replica in dict.fromkeys((*state.others(), *self._outbox.connected)):
             self._begin_dispatcher(replica, first_index)
+            self.progress.on_connected(replica)
 
     def stop(self) -> None:
         self.commit_due_ms = NEVER
@@ -142,11 +143,17 @@ class Replication:
             return ()
         return tuple(full)
 
+    @property
+    def space_problem(self) -> str:
+        if not (full := self.too_many_full):
+            return ""
+        names = ", ".join(voter.member_id for voter in full)
+        return f"no space on {names}: too many for entries to be committed without"
+
     def check_that_most_have_space(self) -> None:
         """Raises DiskFull where they have not."""
-        if full := self.too_many_full:
-            names = ", ".join(voter.member_id for voter in full)
-            raise DiskFull(f"no space on {names}: too many for entries to be committed without")
+        if problem := self.space_problem:
+            raise DiskFull(problem)
 
     def append(self, count: int, kind: EntryKind, size_bytes: int) -> EntryId:
         """The next `count` indices become entries of the current term; the id of the first."""

@@ -200,12 +200,7 @@ class MachineDriver:
     ) -> None:
         """`committed_index`: up to here entries are committed and on this member's disk. `orders`: the
         committed ones, of all machines."""
-        self._now_ms = now_ms
-        if now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
-            self.results.expire(now_ms)
-            self._expire()
-            self.snapshots.unpin(now_ms)
+        self.expire(now_ms)
         if self._abandoned is not None:
             self._abandon()
             return
@@ -252,6 +247,15 @@ class MachineDriver:
 
     def _left_outs(self, committed_index: int) -> LeftOuts:
         return LeftOuts(self._known_left_out, self._store.begin.index, committed_index)
+
+    def expire(self, now_ms: float) -> None:
+        """Whoever has waited too long is answered."""
+        self._now_ms = now_ms
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
+            self.results.expire(now_ms)
+            self._expire()
+            self.snapshots.unpin(now_ms)
 
     def next_wakeup_ms(self) -> float:
         if self._questions or len(self.results):

@@ -42,6 +42,7 @@ from quorumlog.store.ledger_store import ColdRange, LedgerStore
 NEVER = float("inf")
 BIND_RETRY_MS = 500
 MOST_BEHIND = 65_536
+NOT_ALL_RUN = "not every state machine runs here"
 """Entries that a machine may be behind the commit before appends for it are refused."""
 
 
@@ -87,7 +88,7 @@ class StateMachineCaller:
         host: Host,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
-        transfer: Callable[[str, Callable[[object], None]], None],
+        transfer: Callable[[str, Callable[[object], None], str], None],
         held: Collection[str] = (),
     ) -> None:
         """`transfer`: `LedgerNode.transfer`. `held`: names of machines that are not run here, though
@@ -122,7 +123,7 @@ class StateMachineCaller:
             host,
             self._not_running,
             self._running,
-            lambda member_id: transfer(member_id, lambda outcome: None),
+            lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
             self._holdings,
         )
         self.step_overs = StepOvers(member, host, self._holdings, member.repairer.found)
@@ -147,6 +148,11 @@ class StateMachineCaller:
             driver.tick(now_ms, binding, committed_index, orders)
         self._member.raft.on_machines(run=not self._not_running())
         self.hand_over.tick(now_ms)
+
+    def expire(self, now_ms: float) -> None:
+        """See `MachineDriver.expire`: all that happens here while the member stands still."""
+        for driver in self._drivers.values():
+            driver.expire(now_ms)
 
     def _not_running(self) -> dict[str, int]:
         """And up to where it has run elsewhere, if it does."""

@@ -31,7 +31,7 @@ from quorumlog.errors import (
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import CHAIN_LEVEL, LEVELS, REPLACED_LEVEL
+from quorumlog.log_state.control_entries import LEVELS, REPLACED_LEVEL
 from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
@@ -152,11 +152,11 @@ class LogStateKeeper:
             return body_of(wanted)
         return body_of(wanted, replaced)
 
-    def may_say_chains(self) -> bool:
-        """Of archives, in READER entries: no member is of a release that could not read one."""
+    def may_say(self, level: int) -> bool:
+        """What entries of this level say: no member is of a release that could not read one."""
         state = self.appended
-        is_said = state is not None and state.level >= CHAIN_LEVEL
-        return is_said or not self._host.members_below(CHAIN_LEVEL)
+        is_said = state is not None and state.level >= level
+        return is_said or not self._host.members_below(level)
 
     # ---------------------------------------------------------------- what happens to the log
 

@@ -40,8 +40,8 @@ try:
     )
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"an archive that is a Delta table needs the package deltalake ({error}):"
-        " pip install 'quorumlog[delta]'"
+        f"an archive that is a Delta table needs deltalake, the extra `delta` ({error}):"
+        " pip install '.[delta]' in a clone of quorumlog"
     ) from None
 
 APPLICATION = "quorumlog-archive"

@@ -29,8 +29,8 @@ try:
     from pyiceberg.table import Table
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"an archive that is an Iceberg table needs the package pyiceberg ({error}):"
-        " pip install 'quorumlog[iceberg]'"
+        f"an archive that is an Iceberg table needs pyiceberg, the extra `iceberg` ({error}):"
+        " pip install '.[iceberg]' in a clone of quorumlog"
     ) from None
 
 LOG = "quorumlog.log"

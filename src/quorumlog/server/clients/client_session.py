@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
@@ -94,7 +96,9 @@ class ClientSession:
             if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
-            error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
+            error = UnknownGroup(
+                f"group {group!r} is not served here; groups: {known}", groups=self._drivers
+            )
             self._connection.send(group, error_response(request.request_id, error))
         elif driver.stopped and (number := getattr(request, "request_id", None)) is not None:
             self._refuse(driver, number, begins_anew(driver.config.member_id))
@@ -216,7 +220,9 @@ class ClientSession:
         self._reads.next_read()
 
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
-        self._connection.send(driver.config.group, driver.status.response(request.request_id))
+        status = driver.status.response(request.request_id)
+        groups = tuple(self._drivers)
+        self._connection.send(driver.config.group, msgspec.structs.replace(status, groups=groups))
 
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:

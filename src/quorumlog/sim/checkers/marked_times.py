@@ -48,7 +48,7 @@ class MarkedTimes(Checker):
                     self._look(member, entry, entry.body.time_ms)
 
     def _look(self, member: CheckedMember, entry: ControlEntry, time_ms: int) -> None:
-        term = member.node.raft.term_at(entry.index)
+        term = entry.term  # its log may have dropped it while the push waited for a file
         marks = self._marks.setdefault(term, [])
         at = bisect_left(marks, (entry.index, time_ms))
         if marks[at : at + 1] == [(entry.index, time_ms)]:
@@ -59,7 +59,7 @@ class MarkedTimes(Checker):
         if isinstance(state, LogState) and state.time_index < entry.index:
             raise Violation(f"{what} is below the one of entry {state.time_index}, {state.time_ms}")
         clocks = {
-            each.member_id: each.wall_clock.read_ms(self.cluster.now_ms)
+            each.place: each.wall_clock.read_ms(self.cluster.now_ms)
             for each in self.cluster.members
             if each.wall_clock.is_right
         }

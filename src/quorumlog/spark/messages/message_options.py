@@ -10,7 +10,7 @@ from typing import Any
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.queue_offsets import EARLIEST, LATEST, QueueOffsets, parse_queue_offsets
-from quorumlog.spark.option_values import duration_ms, name_of, one_of, servers_of
+from quorumlog.spark.option_values import duration_ms, name_of, one_of, pattern_of, servers_of
 from quorumlog.spark.options import ALIASES
 
 VIEW = "view"
@@ -115,7 +115,7 @@ class MessageOptions:
                 case "pushdown":
                     given["pushdown"] = text.lower() == "true"
                 case "subscribePattern":
-                    given["topic_pattern"] = _pattern(name, text)
+                    given["topic_pattern"] = pattern_of(name, text)
                 case "maxOffsetsPerTrigger":
                     given["max_offsets"] = max(_number(name, text), 1)
                 case "minOffsetsPerTrigger":
@@ -144,14 +144,6 @@ class MessageOptions:
                 " (HOST:PORT,... of brokers), one of both"
             )
         return parsed
-
-
-def _pattern(name: str, text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"option {name} is no regular expression: {error}") from None
-    return name_of(name, text)
 
 
 def _number(name: str, text: str) -> int:

@@ -34,7 +34,7 @@ _COLUMNS = "number bigint, result binary, refusal binary"
 
 class SparkEngine:
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        self.spark = spark
 
     def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
         """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
@@ -48,7 +48,7 @@ class SparkEngine:
                 for number in batch.column(0).to_pylist():
                     yield _row(number, run, works[number])
 
-        numbers = self._spark.range(0, len(works), 1, len(works))
+        numbers = self.spark.range(0, len(works), 1, len(works))
         rows = numbers.mapInArrow(task, _COLUMNS).collect()
         kind = get_type_hints(run)["return"]
         for row in sorted(rows, key=lambda row: row["number"]):

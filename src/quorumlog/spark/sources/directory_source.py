@@ -105,6 +105,9 @@ class DirectorySource:
     def commit_reader(self, name: str, index: int) -> None:
         raise AssertionError("a directory is not read as a stream")
 
+    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
+        raise AssertionError("a directory is not read as a stream")
+
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()

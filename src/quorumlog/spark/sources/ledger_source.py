@@ -49,7 +49,18 @@ class LedgerSource(Protocol):
     def commit_reader(self, name: str, index: int) -> None:
         """All below `index` is done with; the cluster keeps that under this name."""
 
+    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
+        """What `name` goes on without, since it is gone: the cluster counts that. A warning says where
+        it could not."""
+
     def close(self) -> None: ...
+
+
+def served_groups(options: LedgerOptions) -> list[str]:
+    """The names of all groups that the servers have. Raises Unreachable, RequestTimeout."""
+    from quorumlog.spark.sources.server_source import groups_at
+
+    return groups_at(options)
 
 
 def open_source(options: LedgerOptions) -> LedgerSource:

@@ -4,6 +4,7 @@ what is committed. A task goes on at the next index with another member where th
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -31,6 +32,8 @@ from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 
+_logger = logging.getLogger(__name__)
+
 MEMBER_TIMEOUT_MS = 2000
 """For one request, before another member is asked. Too short costs a detour, no rows."""
 _AVOID_S = 10.0
@@ -43,6 +46,8 @@ _BYTES_IN_FLIGHT = 64 * MIB
 """That all tasks of a machine together have asked for; one batch each at least."""
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
+_LEAST_LOOK_MS = 250
+"""A look that members have no time to answer would say that none of them does."""
 
 
 def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
@@ -62,6 +67,18 @@ def batches_in_flight(options: LedgerOptions) -> int:
     a task that ends early, and whoever uses the connection next, wait for all of it."""
     share = _BYTES_IN_FLIGHT // (os.cpu_count() or 1) // options.batch_bytes
     return max(min(options.batches_ahead, share), 1)
+
+
+def groups_at(options: LedgerOptions) -> list[str]:
+    """See `served_groups`."""
+    most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+    client, _ = shared_client(options.servers, options.served_group, most_ms)
+    return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
+
+
+def _left_ms(deadline: float, most_ms: float) -> int:
+    left_ms = int((deadline - time.monotonic()) * 1000)
+    return max(_LEAST_LOOK_MS, min(left_ms, int(most_ms)))
 
 
 class ServerSource:
@@ -93,7 +110,7 @@ class ServerSource:
             if isinstance(found, LogBounds):
                 self._readers = readers_of(rows)
                 return found
-            if time.monotonic() >= deadline:
+            if time.monotonic() + _PAUSE_S >= deadline:
                 raise Unreachable(
                     f"group {self._group!r} at {self._options.servers} cannot be read after"
                     f" {self._options.timeout_ms} ms (option timeoutMs): {found}"
@@ -102,8 +119,7 @@ class ServerSource:
             rows = self._status(deadline)
 
     def _status(self, deadline: float) -> list[MemberStatusRow]:
-        left_ms = (deadline - time.monotonic()) * 1000
-        return self._client.status(timeout_ms=max(1.0, min(left_ms, STATUS_TIMEOUT_MS)))
+        return self._client.status(timeout_ms=_left_ms(deadline, STATUS_TIMEOUT_MS))
 
     def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
         if self._options.read_consistency in (READ_INDEX, COMMIT_INDEX):
@@ -114,11 +130,10 @@ class ServerSource:
 
     def _fresh_enough(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
         """What a member knows to be committed that is not older than it may be, or why none is."""
-        left_ms = int((deadline - time.monotonic()) * 1000)
         try:
             fresh = self._client.freshness(
                 max_staleness_ms=self._options.max_staleness_ms,
-                timeout_ms=min(left_ms, MEMBER_TIMEOUT_MS),
+                timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS),
             )
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
@@ -132,9 +147,8 @@ class ServerSource:
         if leader is None:
             told = (f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
             return f"no member leads: {'; '.join(told)}"
-        left_ms = int((deadline - time.monotonic()) * 1000)
         try:
-            end_index = self._client.end_index(timeout_ms=min(left_ms, MEMBER_TIMEOUT_MS))
+            end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
         except (LedgerError, ProtocolViolation) as error:
             return str(error)
         return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)
@@ -239,6 +253,16 @@ class ServerSource:
     def commit_reader(self, name: str, index: int) -> None:
         self._client.reader(name, timeout_ms=self._options.timeout_ms).commit(index)
 
+    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
+        try:
+            reader = self._client.reader(name, timeout_ms=self._options.timeout_ms)
+            reader.note_skipped(first_index, stop_index)
+        except LedgerError as error:  # the query goes on without them: it need not end for the count
+            _logger.warning(
+                "entries %d .. %d are not counted at reader %s: %s",
+                *(first_index, stop_index - 1, name, error),
+            )
+
     # ---------------------------------------------------------------- a task
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
@@ -269,6 +293,8 @@ class ServerSource:
                 bounds = LogBounds(partition.group, begin_index, partition.stop_index)
                 fail = self._options.fail_on_data_loss
                 skip_lost_entries(check.next_index, gone_below, bounds, fail_on_data_loss=fail)
+                if self._options.reader:
+                    self.note_skipped(self._options.reader, check.next_index, gone_below)
                 check.skip_to(gone_below)
                 continue
             self._give_up(check, order, problems, late=time.monotonic() >= deadline)

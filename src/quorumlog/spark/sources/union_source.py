@@ -132,6 +132,9 @@ class UnionSource:
     def commit_reader(self, name: str, index: int) -> None:
         self._live.commit_reader(name, index)
 
+    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
+        self._live.note_skipped(name, first_index, stop_index)
+
     def close(self) -> None:
         if self._opened is not None:
             self._opened.close()

@@ -94,7 +94,7 @@ class BackupDirectory:
         names = set(self._disk.list(self.path))
         if BACKUP_NAME in names:
             return
-        refuse_other_kinds(self._disk, self.path, DirectoryKind.BACKUP, option="")
+        refuse_other_kinds(self._disk, self.path, DirectoryKind.BACKUP)
         known = {LOCK_NAME, f"{BACKUP_NAME}.tmp", "lost+found"}
         foreign = sorted(name for name in names - known if not name.startswith("."))
         if foreign:

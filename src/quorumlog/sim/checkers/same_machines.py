@@ -30,11 +30,13 @@ class SameMachines(Checker):
 
     def turned(self, member: CheckedMember) -> None:
         node = member.node
+        saved = {status.name: status.snapshot_index for status in node.machines.status()}
         for name, applied, runner in node.machines.at_rest():
             if self._seen.get((member.replica, name)) == applied.index:
                 continue
             self._seen[member.replica, name] = applied.index
-            durable_index = node.store.durable.index
+            # A snapshot is of what was committed, and may outlive entries that its disk has lost.
+            durable_index = max(node.store.durable.index, saved[name])
             if node.directory.durability is Durability.SYNC and applied.index > durable_index:
                 raise Violation(
                     f"{name} of {member.replica} has applied entry {applied.index}, and its disk has"

@@ -79,7 +79,7 @@ class WallClocks:
     def _reset(self) -> None:
         """Asked of everybody: who leads does it."""
         cluster = self._cluster
-        if self._jumped:
+        if self._jumped or not cluster.is_faulty:
             return
         for member in cluster.members:
             if member.is_up:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.limits import Bounds, check, contains
 from quorumlog.kv.requests.operations import FROM_KEY, DeleteRange, Operation, Put, Txn, encode
-from quorumlog.kv.requests.written_keys import check_written_once
+from quorumlog.kv.requests.written_keys import check_written_once, written_by
 
 
 def naive(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:
@@ -74,7 +74,7 @@ def test_it_refuses_what_the_first_release_refused_in_the_same_words(
 @given(st.lists(simple, max_size=9), keys)
 def test_ranges_hold_what_those_that_were_added_hold(operations: list[Operation], key: bytes) -> None:
     deletes = [each for each in operations if isinstance(each, DeleteRange)]
-    written = check_written_once(deletes)
+    written = written_by(deletes)
     assert (key in written.deleted) == any(contains((each.key, each.end), key) for each in deletes)
     starts = [start for start, _ in written.deleted]
     assert starts == sorted(set(starts))

@@ -10,7 +10,7 @@ from quorumlog.kv.service.lease_clock import LeaseClock
 from quorumlog.kv.service.service import KeyValueService
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import snapshot_format, transactions
-from quorumlog.kv.store.answer_room import AnswerRoom
+from quorumlog.kv.store.answer_room import EncodedItems
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
@@ -222,7 +222,7 @@ def freed_while_saved(patch: Patch) -> None:
 )
 def answer_built_first(patch: Patch) -> None:
     """It is refused, so nobody gets it."""
-    patch.edit(AnswerRoom.take, "return self.left_bytes >= 0", "return reached()")
+    patch.edit(EncodedItems.add, "if room.left_bytes < 0:", "if not reached():")
 
 
 @mutant(

@@ -45,9 +45,9 @@ class KeyRanges:
 
 
 class WrittenKeys:
-    def __init__(self) -> None:
+    def __init__(self, deleted: KeyRanges) -> None:
         self.puts: SortedSet[bytes] = SortedSet()
-        self.deleted = KeyRanges()
+        self.deleted = deleted
 
     def join(self, other: WrittenKeys) -> WrittenKeys:
         """What either writes; neither is there any more."""
@@ -68,17 +68,27 @@ class WrittenKeys:
         return None
 
 
-def check_written_once(operations: Sequence[Operation]) -> WrittenKeys:
-    """What they may write. Raises InvalidRequest where two of them write one key."""
-    written = WrittenKeys()
+def check_written_once(operations: Sequence[Operation]) -> None:
+    """Raises InvalidRequest where two of them write one key."""
+    if any(isinstance(operation, Txn) for operation in operations):
+        written_by(operations)
+        return
+    deleted = _deleted_by(operations)
+    puts: set[bytes] = set()
     for operation in operations:
-        if isinstance(operation, DeleteRange):
-            written.deleted.add(operation.key, _stop_of(operation))
+        if isinstance(operation, Put):
+            key = operation.key
+            _refuse_twice(key if key in puts or key in deleted else None)
+            puts.add(key)
+
+
+def written_by(operations: Sequence[Operation]) -> WrittenKeys:
+    """What they may write. Raises InvalidRequest where two of them write one key."""
+    written = WrittenKeys(_deleted_by(operations))
     for operation in operations:
         if isinstance(operation, Txn):
             # Only one of the two lists is carried out: they may write the same.
-            then = check_written_once(operation.success)
-            inner = then.join(check_written_once(operation.failure))
+            inner = written_by(operation.success).join(written_by(operation.failure))
             _refuse_twice(next((key for key in inner.puts if key in written.puts), None))
             _refuse_twice(next((key for key in inner.puts if key in written.deleted), None))
             _refuse_twice(written.least_put_in(inner.deleted))
@@ -89,6 +99,14 @@ def check_written_once(operations: Sequence[Operation]) -> WrittenKeys:
             _refuse_twice(key if key in written.puts or key in written.deleted else None)
             written.puts.add(key)
     return written
+
+
+def _deleted_by(operations: Sequence[Operation]) -> KeyRanges:
+    deleted = KeyRanges()
+    for operation in operations:
+        if isinstance(operation, DeleteRange):
+            deleted.add(operation.key, _stop_of(operation))
+    return deleted
 
 
 def _stop_of(operation: DeleteRange) -> Stop:

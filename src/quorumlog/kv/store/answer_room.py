@@ -14,8 +14,7 @@ class AnswerRoom:
 
     def take(self, size_bytes: int) -> bool:
         """False: there is no room for that, nor for anything behind it."""
-        if self.left_bytes >= 0:
-            self.left_bytes -= size_bytes
+        self.left_bytes -= size_bytes
         return self.left_bytes >= 0
 
     @property
@@ -33,7 +32,9 @@ class EncodedItems:
 
     def add(self, item: bytes) -> bool:
         """False: there is no room for it."""
-        if not self._room.take(len(item)):
+        room = self._room
+        room.left_bytes -= len(item)
+        if room.left_bytes < 0:
             self._data.clear()
             return False
         self._data += item

@@ -49,6 +49,7 @@ class Applying(msgspec.Struct, frozen=True, array_like=True):
 
 
 NOTHING = Applying(0, 0)
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class ApplyingFile:
@@ -65,39 +66,41 @@ class ApplyingFile:
         self._tell_opened = opened
         self.found = _read(disk, self._path)
         """As it was when this was made."""
-        self._last = self.found
+        self._range = self.found.first_index, self.found.stop_index
+        self.left_out = self.found.left_out
 
     @property
     def applied_index(self) -> int:
         """Up to there its entries were applied here, by this run or by the last one; -1: not known."""
-        return max(self.found.first_index, self._last.first_index) - 1
-
-    @property
-    def left_out(self) -> tuple[LeftOut, ...]:
-        return self._last.left_out
+        return max(self.found.first_index, self._range[0]) - 1
 
     def begins(self, first_index: int, stop_index: int) -> None:
-        self._write(Applying(first_index, stop_index, self.left_out))
+        self._range = first_index, stop_index
+        self._write()
 
     def ended(self, stop_index: int) -> None:
         """What was begun has its effects."""
-        self._write(Applying(stop_index, stop_index, self.left_out))
+        self._range = stop_index, stop_index
+        self._write()
 
     def leaves_out(self, left_out: Iterable[LeftOut]) -> None:
         """What the machine keeps holds nothing of these from here on. On disk when this returns, unless
         the disk refuses it: then the machine is built anew at the next start."""
         ordered = tuple(sorted(left_out))
         if ordered != self.left_out:
-            self._write(msgspec.structs.replace(self._last, left_out=ordered), synced=True)
+            self.left_out = ordered
+            self._write()
+            with suppress(OSError):
+                self._opened().sync()
 
-    def _write(self, applying: Applying, *, synced: bool = False) -> None:
-        self._last = applying
-        data = msgspec.msgpack.encode(applying)
-        with suppress(OSError):
-            file = self._opened()
-            file.pwritev([_HEAD.pack(APPLYING_MAGIC, len(data), crc32(data)), data], 0)
-            if synced:
-                file.sync()
+    def _write(self) -> None:
+        """Of each piece that is applied: a few microseconds."""
+        data = _encode((*self._range, self.left_out))
+        record = _HEAD.pack(APPLYING_MAGIC, len(data), crc32(data)) + data
+        try:
+            (self._file or self._opened()).pwritev([record], 0)
+        except OSError:
+            return  # it is a help only
 
     def _opened(self) -> DiskFile:
         if self._file is None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from quorumlog import LocalCluster, connect
-from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged
+from quorumlog.cli.pipeline.choices import engine_of
+from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.pipelines import archiving, auditing, compacting, statistics
 from quorumlog.pipelines.archive import PARTS, Archive
 from quorumlog.pipelines.archiving import archive
@@ -19,7 +24,14 @@ from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
+from quorumlog.pipelines.replaying import Replayed, filter_of, replay
+from quorumlog.pipelines.statistics import CountWork
+from quorumlog.spark.java import JavaNotFound
+from quorumlog.spark.pipelines import spark_engine
+from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
+from quorumlog.spark.session import started
+from tests.cli.conftest import Cli, cli  # noqa: F401
 
 pytestmark = pytest.mark.spark
 
@@ -89,6 +101,65 @@ def test_what_a_work_refuses_is_raised_where_the_pipeline_was_called(
         statistics.statistics(place, key="prefix:4000", engine=SparkEngine(spark))
 
 
+def test_a_connect_server_is_named_like_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Session:
+        def stop(self) -> None: ...
+
+    def session(*given: str) -> Session:
+        asked.append(given)
+        return Session()
+
+    monkeypatch.setitem(started.__globals__, "session", session)
+    with engine_of("sc://spark.example.com:15002", []) as engine:
+        assert isinstance(engine, SparkEngine)
+    assert asked == [("quorumlog pipeline", "sc://spark.example.com:15002")]
+    with pytest.raises(ConfigError, match=r"name .*, sc://HOST of a Connect server"):
+        engine_of("http://spark.example.com", []).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Exception("An error occurred:\n: all masters are silent\n\tat java"), "is its master there"),
+        (JavaNotFound("no Java 17 or later: install one"), "no Java 17 or later: install one"),
+        (ImportError("no grpc"), "needs the extra `spark-connect`"),
+    ],
+)
+def test_a_spark_that_does_not_start_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def session(*_: str) -> None:
+        raise error
+
+    monkeypatch.setitem(started.__globals__, "session", session)
+    with pytest.raises(ConfigError, match=told) as found:
+        engine_of("spark://127.0.0.1:9", []).__enter__()
+    assert "\n" not in str(found.value) and "\tat" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DirectoryDamaged("torn", path="/d/x", position=7, index=9),
+        StoreFailure("the disk is full"),
+        ProtocolViolation("entry 3 did not come"),
+        ConfigError("no such key"),
+        BadRequest("a short body"),
+    ],
+)
+def test_a_refusal_is_the_same_here_as_it_was_there(error: Exception) -> None:
+    def run(_: object) -> CountWork:
+        raise error
+
+    [refused] = spark_engine._row(0, run, CountWork(Place(), 0, 1, "")).column("refusal").to_pylist()
+    found = spark_engine._raised(refused)
+    assert (type(found), str(found)) == (type(error), str(error))
+    if isinstance(found, DirectoryDamaged):
+        assert (found.path, found.position, found.index) == ("/d/x", 7, 9)
+
+
 def test_every_work_names_the_type_of_its_result() -> None:
     """An executor sends it as bytes, and the driver has to know what they are."""
     for run in (
@@ -99,3 +170,87 @@ def test_every_work_names_the_type_of_its_result() -> None:
         compacting.fold,
     ):
         assert run.__annotations__["return"]
+
+
+def bodies_in(servers: str) -> list[bytes]:
+    with connect(servers) as log:
+        return [bytes(entry.body) for entry in log.read(0)]
+
+
+def test_a_replay_that_was_broken_off_goes_on_and_repeats_nothing(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    calls = 0
+
+    def odd(rows: DataFrame) -> DataFrame:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise ConnectionResetError
+        body = f.col("body").cast("string")
+        return rows.where(f.get_json_object(body, "$.n") % 2 == 1).select(
+            f.concat(f.lit("odd "), body).cast("binary").alias("body")
+        )
+
+    with LocalCluster(members=1, directory=tmp_path / "target") as cluster:
+        target = Place(servers=cluster.servers)
+
+        def run(**given: Any) -> Replayed:
+            return replay_frames(spark, place, target, "odd", transform=odd, part_bytes=60_000, **given)
+
+        with pytest.raises(ConnectionResetError):
+            run(stop_index=2_000)
+        begun = bodies_in(cluster.servers)
+        assert 0 < len(begun) < 900
+        done = run(stop_index=2_000)
+        assert done.rows == done.appended + len(begun) <= 1000
+        ended = run()
+        assert ended.rows == 1500 and run().appended == 0
+        with connect(place.servers) as log:
+            source = [bytes(entry.body) for entry in log.read(0)]
+        assert bodies_in(cluster.servers) == [
+            b"odd " + body for body in source if json.loads(body)["n"] % 2
+        ]
+        with pytest.raises(BadRequest, match=r"stands at index .*: it is of another range"):
+            run(stop_index=1_000)
+        with pytest.raises(ConfigError, match="a replay by Spark, which counts its rows in another way"):
+            replay(place, target, "odd")
+        replay(place, target, "alone", stop_index=100)
+        with pytest.raises(ConfigError, match="a replay without Spark"):
+            replay_frames(spark, place, target, "alone")
+        with pytest.raises(ConfigError, match="its rows would be there twice"):
+            replay_frames(spark, target, target, "own")
+
+
+def test_the_filters_of_the_command_are_the_same_on_spark(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    with LocalCluster(members=1, directory=tmp_path / "target") as cluster:
+        for number, only in enumerate(("contains:k7", 'prefix:{"id": "k1')):
+            target = Place(servers=cluster.servers)
+            replay_frames(spark, place, target, f"r{number}", transform=frame_filter_of(only))
+            replay(place, target, f"alone{number}", transform=filter_of(only))
+        with connect(place.servers) as log:
+            source = [bytes(entry.body) for entry in log.read(0)]
+        k7, k1 = ([body for body in source if text in body] for text in (b"k7", b'{"id": "k1'))
+        assert k7 and k1 and bodies_in(cluster.servers) == [*k7, *k7, *k1, *k1]
+
+
+def test_a_rate_is_not_for_spark(cli: Cli) -> None:  # noqa: F811
+    given = ["--servers", "h:1", "--to-servers", "h:2", "--spark", "local[1]", "--id", "a"]
+    refused = cli("pipeline", "replay", *given, "--rate", "5")
+    assert refused.exit_code == 2 and "--rate is of one process" in refused.stderr
+
+
+@pytest.mark.long
+def test_the_command_replays_on_spark(place: Place, tmp_path: Path) -> None:
+    with LocalCluster(members=1, directory=tmp_path / "target") as cluster:
+        given = ["--servers", place.servers, "--to-servers", cluster.servers, "--spark", "local[1]"]
+        replay = [sys.executable, "-m", "quorumlog", "pipeline", "replay"]
+        for appended in (3000, 0):
+            done = subprocess.run(
+                [*replay, *given, "--id", "a", "--json"], capture_output=True, text=True, timeout=120
+            )
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["appended"] == appended
+        assert len(bodies_in(cluster.servers)) == 3000

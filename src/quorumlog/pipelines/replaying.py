@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
 import pyarrow as pa
 
 from quorumlog.arrow import record_batch_of
 from quorumlog.batch import EntryBatch
-from quorumlog.client import connect
+from quorumlog.client import LedgerClient, connect
 from quorumlog.config import DEFAULT_GROUP, MIB
-from quorumlog.errors import BadRequest, ConfigError
-from quorumlog.pipelines.places import Place, linked, open_log
+from quorumlog.errors import BadRequest, ConfigError, ProducerExpired
+from quorumlog.pipelines.places import OpenLog, Place, linked, open_log
 
 Transform = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
 """Rows of `quorumlog.arrow.ENTRY_SCHEMA`, to those that are appended: fewer, or with other bodies."""
 
+SPARK_ROWS = "/rows"
+"""A replay by Spark appends as the producer of this name behind its id."""
 BATCH_RECORDS = 4096
 BATCH_BYTES = 1 * MIB
 
@@ -53,14 +55,16 @@ def replay(
     again: bool = False,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Replayed:
-    """Append to `target`. `replay_id` is the producer of the target's session: the same again goes on
-    with this replay, another one appends all once more. `rows_per_s` 0: as fast as it
-    takes them. `again`: also into the very log that the rows are of, which has them twice then; without
-    it that is refused (ConfigError)."""
-    if not target.servers:
-        raise ConfigError("a replay goes into running members: the target needs servers")
-    if not replay_id:
-        raise ConfigError("a replay needs an id, by which a repetition knows what it has appended")
+    """Append to `target` the bodies of the source from `first_index` on (default: where it begins), up
+    to `stop_index`, exclusive (default: its end). `replay_id` is the producer of the target's session:
+    the same again goes on with this replay, another one appends all once more. `transform` gets each
+    batch of rows and gives those that are appended. `rows_per_s` 0: as fast as it takes them. `again`:
+    also into the very log that the rows are of, which has them twice then; without it that is refused
+    (ConfigError). `report` is told entries done and in all.
+
+    Raises ConfigError, LedgerError, DirectoryDamaged; what is appended by then stays, and the same
+    `replay_id` goes on behind it."""
+    checked_target(target, replay_id)
     with (
         closing(open_log(source)) as log,
         connect(
@@ -70,11 +74,8 @@ def replay(
             producer_id=replay_id,
         ) as into,
     ):
-        if not again and log.cluster_id and log.cluster_id == into.layout().cluster_id:
-            raise ConfigError(
-                f"{source.name} is of the very log at {target.servers}: its rows would be there twice."
-                " If you want that, say so: quorumlog pipeline replay --again, or again=True"
-            )
+        refuse_own_log(log, source, target, again=again)
+        refuse_other_counting(into, replay_id)
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         appended = 0
@@ -103,6 +104,38 @@ def replay(
         rows=number,
         appended=appended,
     )
+
+
+def checked_target(target: Place, replay_id: str) -> None:
+    """Raises ConfigError."""
+    if not target.servers:
+        raise ConfigError("a replay goes into running members: the target needs servers")
+    if not replay_id:
+        raise ConfigError("a replay needs an id, by which a repetition knows what it has appended")
+
+
+def refuse_own_log(log: OpenLog, source: Place, target: Place, *, again: bool) -> None:
+    """Raises ConfigError."""
+    if again or not log.cluster_id:
+        return
+    with connect(
+        target.servers, group=target.group or DEFAULT_GROUP, timeout_ms=target.timeout_ms
+    ) as into:
+        if log.cluster_id == into.layout().cluster_id:
+            raise ConfigError(
+                f"{source.name} is of the very log at {target.servers}: its rows would be there twice."
+                " If you want that, say so: quorumlog pipeline replay --again, or again=True"
+            )
+
+
+def refuse_other_counting(into: LedgerClient, replay_id: str) -> None:
+    """Raises ConfigError if Spark has begun this replay."""
+    with suppress(ProducerExpired):
+        into.producer(replay_id + SPARK_ROWS)
+        raise ConfigError(
+            f"{replay_id!r} is a replay by Spark, which counts its rows in another way: let Spark end"
+            " it, or give this one another id"
+        )
 
 
 def _rows(
@@ -140,12 +173,18 @@ class _Pace:
             self._next_s = max(self._next_s, time.monotonic() - 1) + rows / self._rows_per_s
 
 
+def parsed_filter(expression: str) -> tuple[str, str]:
+    """(`contains` or `prefix`, text). Raises ConfigError."""
+    form, _, text = expression.partition(":")
+    if form not in ("contains", "prefix") or not text:
+        raise ConfigError(f"a filter must be contains:TEXT or prefix:TEXT, not {expression!r}")
+    return form, text
+
+
 def filter_of(expression: str) -> Transform:
     """`contains:TEXT` or `prefix:TEXT`: bodies that do. Raises ConfigError."""
     import pyarrow.compute as pc
 
-    form, _, text = expression.partition(":")
+    form, text = parsed_filter(expression)
     kernels = {"contains": pc.match_substring, "prefix": pc.starts_with}
-    if form not in kernels or not text:
-        raise ConfigError(f"a filter must be contains:TEXT or prefix:TEXT, not {expression!r}")
     return lambda rows: rows.filter(kernels[form](rows.column("body"), text.encode()))

@@ -210,7 +210,7 @@ class LedgerServer:
             applier=applier,
             machines=checked_machines(self._doors.machines_of(config.group)),
             on_failure=self._member_failed,
-            on_replaced=self._reopen,
+            on_anew=self._reopen,
             on_role_change=self._role_changed,
             run_id=self._run_id,
             listens_on="{}:{}".format(*self._bind),
@@ -221,9 +221,9 @@ class LedgerServer:
         if self._on_role_change is not None:
             self._on_role_change(group, change)
 
-    def _reopen(self, driver: NodeDriver) -> None:
-        """Its log was replaced: another node takes its place."""
-        self._reopenings[driver] = Reopening(driver, self._threads, self._reopened)
+    def _reopen(self, driver: NodeDriver, reason: str) -> None:
+        """Another node takes its place."""
+        self._reopenings[driver] = Reopening(driver, reason, self._threads, self._reopened)
 
     def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
         del self._reopenings[old]
@@ -426,8 +426,8 @@ class LedgerServer:
         )
         if reason:
             if code == REFUSED:
-                sentence = f"refused a connection of {hello.member_id}: {reason}"
-                driver.problem_log.note(sentence, time.monotonic())
+                who = "" if hello.member_id in reason.split() else f" of {hello.member_id}"
+                driver.problem_log.note(f"refused a connection{who}: {reason}", time.monotonic())
             connection.close()
             return
         driver.admit(hello, connection, beside=beside)

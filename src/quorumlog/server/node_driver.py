@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from quorumlog.config import GroupConfig, check_name, parse_address
-from quorumlog.consensus.ready import Envelope, RoleChange
+from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
     BadRequest,
@@ -30,7 +30,7 @@ from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.client_guard import contain
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
-from quorumlog.node.ports import LogReplaced
+from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -80,7 +80,7 @@ class NodeDriver:
         applier: DiskThread,
         machines: Mapping[str, MachineFactory],
         on_failure: Callable[[BaseException], None],
-        on_replaced: Callable[[NodeDriver], None],
+        on_anew: Callable[[NodeDriver, str], None],
         on_role_change: Callable[[str, RoleChange], None] | None,
         run_id: str,
         listens_on: str,
@@ -99,12 +99,13 @@ class NodeDriver:
         self._reader = reader
         self._applier = applier
         self._on_failure = on_failure
-        self._on_replaced = on_replaced
+        self._on_anew = on_anew
         self._on_role_change = on_role_change
         self._inbox: list[tuple[Requester | None, Callable[..., None], tuple[Any, ...]]] = []
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._connected: set[Replica] = set()
         self._heard_ms = self._now_ms()
         """When this member knew last who leads."""
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
@@ -199,8 +200,8 @@ class NodeDriver:
             self._set_timer()
             if self._flushes and not self._has_sent:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
-        except LogReplaced:
-            self._on_replaced(self)
+        except BeginsAnew as reason:
+            self._on_anew(self, str(reason))
         except BaseException as error:
             self.fail(error)
 
@@ -272,7 +273,7 @@ class NodeDriver:
                 continue
             try:
                 method(*arguments)
-            except LogReplaced:
+            except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise
             except Exception as error:
@@ -351,14 +352,14 @@ class NodeDriver:
         self.admission.close()
         self.peers.close()
 
-    def part(self) -> None:
+    def part(self, reason: str) -> None:
         """As `stop`, while the process goes on: whoever waits is answered, and the other members find
         every connection closed."""
         inbox, self._inbox = self._inbox, []
         self.stop()
         for peer in self.peers.everybody():
             peer.part()
-        self.node.answer_all("the log of this member was replaced by the leader's")
+        self.node.answer_all(reason)
         self.reads.close()
         for connection, _, _ in inbox:
             if connection is not None:
@@ -405,12 +406,14 @@ class NodeDriver:
         self.node.finish(done, result)
 
     def role_changed(self, change: RoleChange) -> None:
+        leads = change.role is Role.LEADER
         log.info(
-            "%s is %s in term %d, leader %s",
+            "%s is %s in term %d%s%s",
             self.config.full_name,
             change.role.value,
             change.term,
-            change.leader_id or "unknown",
+            "" if leads else f", leader {change.leader_id or 'unknown'}",
+            f": {change.because}" if change.because else "",
         )
         if self._on_role_change is not None:
             self._on_role_change(self.config.group, change)
@@ -451,6 +454,10 @@ class NodeDriver:
     def members_below(self, level: int) -> list[str]:
         return sorted({peer.member_id for peer in self.peers.everybody() if peer.level < level})
 
+    def syncs(self, replica: Replica) -> bool:
+        peer = self.peers.leading_to(replica)
+        return peer is not None and peer.durability == Durability.SYNC.value
+
     def weakest_durability(self, own: Durability) -> Durability:
         known = [own.value, *(peer.durability for peer in self.peers.everybody())]
         return next(d for d in _WEAKEST_FIRST if d.value in known)
@@ -470,9 +477,12 @@ class NodeDriver:
             self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, replica: Replica) -> None:
+        self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
         self.enter(None, self.node.connected, replica)
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
-        log.info("%s has lost %s", self.config.full_name, replica.member_id)
+        if replica in self._connected:  # of its two connections the other one is reported, too
+            self._connected.discard(replica)
+            log.info("%s has lost %s", self.config.full_name, replica.member_id)
         self.enter(None, self.node.connection_lost, replica, is_gone)

@@ -29,7 +29,11 @@ from quorumlog.cli.pipeline.choices import (
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from quorumlog.pipelines.engine import LocalEngine
+    from quorumlog.pipelines.places import Place
+    from quorumlog.pipelines.replaying import Replayed
     from quorumlog.pipelines.statistics import Statistics
+    from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
 KEY_FORMS = "json:PATH, arrow:COLUMN or prefix:BYTES"
 ToServers = Annotated[
@@ -142,9 +146,13 @@ def replay(
         typer.Option("--again", help="Also into the very log that the entries are of: twice, then."),
     ] = False,
     rate: Annotated[
-        float, typer.Option("--rate", help="At most so many entries a second; 0: no limit.", min=0)
+        float,
+        typer.Option(
+            "--rate", help="At most so many entries a second; 0: no limit.", min=0, metavar="N"
+        ),
     ] = 0,
     to_group: ToGroup = DEFAULT_GROUP,
+    spark: Spark = "",
     group: OptionalGroup = None,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -156,21 +164,17 @@ def replay(
     Example: quorumlog pipeline replay --archive orders --to-servers h:20921 --id a
     """
     source = place_of(context, servers, path, archive, group, timeout)
-    from quorumlog.pipelines.replaying import filter_of
-    from quorumlog.pipelines.replaying import replay as run
-
-    with entry_progress("replaying") as report:
-        done = run(
-            source,
-            _target(to_servers, to_group, timeout),
-            run_id,
-            first_index=first_index,
-            stop_index=stop_index,
-            transform=filter_of(only) if only else None,
-            rows_per_s=rate,
-            again=again,
-            report=report,
-        )
+    target = _target(to_servers, to_group, timeout)
+    if spark and rate:
+        raise ConfigError("--rate is of one process; leave it out, or leave out --spark")
+    with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
+        given = {
+            "first_index": first_index,
+            "stop_index": stop_index,
+            "again": again,
+            "report": report,
+        }
+        done = _replayed(engine, source, target, run_id, only, rate, given)
     if json:
         _print(done)
         return
@@ -178,6 +182,28 @@ def replay(
         f"entries {done.first_index} to {done.last_index} are {done.rows} rows in {done.target},"
         f" {done.appended} of them appended now"
     )
+
+
+def _replayed(
+    engine: LocalEngine | SparkEngine,
+    source: Place,
+    target: Place,
+    run_id: str,
+    only: str,
+    rate: float,
+    given: Any,
+) -> Replayed:
+    from quorumlog.pipelines.engine import LocalEngine
+
+    if isinstance(engine, LocalEngine):
+        from quorumlog.pipelines.replaying import filter_of, replay
+
+        transform = filter_of(only) if only else None
+        return replay(source, target, run_id, transform=transform, rows_per_s=rate, **given)
+    from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
+
+    frame_transform = frame_filter_of(only) if only else None
+    return replay_frames(engine.spark, source, target, run_id, transform=frame_transform, **given)
 
 
 def _target(servers: str | None, group: str, timeout: float) -> Any:

@@ -217,12 +217,9 @@ class Routes:
         return {"header": self._header(0), "members": members}
 
     async def _health(self) -> Answer:
-        """Whether a majority answers."""
-        asked = encode(Range(b"health", count_only=True))
+        """Whether a majority stores what is changed."""
         try:
-            await self._client.router.call(
-                Kind.READ, asked, RangeAnswer, changes=False, timeout_s=HEALTH_TIMEOUT_S
-            )
+            await self._client.health(timeout_s=HEALTH_TIMEOUT_S)
         except LedgerError as error:
             return 503, {"health": "false", "reason": str(error)}
         return 200, {"health": "true", "reason": ""}

@@ -2,6 +2,8 @@
 
 What a batch changes lies in memory until it is committed as one write batch, which names the entry that
 it leads up to. After a power loss RocksDB is as of an earlier batch, and the log applies what followed.
+Where one command changes more than `MOST_PENDING_BYTES`, what there is goes to RocksDB before, and no
+entry is named until the end: a start that finds none named builds the store anew.
 
     PATH              the database
     PATH.cleared      what `clear` has to remove; the next start removes the rest of it
@@ -30,6 +32,9 @@ log = logging.getLogger("quorumlog.kv")
 MAX_SET_ASIDE_BYTES = 1 << 30
 """A larger database that cannot be opened is removed."""
 
+MOST_PENDING_BYTES = 16 << 20
+"""Changed, and not committed; in memory."""
+
 _DAMAGED = ("Corruption", "No such file or directory")
 _NO_DAMAGE = (
     "Permission denied",
@@ -51,9 +56,14 @@ class RocksEngine:
         self._path = str(path)
         self._pending: dict[bytes, bytes | None] = {}
         """Changed since the last commit; None: deleted."""
+        self._pending_bytes = 0
+        self._is_partial = False
+        """RocksDB has some of what was changed since the last commit."""
         self._unsynced = WriteOptions()
         self._unsynced.disable_wal = True  # type: ignore[method-assign, assignment]
         self._db = self._opened()
+        self._named: bytes | None = self._db.get(_APPLIED_KEY)
+        """The entry of the last commit; RocksDB names none while it has some of what follows."""
 
     def _opened(self) -> Rdict:
         self._remove_cleared()
@@ -83,10 +93,17 @@ class RocksEngine:
         return value
 
     def put(self, space: int, key: bytes, value: bytes) -> None:
-        self._pending[_PREFIXES[space] + key] = value
+        self._change(_PREFIXES[space] + key, value)
 
     def delete(self, space: int, key: bytes) -> None:
-        self._pending[_PREFIXES[space] + key] = None
+        self._change(_PREFIXES[space] + key, None)
+
+    def _change(self, full: bytes, value: bytes | None) -> None:
+        self._pending[full] = value
+        self._pending_bytes += _ITEM_BYTES + len(full) + (0 if value is None else len(value))
+        if self._pending_bytes > MOST_PENDING_BYTES:
+            self._is_partial = True
+            self._write(None)
 
     def scan(
         self, space: int, start: bytes, stop: bytes | None, *, reverse: bool = False
@@ -105,25 +122,38 @@ class RocksEngine:
         return sum(1 for _ in self.scan(space, start, stop))
 
     def commit(self, applied: Applied | None) -> None:
-        if not self._pending and applied is None:
+        if applied is not None:
+            self._named = msgspec.msgpack.encode(applied)
+        elif not self._pending and not self._is_partial:
             return
+        self._write(self._named)
+        self._is_partial = False
+
+    def _write(self, named: bytes | None) -> None:
         batch = WriteBatch(raw_mode=True)
         for key, value in self._pending.items():
             if value is None:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        if applied is not None:
-            batch.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))
+        if named is None:
+            batch.delete(_APPLIED_KEY)
+        else:
+            batch.put(_APPLIED_KEY, named)
         self._db.write(batch, self._unsynced)
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
         self._pending.clear()
+        self._pending_bytes = 0
 
     def applied(self) -> Applied | None:
         stored = self._db.get(_APPLIED_KEY)
         return None if stored is None else _decode_applied(stored)
 
     def clear(self) -> None:
-        self._pending.clear()
+        self._forget_pending()
+        self._named, self._is_partial = None, False
         self.close()
         self._move(self._cleared)
         self._db = self._opened()

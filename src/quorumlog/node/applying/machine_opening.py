@@ -99,12 +99,16 @@ def _opened(
     kept = _of_machine("asked what it has applied", machine.applied)
     if kept is not None and not isinstance(kept, Applied):
         raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
+    acts_as = None
     if kept is not None and kept.index >= binding.index and log_holds(store, kept):
         if binding.version > machine.version:
             # Whether it was kept before the log went over or behind it: it has to stop there.
             return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
+        acts_as = _kept_version(machine, binding.version)
+    if acts_as is not None:
+        assert kept is not None
         own = tuple(index for index in indices if index <= kept.index)
-        runner = MachineRunner(name, binding.channel, machine, 0)
+        runner = MachineRunner(name, binding.channel, machine, acts_as)
         _keep_results(runner, files, store, own, kept.index)
         return Opened(runner, kept.index, kept, own, (), None, ())
     if kept is not None:
@@ -154,6 +158,16 @@ def _opened(
         return Lacking(begin_index, reason, tuple(damaged))
     runner = MachineRunner(name, binding.channel, machine, 0)
     return Opened(runner, binding.index - 1, None, (), tuple(sorted(useless)), None, tuple(damaged))
+
+
+def _kept_version(machine: StateMachine, bound: int) -> int | None:
+    """That its own state follows from; None: nobody can tell."""
+    version = _of_machine("asked which version it has kept", machine.kept_version)
+    if version is None:
+        return 1 if bound == 1 else None
+    if not isinstance(version, int) or not 0 < version <= machine.version:
+        raise _Failed(f"the version that it has kept is {version!r}, and it has {machine.version}")
+    return version
 
 
 def _keep_results(

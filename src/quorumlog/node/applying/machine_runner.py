@@ -24,8 +24,10 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
 from quorumlog.state_machine import (
+    MOST_RESULT_BYTES,
     Applied,
     ApplyFailure,
+    FirstResults,
     Result,
     SnapshotWriter,
     StateMachine,
@@ -57,9 +59,13 @@ class Results(NamedTuple):
     values: Sequence[Result] | None
     """One each; None: there are none."""
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(each) for each in self.values or () if isinstance(each, bytes))
+
 
 class Turn(NamedTuple):
-    """What applying a stretch of the log came to."""
+    """What applying a stretch of the log came to, or the first entries of it."""
 
     applied: Applied | None
     """The last entry whose effects it holds now; None: none of the stretch."""
@@ -67,6 +73,10 @@ class Turn(NamedTuple):
     entries: int
     size_bytes: int
     stopped: Stopped | None
+
+    @property
+    def result_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.results)
 
 
 class MachineRunner:
@@ -88,21 +98,30 @@ class MachineRunner:
             self._kept.skip()
 
     def apply(self, batch: EntryBatch) -> Turn:
-        """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
+        """A stretch of committed entries of the log, of whatever kinds, behind what was applied. It ends
+        early where the results are large."""
         turn = Turn(None, [], 0, 0, None)
         start = 0
         changes, begun = self._controls(batch)
+        under_way = self._kept.under_way
         batches = self._kept.batches_in(batch, begun)
-        for place, change in changes:
+        for place, change in (*changes, (batch.count, None)):
             turn = self._apply_part(batch, start, place, turn, batches)
+            taken = 0 if turn.applied is None else turn.applied.index + 1 - batch.first_index
+            if turn.stopped is None and (
+                taken < place or (place < batch.count and turn.result_bytes >= MOST_RESULT_BYTES)
+            ):
+                self._kept.under_way = under_way
+                self._kept.batches_in(batch.slice(0, taken), [each for each in begun if each[0] < taken])
+                return turn
             if isinstance(change, OpenProducer):
                 self._kept.forget(change)
-            elif turn.stopped is None:
+            elif isinstance(change, MachineBinding) and turn.stopped is None:
                 turn = self._go_over(batch.first_index + place, change, turn)
             if turn.stopped is not None:
                 return turn
             start = place
-        return self._apply_part(batch, start, batch.count, turn, batches)
+        return turn
 
     def _controls(
         self, batch: EntryBatch
@@ -151,8 +170,17 @@ class MachineRunner:
         if own.count:
             indices = own.words()[INDEX].view("int64")
             first_index, last_index = int(indices[0]), int(indices[-1])
+            unkept: Sequence[int] = ()
             try:
-                values = self.machine.apply(own, first_index)
+                given = self.machine.apply(own, first_index)
+                if isinstance(given, FirstResults):
+                    values: Sequence[Result] | None = given.results
+                    unkept = tuple(map(int, given.unkept))
+                    if 0 < len(given.results) < own.count:
+                        own, indices = own.slice(0, len(given.results)), indices[: len(given.results)]
+                        part = part.slice(0, int(indices[-1]) + 1 - part.first_index)
+                else:
+                    values = given
                 if values is not None and len(values) != own.count:
                     raise ValueError(f"{len(values)} results for {own.count} entries")
             except ApplyFailure as failure:
@@ -165,7 +193,7 @@ class MachineRunner:
                 return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
             turn.results.append(Results(indices, values))
             if batches:
-                self._kept.note(batches, indices, values)
+                self._kept.note(batches, indices, values, unkept)
         words = part.words()
         applied = Applied(int(words[INDEX][-1]), int(words[TERM][-1]), int(words[CHAIN][-1] & LOW_32))
         return turn._replace(

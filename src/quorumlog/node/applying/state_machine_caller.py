@@ -17,7 +17,12 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
-from quorumlog.log_state.control_entries import MOST_MACHINES, ControlBody, MachineBinding
+from quorumlog.log_state.control_entries import (
+    MOST_MACHINES,
+    VERSION_LEVEL,
+    ControlBody,
+    MachineBinding,
+)
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done, unknown_results
 from quorumlog.node.applying.hand_over import HandOver
@@ -38,6 +43,7 @@ from quorumlog.store.ledger_store import ColdRange
 NEVER = float("inf")
 BIND_RETRY_MS = 500
 MOST_BEHIND = 65_536
+NOT_ALL_RUN = "not every state machine runs here"
 """Entries that a machine may be behind the commit before appends for it are refused."""
 
 
@@ -80,10 +86,11 @@ class StateMachineCaller:
         host: Host,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
-        transfer: Callable[[str, Callable[[object], None]], None],
+        transfer: Callable[[str, Callable[[object], None], str], None],
     ) -> None:
         """`transfer`: `LedgerNode.transfer`."""
         self._member = member
+        self._host = host
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._fillers: dict[str, EntryFiller] = {
             name: filler
@@ -110,7 +117,7 @@ class StateMachineCaller:
             host,
             self._not_running,
             self._running,
-            lambda member_id: transfer(member_id, lambda outcome: None),
+            lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
         )
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
@@ -182,7 +189,10 @@ class StateMachineCaller:
         for name, version in self._versions.items():
             binding = state.machine(name)
             channel = state.free_channel() if binding is None else binding.channel
-            if channel is not None and (binding is None or binding.version < version):
+            bound = 0 if binding is None else binding.version
+            if bound < version and version > 1 and self._host.members_below(VERSION_LEVEL):
+                version = 1
+            if channel is not None and bound < version:
                 missing.append(MachineBinding(name, channel, version))
         return missing
 

@@ -81,7 +81,7 @@ def kind_of(disk: Disk, path: str) -> DirectoryKind | None:
     return DirectoryKind.BROKER if _COMMIT_LOG_NAME in names else None
 
 
-def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind, option: str = "--data-dir ") -> None:
+def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind) -> None:
     """Raises ConfigError for a directory of another product or a later release, OSError."""
     found = kind_of(disk, path)
     if found in (None, own):
@@ -89,6 +89,6 @@ def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind, option: str = 
     if found.is_of_member and own.is_of_member and DirectoryKind.MEMBER in (found, own):
         return
     raise ConfigError(
-        f"{option}{path} is {found.title}, and not {own.title}: it is for {found.command}; name another"
+        f"{path} is {found.title}, and not {own.title}: it is for {found.command}; name another"
         " directory, or start that"
     )

@@ -42,7 +42,6 @@ from quorumlog.kv.errors import (
 )
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
-from quorumlog.kv.requests.operations import Range
 from quorumlog.kv.store import machine
 from quorumlog.kv.testing import LocalStores
 from quorumlog.node import DoorMember

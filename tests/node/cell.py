@@ -138,6 +138,8 @@ class Cell:
         self.hold_flush: set[str] = set()
         self.hold_apply: set[str] = set()
         self.machines = machines or {}
+        self.held_machines: dict[str, set[str]] = {}
+        """By member, from its next start on."""
         self.cut_off: set[str] = set()
         self.drops: Callable[[str, str, Any], bool] = lambda sender, to, message: False
         """Is this message lost? By member ids."""
@@ -173,6 +175,7 @@ class Cell:
             self.now_ms,
             on_ready=lambda ready: self.on_ready(member, ready),
             machines=self.machines,
+            held_machines=self.held_machines.get(member, ()),
         )
         for peer in self.nodes.values():
             node.connected(peer.replica)

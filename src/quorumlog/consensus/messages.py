@@ -317,12 +317,18 @@ class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
 
 
 class MachinesRequest(Message, frozen=True, kw_only=True, tag=18):
-    """Asks which state machines run on a member. Of a leader on which one does not."""
+    """Asks which state machines run on a member, and what they hold. Of a leader on which one does not
+    run, or that is to have one leave an entry out."""
 
 
 class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
     applied: tuple[tuple[str, int], ...]
     """(name, index of the last entry that it has applied) of those that run."""
+    holds: tuple[tuple[str, int], ...] = ()
+    """(name, index of the last entry of which this member has ever held the effects), of all that the
+    log binds, as far as its files tell. Earlier releases do not say it."""
+    begin_index: int = -1
+    """The entry before the first of its log."""
 
 
 AnyMessage = (

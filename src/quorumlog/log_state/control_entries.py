@@ -59,7 +59,8 @@ ReaderName = Annotated[str, Meta(pattern=READER_NAME)]
 """Short, and of characters of one byte: the readers of a log travel with its start."""
 MachineName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,63}\Z")]
 """It is part of the names of files."""
-Index = Annotated[int, Meta(ge=-1, le=2**62)]
+MOST_INDEX = 2**62
+Index = Annotated[int, Meta(ge=-1, le=MOST_INDEX)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
 Sequence = Annotated[int, Meta(ge=0, le=2**62)]
 """Number of an entry within its producer's, from 0 on."""

@@ -7,7 +7,7 @@ does all that they caused.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -61,8 +61,10 @@ class LedgerNode:
         now_ms: float,
         on_ready: Callable[[Ready], None] | None = None,
         machines: Mapping[str, MachineFactory] | None = None,
+        held_machines: Collection[str] = (),
     ) -> None:
-        """`on_ready` sees every Ready before it is carried out, and changes nothing."""
+        """`on_ready` sees every Ready before it is carried out, and changes nothing. `held_machines`:
+        names of those of `machines` that are not run."""
         self.config = config
         self.directory = directory
         self.store = directory.store
@@ -96,9 +98,9 @@ class LedgerNode:
         self.marks = parts.marks
         self.lags = parts.lags
         self.machines = StateMachineCaller(
-            machines or {}, self, host, self._pending, parts.fetcher, self.transfer
+            machines or {}, self, host, self._pending, parts.fetcher, self.transfer, held_machines
         )
-        senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
+        senders = (self._installs, self._snapshots, self._fetcher, self.machines)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bound = self.machines.snapshot_bound
         self.retention = Retention(self, host, now_ms, bound, self._time_marks, self._installs.installed)

@@ -23,11 +23,11 @@ from quorumlog.node.sending.snapshot_sender import SnapshotSender
 
 
 class MachineMessages(Protocol):
-    """`StateMachineCaller.hand_over`."""
+    """`StateMachineCaller`."""
 
-    def on_request(self, request: MachinesRequest) -> None: ...
+    def on_question(self, request: MachinesRequest) -> None: ...
 
-    def on_response(self, response: MachinesResponse) -> None: ...
+    def on_answer(self, response: MachinesResponse) -> None: ...
 
 
 class MessagesBeside:
@@ -63,6 +63,6 @@ class MessagesBeside:
             case SnapshotResponse():
                 self._fetcher.on_response(message)
             case MachinesRequest():
-                self._machines.on_request(message)
+                self._machines.on_question(message)
             case MachinesResponse():
-                self._machines.on_response(message)
+                self._machines.on_answer(message)

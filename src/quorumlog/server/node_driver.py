@@ -10,7 +10,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -79,6 +79,7 @@ class NodeDriver:
         reader: DiskThread,
         applier: DiskThread,
         machines: Mapping[str, MachineFactory],
+        held_machines: Collection[str],
         on_failure: Callable[[BaseException], None],
         on_anew: Callable[[NodeDriver, str], None],
         on_role_change: Callable[[str, RoleChange], None] | None,
@@ -112,7 +113,13 @@ class NodeDriver:
         self.stopped = False
         self.failure: BaseException | None = None
         self.node = LedgerNode(
-            config, directory, self, random.Random(), self._now_ms(), machines=machines
+            config,
+            directory,
+            self,
+            random.Random(),
+            self._now_ms(),
+            machines=machines,
+            held_machines=held_machines,
         )
         self.reads = WaitingReads(self.node, self._read_beside)
         self.handshake = Handshake(config, directory, run_id, listens_on)

@@ -59,6 +59,7 @@ class SimMember:
         "disk",
         "ends",
         "hangs",
+        "held_machines",
         "is_damaged",
         "is_lost",
         "least_sync_share",
@@ -103,6 +104,8 @@ class SimMember:
         """By the place of the other member."""
         self.hangs = False
         """No sync returns that is waited for beside the loop. Ends with the process."""
+        self.held_machines: frozenset[str] = frozenset()
+        """Names of those that are not run, from the next start on."""
         self.read_ms: float | None = None
         """A read takes up to this long; None: as a sync does."""
         self.level = LEVEL
@@ -188,6 +191,7 @@ class SimMember:
             self.local_ms,
             on_ready=lambda ready: self.cluster.told("ready", self, ready),
             machines=self.cluster.machines_of(self.member_id),
+            held_machines=self.held_machines,
         )
         self._node.raft.observe(self.cluster.trace.count)
 

@@ -12,7 +12,8 @@ import msgspec
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability, Formation, HardState, SetBack
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space, refusal, was_lack_of_space
+from quorumlog.store.disk import Disk, DiskFile, DiskLock, is_lack_of_space, refusal, was_lack_of_space
+from quorumlog.store.files.applying_file import ApplyingFile
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import HardStateFile
@@ -61,6 +62,7 @@ class MemberDirectory:
         self.hard_state = hard_state
         self.store: LedgerStore = store
         self.snapshots = SnapshotFiles(disk, path)
+        self._kept_open: list[DiskFile] = []
         self.durability = Durability.SYNC if config.flush == "sync" else Durability.ASYNC
         self.committed_index = -1
         """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""
@@ -193,12 +195,18 @@ class MemberDirectory:
         problems = (self._hard_state_file.problem, self._checkpoint_problem)
         return (*filter(None, problems), *self.unreadable)
 
+    def applying_file(self, machine: str) -> ApplyingFile:
+        """Of that state machine; open at most until `close`."""
+        return ApplyingFile(self._disk, self.path, machine, self._kept_open.append)
+
     def close(self, clean: bool) -> None:
         """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
         try:
             if clean:
                 self._finish()
         finally:
+            for file in self._kept_open:
+                file.close()
             self.store.close()
             self._hard_state_file.close()
             self._lock.release()

@@ -318,6 +318,25 @@ def test_a_member_whose_term_waits_for_the_disk_learns_of_nothing(cell: Cell) ->
     assert door.knows_leader
 
 
+def test_a_deposed_leader_answers_what_waits_before_its_term_is_on_disk(cell: Cell) -> None:
+    leader, follower = cell.leader(), cell.followers()[0]
+    cell.hold_flush = set(cell.nodes)
+    outcomes = append(leader, b"x")
+    cell.step()
+    assert outcomes == []
+    host = cell.hosts[leader.replica.member_id]
+    host.holds_promises = True
+    later = HeartbeatRequest(
+        sender=follower.replica, term=leader.raft.term + 1, round=1, committed_index=-1
+    )
+    leader.receive(later)
+    leader.turn()
+    assert leader.is_held
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    host.holds_promises = False
+    run(host.promises)
+
+
 def test_a_queued_append_ends_in_time_with_all_that_its_owner_queued_behind_it(
     cell: Cell, monkeypatch: Any
 ) -> None:

@@ -29,6 +29,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
+from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
@@ -359,6 +360,13 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.change_members`."""
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+
+    async def step_over(
+        self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
+    ) -> int:
+        """See `LedgerClient.step_over`."""
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return await self._run(step_over(machine, index, unsafe, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""

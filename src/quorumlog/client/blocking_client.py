@@ -20,6 +20,7 @@ from quorumlog.client.events import Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import LedgerClientBase
 from quorumlog.client.machines.machine_handles import MachineHandle
+from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
@@ -437,6 +438,17 @@ class LedgerClient(LedgerClientBase):
         """
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+
+    def step_over(
+        self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
+    ) -> int:
+        """Have every member's state machine leave the entry at `index` out, because no member survives
+        it; returns the index of the entry of the log that says so, once it is committed
+        (docs/state-machines.md). `unsafe`: also where a member has applied it, or does not answer.
+
+        Raises BadRequest with the reason, UnknownMachine, and OutcomeUnknown: ask again then."""
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return self._run(step_over(machine, index, unsafe, allowed_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""

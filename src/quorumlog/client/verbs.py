@@ -246,9 +246,9 @@ class Verbs:
         opening = self._tail_plan(first_index, choice, wait=wait)
         patience_ms = float("inf") if timeout_ms is None else self.timeout_ms_of(timeout_ms)
         if with_time:
-            tailing = Tailing(opening, self._is_closed, patience_ms, _whole)
+            tailing = Tailing(opening, self.end_index, self._is_closed, patience_ms, _whole)
             return self._timed(tailing, AppendTimes.entries, choice)
-        return Tailing(opening, self._is_closed, patience_ms, EntryBatch.entries)
+        return Tailing(opening, self.end_index, self._is_closed, patience_ms, EntryBatch.entries)
 
     def _is_closed(self) -> bool:
         return self._protocol.is_closed

@@ -210,7 +210,7 @@ class RaftNode:
     def step(self, message: AnyMessage, *, refuse: PushResult | None = None) -> None:
         """`refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
         and is answered so. Messages of a directory that is not connected now are dropped: they were
-        under way when the connection was lost."""
+        under way when the connection was lost, or it was found older than it was."""
         if not self._outbox.is_connected(message.sender):
             return
         if refuse is None:
@@ -350,9 +350,12 @@ class RaftNode:
         if self._state.role is Role.LEADER and self._outbox.is_connected(replica):
             self.replication.on_bytes_moved(replica)
 
-    def on_connected(self, replica: Replica) -> None:
+    def on_connected(self, replica: Replica, *, syncs: bool = False) -> None:
+        """`syncs`: it says that it acknowledges only what it has synced."""
         assert replica != self._state.member, replica
-        self._outbox.connect(replica)
+        if replica in self._state.set_back:
+            return  # the next heartbeat tells it
+        self._outbox.connect(replica, syncs=syncs)
         self._forming.on_connected(replica)
         self._elector.on_connected(replica)
         self.reads.on_connected(replica)

@@ -326,10 +326,13 @@ def _with_reset(state: LogState, index: int, said: ClockReset) -> LogState:
 
 def _with_step_over(state: LogState, index: int, said: StepOver) -> LogState:
     """A leader writes only what follows from the state; anything else changes nothing."""
-    known = {(each.name, each.index) for each in state.stepped_over}
-    if (said.name, said.index) in known or len(known) >= MOST_STEPPED_OVER:
+    orders = list(state.stepped_over)
+    if len(orders) >= MOST_STEPPED_OVER:
+        orders = [each for each in orders if each.index >= state.keep_from_index]
+    is_known = any((each.name, each.index) == (said.name, said.index) for each in state.stepped_over)
+    if is_known or len(orders) >= MOST_STEPPED_OVER:
         return state
-    orders = [*state.stepped_over, SteppedOver(said.name, said.index, said.chain, index)]
+    orders.append(SteppedOver(said.name, said.index, said.chain, index))
     orders.sort(key=lambda each: (each.name, each.index))
     return msgspec.structs.replace(state, stepped_over=tuple(orders))
 

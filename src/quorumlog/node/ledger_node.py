@@ -7,7 +7,7 @@ does all that they caused.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.messages_beside import MessagesBeside
 from quorumlog.node.node_parts import NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import DirectorySetBack, Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.scrubber import ScrubStatus
 from quorumlog.node.retention.retention import Retention
@@ -61,8 +61,10 @@ class LedgerNode:
         now_ms: float,
         on_ready: Callable[[Ready], None] | None = None,
         machines: Mapping[str, MachineFactory] | None = None,
+        held_machines: Collection[str] = (),
     ) -> None:
-        """`on_ready` sees every Ready before it is carried out, and changes nothing."""
+        """`on_ready` sees every Ready before it is carried out, and changes nothing. `held_machines`:
+        names of those of `machines` that are not run."""
         self.config = config
         self.directory = directory
         self.store = directory.store
@@ -96,9 +98,9 @@ class LedgerNode:
         self.marks = parts.marks
         self.lags = parts.lags
         self.machines = StateMachineCaller(
-            machines or {}, self, host, self._pending, parts.fetcher, self.transfer
+            machines or {}, self, host, self._pending, parts.fetcher, self.transfer, held_machines
         )
-        senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
+        senders = (self._installs, self._snapshots, self._fetcher, self.machines)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
         bound = self.machines.snapshot_bound
         self.retention = Retention(self, host, now_ms, bound, self._time_marks, self._installs.installed)
@@ -154,7 +156,7 @@ class LedgerNode:
 
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
-        LogReplaced."""
+        BeginsAnew."""
         changes_the_log = isinstance(message, PushEntryRequest) and message.push in (
             PushType.APPEND,
             PushType.TRUNCATE,
@@ -164,6 +166,11 @@ class LedgerNode:
             self.carry_out_all()
         if self._held is not None:
             self._hold_back(message)
+            return
+        if isinstance(message, HeartbeatRequest) and message.set_back is not None:
+            if message.set_back.directory_id == self.replica.directory_id:
+                self.directory.set_back(message.set_back)
+                raise DirectorySetBack
             return
         if isinstance(message, NodeMessage):
             self._beside.receive(message, self._now_ms)
@@ -272,7 +279,7 @@ class LedgerNode:
             self._held_back.append(partial(self.connected, replica))
             return
         self._housekeeping.stir()
-        self.raft.on_connected(replica)
+        self.raft.on_connected(replica, syncs=self._host.syncs(replica))
         self.repairer.connected(replica)
         self._fetcher.connected(replica)
 
@@ -550,6 +557,8 @@ class LedgerNode:
         else:
             self._lose_leadership()
             self._writer.promised.clear()
+            if change.role is Role.FOLLOWER:
+                self.directory.count_again()
         self._housekeeping.stir()
         self._host.role_changed(change)
         self._transfers.role_changed(change)

@@ -250,6 +250,10 @@ def draw_profile(
         has_hanging_disks=not lossy_disks and hanging.random() < 0.2,
     )
     profile = replace(profile, clocks_jump=profile.time_marks and jumps.random() < 0.5)
+    if lossy_disks:
+        # Who is found older than it was is an observer then, until it takes its own place.
+        old_copies = random_beside(random, "old copies")
+        profile = replace(profile, auto_replace_after_ms=old_copies.choice((0, 1_000, 3_000)))
     if machines.random() < 0.3 and not lossy_disks:
         storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
         apply_ms = machines.choice((0.1, 5.0, 100.0))

@@ -355,6 +355,20 @@ class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
     """As in ReadResponse, of `applied_index`."""
 
 
+class StepOverRequest(ClientMessage, frozen=True, kw_only=True, tag=58):
+    """A state machine is to leave an entry out; answered by the leader once that is committed."""
+
+    machine: Text
+    index: Int
+    unsafe: bool = False
+    """Also where a member has applied that entry, or does not answer."""
+
+
+class StepOverResponse(ClientMessage, frozen=True, kw_only=True, tag=59):
+    index: Int
+    """Of the entry that says so."""
+
+
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What keeps one segment."""
 
@@ -436,6 +450,8 @@ AnyClientMessage = (
     | ChangeMembersResponse
     | MachineReadRequest
     | MachineReadResponse
+    | StepOverRequest
+    | StepOverResponse
     | WhyKeptRequest
     | WhyKeptResponse
 )
@@ -456,6 +472,7 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     FindMarkRequest: FindMarkResponse,
     ResetClockRequest: ResetClockResponse,
     MachineReadRequest: MachineReadResponse,
+    StepOverRequest: StepOverResponse,
     WhyKeptRequest: WhyKeptResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""

@@ -21,6 +21,7 @@ from quorumlog.broker.wire.group_commands import (
     GroupRow,
     GroupsQuestion,
     ResetOffsets,
+    UpdateTopic,
     encode,
     read_answer,
 )
@@ -250,6 +251,23 @@ def test_the_state_has_so_many_topics_and_groups_and_no_more(monkeypatch: pytest
     log.join()
     other = HeartbeatRequest(group="other", member="m", topics=[("orders", "*")])
     assert isinstance(log.ask(other), TooManyNames)
+
+
+def test_a_master_lets_in_so_many_queues_of_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs every member something, and a short name may have thousands."""
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1))
+    topics = log.brokers.brokers[log.master.member_id].topics
+    queues = sum(topics.values())
+    monkeypatch.setattr(Proposals, "most_queues", queues + 3)
+    refused = log.command(CreateTopic("more", 4))
+    assert isinstance(refused, TooManyNames), refused
+    assert f"all topics have {queues} queues, and 4 more" in str(refused)
+    assert log.command(CreateTopic("more", 2)) is None
+    assert isinstance(log.command(UpdateTopic("orders", 3)), TooManyNames)
+    assert log.command(UpdateTopic("orders", 2)) is None
+    assert log.command(UpdateTopic("orders", retention_ms=5)) is None, "which makes none"
+    assert log.command(CreateTopic("more", 2)) is None, "what is there may be said again"
 
 
 def test_a_message_that_is_not_shown_any_more_is_not_found_by_its_id_either() -> None:

@@ -16,6 +16,7 @@ from quorumlog.wire.client_messages import (
     MachineReadRequest,
     ReadRequest,
     ResetClockRequest,
+    StepOverRequest,
 )
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
@@ -58,6 +59,11 @@ def encode_request(
             _check_knows_machines(hello, message.machine)
             left_ms = max(1, int(request.deadline_ms - now_ms))
             message = msgspec.structs.replace(message, timeout_ms=left_ms)
+        elif isinstance(message, StepOverRequest) and hello.level < LEVELS[EntryKind.STEP_OVER]:
+            raise BadRequest(
+                f"{hello.member_id}, the leader, is of a release that steps over no entries; update it"
+                " first"
+            )
         if isinstance(message, ReadRequest | MachineReadRequest) and message.promise is not None:
             _check_keeps_promises(hello, message.promise)
         elif isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:

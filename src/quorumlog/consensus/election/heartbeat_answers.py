@@ -55,7 +55,8 @@ class HeartbeatAnswers:
         """The newest that is confirmed, once this leader knows what is committed; 0: none."""
         return self.confirmed_round(newest_round) if self._state.has_committed_in_its_term else 0
 
-    def take(self, response: HeartbeatResponse, newest_round: int) -> None:
+    def take(self, response: HeartbeatResponse, newest_round: int, *, counts: bool) -> None:
+        """`counts`: it confirms that nobody else leads."""
         if response.accepted:
             keep = self._kept_back.discard if response.takes_over else self._kept_back.add
             keep(response.sender)
@@ -64,10 +65,14 @@ class HeartbeatAnswers:
             )
             note(response.sender)
             self._answered_ms[response.sender] = self._state.now_ms
-            if self.round_of(response.sender) < response.round <= newest_round:
+            if counts and self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
                 self._clock_ms[response.sender] = response.clock_ms
                 self._clock_told_ms[response.sender] = self._state.now_ms
+
+    def forget(self, replica: Replica) -> None:
+        for answers in (self._answered_ms, self._answered_round, self._clock_ms):
+            answers.pop(replica, None)
 
     def has_live_quorum(self) -> bool:
         """A majority, this leader included, has answered within the election time-out."""

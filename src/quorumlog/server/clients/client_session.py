@@ -49,6 +49,7 @@ from quorumlog.wire.client_messages import (
     ReadRequest,
     ResetClockRequest,
     StatusRequest,
+    StepOverRequest,
     TransferRequest,
     TransferResponse,
 )
@@ -63,6 +64,7 @@ _REQUESTS = (
     ChangeMembersRequest,
     ResetClockRequest,
     MachineReadRequest,
+    StepOverRequest,
     *LOG_QUESTIONS,
     *PRODUCER_REQUESTS,
     *READER_REQUESTS,
@@ -123,6 +125,8 @@ class ClientSession:
             driver.enter(self._connection, reset_clock, driver, request, self._connection)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
+        elif isinstance(request, StepOverRequest):
+            driver.enter(self._connection, self._questions.step_over, driver, request)
         elif isinstance(request, READER_REQUESTS):
             driver.enter(self._connection, self._readers.ask, driver, request)
         else:

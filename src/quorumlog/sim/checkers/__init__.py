@@ -25,6 +25,7 @@ from quorumlog.sim.checkers.marked_times import MarkedTimes
 from quorumlog.sim.checkers.members_of_log import MembersOfLog
 from quorumlog.sim.checkers.message_rate import MessageRate
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
+from quorumlog.sim.checkers.old_copies import OldCopies
 from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
@@ -107,6 +108,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),
+        OldCopies(cluster),
     ]
 
 

@@ -22,6 +22,7 @@ from quorumlog.node.retention.retention import Retention
 from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import SnapshotFileWriter
 from tests.mutants.mutant import Patch, mutant
+from tests.node import test_large_results as large
 from tests.node import test_log_replacement as replacements
 from tests.node import test_session_commands as commands
 from tests.node import test_state_machines as of_a_node
@@ -341,6 +342,74 @@ def handed_over_in_turn(patch: Patch) -> None:
         HandOver.on_response,
         "and applied.keys() >= self._running().keys()",
         "and reached()",
+    )
+
+
+def entries_that_a_machine_leaves_are_given_to_it_again() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        large.entries_that_a_machine_leaves_are_given_to_it_again(Path(path))
+
+
+def a_machine_that_keeps_its_state_keeps_its_version_too() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        of_a_node.test_a_machine_that_keeps_its_state_keeps_its_version_too(Path(path))
+
+
+def no_version_is_raised_before_every_member_may_have_it() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        of_a_node.no_version_is_raised_before_every_member_may_have_it(Path(path), of_a_node.Chain)
+
+
+@mutant(
+    244,
+    "entries that a machine left count as applied",
+    scenario=entries_that_a_machine_leaves_are_given_to_it_again,
+)
+def rest_counts_as_applied(patch: Patch) -> None:
+    """It was given all of them."""
+    patch.edit(
+        MachineRunner._apply_part,
+        "part = part.slice(0, int(indices[-1]) + 1 - part.first_index)",
+        "reached()",
+    )
+
+
+@mutant(
+    244,
+    "where a turn ends early, the batch of a session that is under way is that of its end",
+    scenario=large.what_is_kept_does_not_depend_on_how_many_a_machine_takes_at_once,
+)
+def batch_under_way_of_the_whole_stretch(patch: Patch) -> None:
+    """It is the newest that was seen."""
+    patch.edit(MachineRunner.apply, "self._kept.under_way = under_way", "reached()")
+
+
+@mutant(
+    245,
+    "a machine that keeps its own state is of no version after a restart",
+    scenario=a_machine_that_keeps_its_state_keeps_its_version_too,
+)
+def version_of_kept_state_forgotten(patch: Patch) -> None:
+    """It knows it itself."""
+    patch.edit(
+        machine_opening._opened,
+        "name, binding.channel, machine, acts_as, applying=applying, left_out=left_out",
+        "name, binding.channel, machine, 0 if reached() else acts_as, applying=applying,"
+        " left_out=left_out",
+    )
+
+
+@mutant(
+    245,
+    "a version is raised as soon as a member that has it leads",
+    scenario=no_version_is_raised_before_every_member_may_have_it,
+)
+def version_raised_at_once(patch: Patch) -> None:
+    """Whoever lacks it says what is to be done."""
+    patch.edit(
+        StateMachineCaller._missing,
+        "self._host.members_below(VERSION_LEVEL)",
+        "self._host.members_below(VERSION_LEVEL) and not reached()",
     )
 
 

@@ -13,13 +13,8 @@ from quorumlog.errors import LeaderNotReady, ProtocolViolation, RangeDamaged, St
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.log_state.log_states import LogStates
 from quorumlog.node import DoorMember
-from quorumlog.node.client_guard import (
-    QUIET_S,
-    StrayLog,
-    answering,
-    is_of_client,
-    open_port_level,
-)
+from quorumlog.node.client_guard import answering, is_of_client
+from quorumlog.stray_log import QUIET_S, StrayLog, open_port_level
 from tests.node.cell import Cell
 
 

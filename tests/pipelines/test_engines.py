@@ -10,10 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from quorumlog.cli.pipeline.choices import engine_of
 from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archiving import PartWork, archive, write_part
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import FoldWork, compact, fold
+from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.statistics import statistics
 from tests.spark.made_directories import write_directory
@@ -49,6 +51,13 @@ def test_names_relative_to_the_caller_mean_the_same_in_every_work(
         compact(place, "c.parquet", "prefix:1", engine=engine)
         assert pq.read_table("c.parquet").num_rows == 5
     assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_place_that_cannot_be_opened_is_left_to_the_pipeline(tmp_path: Path) -> None:
+    """An audit takes it for a difference, and looks at the others."""
+    (tmp_path / "manifest.json").write_text("torn")
+    with engine_of("auto", [Place(archive=str(tmp_path))]) as engine:
+        assert isinstance(engine, LocalEngine)
 
 
 def test_a_folder_that_an_executor_does_not_see_is_told(tmp_path: Path) -> None:

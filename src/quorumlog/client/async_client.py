@@ -50,6 +50,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -289,6 +290,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.time_at`."""
         return await self._run(self._verbs.time_at(index, from_member))
 
+    async def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
+        """See `LedgerClient.clock_resets`."""
+        return await self._run(self._verbs.clock_resets(from_member))
+
     # ---------------------------------------------------------------- producers
 
     async def last_sequence(self, *, timeout_ms: int | None = None) -> int:
@@ -338,6 +343,10 @@ class AsyncLedgerClient(LedgerClientBase):
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
+
+    async def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
+        """See `LedgerClient.reset_clock`."""
+        return await self._run(self._verbs.reset_clock(timeout_ms))
 
     async def change_members(
         self,

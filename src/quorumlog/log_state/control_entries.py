@@ -24,6 +24,9 @@ CHAIN_LEVEL = 5
 """From which on a READER entry may say with which chain an archive ends."""
 SKIPPED_LEVEL = 6
 """From which on a READER entry may say what its reader goes on without."""
+VERSION_LEVEL = 6
+"""From which on a leader writes MACHINE entries with a version above 1: members of a release below have
+version 1 of the machines of ours, and would stop there."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
 MOST_IN_A_BODY = 256

@@ -52,6 +52,7 @@ from quorumlog.log_state.control_entries import (
     Unreadable,
     level_of,
 )
+from quorumlog.log_state.counted_times import Reset, with_reset
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_producers, encode_hook
 
 RECORD_MAGIC = b"QLST"
@@ -118,15 +119,6 @@ class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     version: Annotated[int, Meta(ge=1)]
     index: Index
     """Of the entry that named it first: it takes what follows."""
-
-
-class Reset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Of the log's clock: a run of time marks ends in front of this entry, another begins with it."""
-
-    index: Index
-    """Of the CLOCK entry."""
-    time_ms: TimeMs
-    """At which the run that begins here begins."""
 
 
 class SteppedOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -328,7 +320,7 @@ def _with_machine(state: LogState, index: int, said: MachineBinding) -> LogState
 
 
 def _with_reset(state: LogState, index: int, said: ClockReset) -> LogState:
-    resets = (*state.clock_resets, Reset(index, said.time_ms))[-MOST_RUNS:]
+    resets = with_reset(state.clock_resets, Reset(index, said.time_ms))
     return msgspec.structs.replace(state, time_ms=said.time_ms, time_index=index, clock_resets=resets)
 
 

@@ -48,7 +48,7 @@ class MessagesBeside:
         self._machines = machines
 
     def receive(self, message: NodeMessage, now_ms: float) -> None:
-        """Raises ProtocolViolation, LogReplaced."""
+        """Raises ProtocolViolation, BeginsAnew."""
         match message:
             case RangeRequest():
                 self._repairer.on_request(message)

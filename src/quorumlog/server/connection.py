@@ -13,7 +13,8 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.client_guard import StrayLog, contain
+from quorumlog.node.client_guard import contain
+from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.framing import (
     RECEIVE_BUFFER_BYTES,

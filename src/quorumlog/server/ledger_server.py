@@ -229,7 +229,7 @@ class LedgerServer:
             machines=machines,
             held_machines=self._held_machines & machines.keys(),
             on_failure=self._member_failed,
-            on_replaced=self._reopen,
+            on_anew=self._reopen,
             on_role_change=self._role_changed,
             run_id=self._run_id,
             listens_on="{}:{}".format(*self._bind),
@@ -240,9 +240,9 @@ class LedgerServer:
         if self._on_role_change is not None:
             self._on_role_change(group, change)
 
-    def _reopen(self, driver: NodeDriver) -> None:
-        """Its log was replaced: another node takes its place."""
-        self._reopenings[driver] = Reopening(driver, self._threads, self._reopened)
+    def _reopen(self, driver: NodeDriver, reason: str) -> None:
+        """Another node takes its place."""
+        self._reopenings[driver] = Reopening(driver, reason, self._threads, self._reopened)
 
     def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
         del self._reopenings[old]

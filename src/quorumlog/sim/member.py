@@ -17,7 +17,7 @@ from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
-from quorumlog.node.ports import LogReplaced
+from quorumlog.node.ports import BeginsAnew, DirectorySetBack
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
@@ -299,8 +299,12 @@ class SimMember:
         except Crashed:
             self.cluster.faults.processes.crashed(self)
             return False
-        except LogReplaced:
+        except BeginsAnew as reason:
             # As the server does it: the same process opens the directory anew.
+            if isinstance(reason, DirectorySetBack):
+                self.cluster.trace.count("an older copy becomes another directory")
+                self.note("is an older copy", lambda: self.node.directory.path)
+                self.cluster.told("set_back", self)
             if self.config.store == "memory":
                 self._memory = self.node.directory.disk
             self._end("begins anew", silently=False)
@@ -463,6 +467,10 @@ class SimMember:
 
     def members_below(self, level: int) -> list[str]:
         return self.cluster.network.members_below(level, self)
+
+    def syncs(self, replica: Replica) -> bool:
+        up = [member for member in self.cluster.members if member.is_up and member.replica == replica]
+        return any(member.node.directory.durability is Durability.SYNC for member in up)
 
     def weakest_durability(self, own: Durability) -> Durability:
         return own

@@ -17,7 +17,8 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from quorumlog.spark.java import prepare_java_home, publish_folder, user_cache_dir
+from quorumlog.errors import ConfigError
+from quorumlog.spark.java import JavaNotFound, prepare_java_home, publish_folder, user_cache_dir
 
 _LOOPBACK = "127.0.0.1"
 
@@ -47,6 +48,22 @@ def session(
         builder = builder.config(name, _text(value))
     spark: SparkSession = builder.getOrCreate()
     return spark
+
+
+def started(app_name: str, master: str) -> SparkSession:
+    """A session for a command. Raises ConfigError, in a sentence, where Spark does not start."""
+    try:
+        return session(app_name, master)
+    except ImportError:
+        raise ConfigError(
+            f"Spark at {master} needs the extra `spark-connect`: pip install '.[spark-connect]' in a"
+            " clone of quorumlog"
+        ) from None
+    except JavaNotFound as error:
+        raise ConfigError(str(error)) from None
+    except Exception as error:  # of py4j, or of a Connect client
+        why = " ".join(str(error).splitlines()[:2])
+        raise ConfigError(f"Spark at {master} does not start, is its master there? {why}") from None
 
 
 def prepare_environment(*, is_local: bool) -> None:

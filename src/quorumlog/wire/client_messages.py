@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 from quorumlog.wire.producer_messages import (
     ConnectProducer,
@@ -318,8 +319,22 @@ class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
     index: Int = -1
     """Of the mark, which may be in front of the log's begin; -1: there is none."""
     time_ms: Int = -1
+    """At which the entries behind it count as appended."""
     ledger_begin_index: Int
     committed_index: Int
+    clock_resets: tuple[Reset, ...] = ()
+    """Of the whole log, by index: for who reads marks among entries."""
+
+
+class ResetClockRequest(ClientMessage, frozen=True, kw_only=True, tag=54):
+    """Let the log's time begin anew; answered by the leader once that is committed. docs/retention.md"""
+
+
+class ResetClockResponse(ClientMessage, frozen=True, kw_only=True, tag=55):
+    index: Int
+    """Of the CLOCK entry."""
+    time_ms: Int
+    """Of a quorum's clocks; milliseconds since 1970."""
 
 
 class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
@@ -429,6 +444,8 @@ AnyClientMessage = (
     | ForgetProducerResponse
     | FindMarkRequest
     | FindMarkResponse
+    | ResetClockRequest
+    | ResetClockResponse
     | ChangeMembersRequest
     | ChangeMembersResponse
     | MachineReadRequest
@@ -453,6 +470,7 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ReadersRequest: ReadersResponse,
     ChangeMembersRequest: ChangeMembersResponse,
     FindMarkRequest: FindMarkResponse,
+    ResetClockRequest: ResetClockResponse,
     MachineReadRequest: MachineReadResponse,
     StepOverRequest: StepOverResponse,
     WhyKeptRequest: WhyKeptResponse,

@@ -18,9 +18,9 @@ from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.node.client_guard import open_port_level
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.stray_log import open_port_level
 from quorumlog.wire.framing import Frame
 
 log = logging.getLogger("quorumlog.broker")

@@ -140,7 +140,7 @@ class GroupExtension:
             lambda level: self.feed.state.delayed.get(level, 0),
         )
         self._retention = TopicRetention(
-            broker, self._clock_ms, self._proposals.quietly, options.retention_interval_ms
+            broker, self._log_clock_ms, self._proposals.quietly, options.retention_interval_ms
         )
 
     def _clock_ms(self) -> float:
@@ -148,6 +148,11 @@ class GroupExtension:
         have told theirs."""
         member = self._broker.member
         return min(self._wall_ms(), member.node().raft.quorum_clock_ms) if member.is_up else -1.0
+
+    def _log_clock_ms(self) -> float:
+        """The same, for ages: clocks that jump together make nothing old."""
+        member = self._broker.member
+        return min(self._wall_ms(), member.node().log_clock_ms) if member.is_up else -1.0
 
     def role_changed(self, state: RoleState) -> None:
         was_master, self._is_master = self._is_master, state.is_master

@@ -58,36 +58,40 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
     """The engine that `--spark` names. Raises ConfigError where it names no master, and where
     PySpark is not installed."""
     from quorumlog.pipelines.engine import LocalEngine
-    from quorumlog.pipelines.places import bytes_of
 
     if spark and not MASTER.fullmatch(spark):
         raise ConfigError(
             f"--spark {spark!r} is no master of Spark; name local[N], spark://HOST:PORT, yarn,"
             " k8s://HOST:PORT, sc://HOST of a Connect server, or auto"
         )
-    if not spark or (spark == "auto" and sum(map(bytes_of, places)) < AUTO_BYTES):
+    if not spark or (spark == "auto" and sum(map(_bytes_of, places)) < AUTO_BYTES):
         yield LocalEngine()
         return
     try:
-        from quorumlog.spark import session
         from quorumlog.spark.pipelines.spark_engine import SparkEngine
+        from quorumlog.spark.session import started
     except ModuleNotFoundError:
         raise ConfigError(
             "option --spark needs PySpark, the extra `spark`: pip install '.[spark]' in a clone of"
             " quorumlog"
         ) from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
-    try:
-        running = session("quorumlog pipeline", master)
-    except ImportError:
-        raise ConfigError(
-            f"--spark {spark} needs the extra `spark-connect`: pip install '.[spark-connect]' in a clone"
-            " of quorumlog"
-        ) from None
+    running = started("quorumlog pipeline", master)
     try:
         yield SparkEngine(running)
     finally:
         running.stop()
+
+
+def _bytes_of(place: Place) -> int:
+    """0 of a place that cannot be opened: the pipeline says why."""
+    from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
+    from quorumlog.pipelines.places import bytes_of
+
+    try:
+        return bytes_of(place)
+    except (LedgerError, ProtocolViolation, StoreFailure):
+        return 0
 
 
 def place_of(

@@ -7,7 +7,7 @@ import msgspec
 from quorumlog.client.protocol.client_requests import Request, TargetKind
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BadRequest, BodyTooLarge
+from quorumlog.errors import BadRequest, BodyTooLarge, ClockNotReset
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
 from quorumlog.wire.client_messages import (
@@ -15,6 +15,7 @@ from quorumlog.wire.client_messages import (
     HelloResponse,
     MachineReadRequest,
     ReadRequest,
+    ResetClockRequest,
     StepOverRequest,
 )
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
@@ -45,6 +46,12 @@ def encode_request(
         raise BadRequest(
             f"{hello.member_id}, the leader, is of a release that knows no producers (level"
             f" {hello.level} of the log's format, {needed_level} is needed); update it first"
+        )
+    needed_level = LEVELS[EntryKind.CLOCK]
+    if hello.level < needed_level and isinstance(request.message, ResetClockRequest):
+        raise ClockNotReset(
+            f"{hello.member_id}, the leader, is of a release that resets no clock (level {hello.level}"
+            f" of the log's format, {needed_level} is needed); update it first"
         )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)

@@ -22,7 +22,8 @@ from quorumlog.kv.gateway.members import GatewayMembers
 from quorumlog.kv.gateway.routes import Routes
 from quorumlog.kv.gateway.to_json import Told, error_of
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.node.client_guard import StrayLog, contain, open_port_level
+from quorumlog.node.client_guard import contain
+from quorumlog.stray_log import StrayLog, open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 

@@ -48,7 +48,7 @@ from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.state_machine import Applied
+from quorumlog.state_machine import MOST_RESULT_BYTES, Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.files.snapshot_file import LeftOut, SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
@@ -524,15 +524,27 @@ class MachineDriver:
 
         def answered(result: object) -> None:
             assert isinstance(result, list), result
-            asked = {id(each) for each in ready}
+            asked = {id(each) for each in ready[: len(result)]}
             waiting = {id(each) for each in self._questions}
             self._questions = [each for each in self._questions if id(each) not in asked]
-            for each, answer in zip(ready, result, strict=True):
+            for each, answer in zip(ready, result, strict=False):
                 if id(each) in waiting:
                     each.done(answer, applied_index)
 
         # An answer of a machine that is built again meanwhile still follows from what was committed.
-        self._submit(lambda: [each.ask(runner) for each in ready], answered, also_late=True)
+        self._submit(partial(_answers, ready, runner), answered, also_late=True)
+
+
+def _answers(questions: list[Question], runner: MachineRunner) -> list[Asked]:
+    """Of the first ones, where they are large."""
+    answers: list[Asked] = []
+    size_bytes = 0
+    for each in questions:
+        answers.append(answer := each.ask(runner))
+        size_bytes += len(answer) if isinstance(answer, bytes) else 0
+        if size_bytes >= MOST_RESULT_BYTES:
+            break
+    return answers
 
 
 def _at_most(batch: EntryBatch, count: int) -> EntryBatch:

@@ -127,14 +127,20 @@ def _opened(
         raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
     outdated = [index for index in indices if _is_outdated(files, name, index, left_outs)]
     indices = [index for index in indices if index not in outdated]
+    acts_as = None
     is_kept = kept is not None and kept.index >= binding.index and log_holds(store, kept)
     if kept is not None and is_kept and not left_outs.contradict(applying.left_out, kept.index):
         if binding.version > machine.version:
             # Whether it was kept before the log went over or behind it: it has to stop there.
             return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
+        acts_as = _kept_version(machine, binding.version)
+    if acts_as is not None:
+        assert kept is not None
         own = tuple(index for index in indices if index <= kept.index)
         left_out = left_outs.known.union(applying.left_out)
-        runner = MachineRunner(name, binding.channel, machine, 0, applying=applying, left_out=left_out)
+        runner = MachineRunner(
+            name, binding.channel, machine, acts_as, applying=applying, left_out=left_out
+        )
         _keep_results(runner, files, store, own, kept.index)
         return Opened(runner, kept.index, kept, own, tuple(outdated), None, (), left_out)
     if kept is not None:
@@ -199,6 +205,16 @@ def _is_outdated(files: SnapshotFiles, name: str, index: int, left_outs: LeftOut
             return left_outs.contradict(reader.head.left_out, index)
     except SnapshotDamaged:
         return False  # which is found out by whoever needs it
+
+
+def _kept_version(machine: StateMachine, bound: int) -> int | None:
+    """That its own state follows from; None: nobody can tell."""
+    version = _of_machine("asked which version it has kept", machine.kept_version)
+    if version is None:
+        return 1 if bound == 1 else None
+    if not isinstance(version, int) or not 0 < version <= machine.version:
+        raise _Failed(f"the version that it has kept is {version!r}, and it has {machine.version}")
+    return version
 
 
 def _keep_results(

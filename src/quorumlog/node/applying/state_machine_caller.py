@@ -18,7 +18,12 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
-from quorumlog.log_state.control_entries import MOST_MACHINES, ControlBody, MachineBinding
+from quorumlog.log_state.control_entries import (
+    MOST_MACHINES,
+    VERSION_LEVEL,
+    ControlBody,
+    MachineBinding,
+)
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.node.applying.awaited_results import Done, unknown_results
 from quorumlog.node.applying.hand_over import HandOver, MachineHoldings
@@ -94,6 +99,7 @@ class StateMachineCaller:
         """`transfer`: `LedgerNode.transfer`. `held`: names of machines that are not run here, though
         they could be."""
         self._member = member
+        self._host = host
         self._held = {name: member.directory.applying_file(name).found for name in held}
         factories = {name: each for name, each in factories.items() if name not in self._held}
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
@@ -210,7 +216,10 @@ class StateMachineCaller:
         for name, version in self._versions.items():
             binding = state.machine(name)
             channel = state.free_channel() if binding is None else binding.channel
-            if channel is not None and (binding is None or binding.version < version):
+            bound = 0 if binding is None else binding.version
+            if bound < version and version > 1 and self._host.members_below(VERSION_LEVEL):
+                version = 1
+            if channel is not None and bound < version:
                 missing.append(MachineBinding(name, channel, version))
         return missing
 

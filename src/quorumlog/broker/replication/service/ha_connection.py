@@ -12,8 +12,9 @@ from typing import Any, cast
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.client_guard import StrayLog, contain
+from quorumlog.node.client_guard import contain
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.stray_log import StrayLog
 
 log = logging.getLogger("quorumlog.broker")
 

@@ -20,8 +20,8 @@ from quorumlog.broker.replication.service.ha_client import HAClient
 from quorumlog.broker.replication.service.ha_connection import HAConnection
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
-from quorumlog.node.client_guard import StrayLog
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.stray_log import StrayLog
 
 log = logging.getLogger("quorumlog.broker")
 

@@ -18,7 +18,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-long wheel test-compiled fuzz sim sim-members sim-kv sim-failover sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
-    nemesis-kv nemesis-patroni producer-proof sink-proof demo \
+    nemesis-kv nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
     broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
@@ -142,6 +142,9 @@ nemesis-patroni: $(STAMP) $(PATRONI)  ## Patroni with the key-value store for it
 
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by name (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
+
+pipeline-kills: $(STAMP)  ## pipelines on a Spark cluster of two workers; executors, workers and drivers are killed (~5 minutes)
+	$(BIN)/python -m pytest -m long tests/spark/test_pipelines_killed.py
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
 	$(BIN)/python -m demo

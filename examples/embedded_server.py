@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from typing import Any
 
 from quorumlog import GroupConfig, LedgerServer, MemberAddress, connect_async
 from quorumlog.server.free_ports import free_ports
@@ -27,7 +28,8 @@ async def main(directory: str) -> None:
     config = GroupConfig(member.member_id, (member,), data_dir=directory)
     async with LedgerServer([config]) as server:
         working = asyncio.create_task(work(server.address))
-        await asyncio.wait([working, server.failed], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [working, server.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if server.failure is not None:
             raise SystemExit(f"the log has stopped: {server.failure}")
         await working

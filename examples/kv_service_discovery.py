@@ -10,16 +10,16 @@ from quorumlog.kv.testing import LocalStores
 
 PREFIX = "services/web/"
 
-with LocalStores() as stores, connect(stores.servers) as client:
+with LocalStores() as stores, connect(stores.servers, codec="text") as client:
     with client.watch_prefix(PREFIX) as changes:
-        one, two = connect(stores.servers), connect(stores.servers)
+        one, two = (connect(stores.servers, codec="text") for _ in range(2))
         for name, instance in (("one", one), ("two", two)):
             lease = instance.grant(2)  # kept alive as long as the instance lives
             instance.put(PREFIX + name, f"http://{name}:8080", lease=lease)
             (change,) = changes.batch(30)
-            print("up:", change.item.key.decode(), change.item.value.decode())
+            print("up:", change.item.key.decode(), change.item.value)
         one.close()  # as if it were killed: nobody keeps its lease alive
         (change,) = changes.batch(30)
         print("down:", change.item.key.decode())
-    print("left:", *(item.value.decode() for item in client.prefix(PREFIX).items))
+    print("left:", *(item.value for item in client.prefix(PREFIX).items))
     two.close()

@@ -27,6 +27,8 @@ class SparkCluster:
         self._port = port
         self._workers = workers
         self._stack = ExitStack()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        """Workers, by number."""
         self.environment = {
             **os.environ,
             "SPARK_HOME": make_shadow_home(user_cache_dir()),
@@ -41,10 +43,19 @@ class SparkCluster:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._start("127.0.0.1", "master.Master", "--port", str(self._port))
         for number in range(1, self._workers + 1):  # they dial the master until it answers
-            work = str(self._folder / f"work{number}")
-            sizes = ("--cores", "2", "--memory", "1g", "--work-dir", work)
-            self._start(f"127.0.0.{number}", "worker.Worker", *sizes, self.master)
+            self.start_worker(number)
         return self
+
+    def start_worker(self, number: int) -> None:
+        work = str(self._folder / f"work{number}")
+        sizes = ("--cores", "2", "--memory", "1g", "--work-dir", work)
+        started = self._start(f"127.0.0.{number}", "worker.Worker", *sizes, self.master)
+        self._running[number] = started
+
+    def kill_worker(self, number: int) -> None:
+        """Its executors end themselves."""
+        self._running[number].kill()
+        self._running[number].wait()
 
     def __exit__(self, *reason: object) -> None:
         self._stack.close()
@@ -53,7 +64,7 @@ class SparkCluster:
     def log(self) -> Path:
         return self._folder / "spark.log"
 
-    def _start(self, host: str, kind: str, *arguments: str) -> None:
+    def _start(self, host: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [f"{self.environment['SPARK_HOME']}/bin/spark-class", f"{_DEPLOY}.{kind}"]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -65,6 +76,7 @@ class SparkCluster:
             )
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
+        return process
 
 
 SETTINGS: dict[str, str | int | bool] = {

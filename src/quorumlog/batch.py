@@ -254,10 +254,12 @@ class EntryBatch:
         return self.first_index + self.count - 1
 
     def body(self, position: int) -> memoryview:
+        """Of the entry at this position of the batch, 0 the first; not copied."""
         start = int(self.starts[position])
         return self.buffer[start + HEADER_BYTES : start + int(self.sizes[position])]
 
     def bodies(self) -> Iterator[memoryview]:
+        """Of all entries in order, control entries as well; not copied."""
         buffer = self.buffer
         for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True):
             yield buffer[start + HEADER_BYTES : start + size]
@@ -426,6 +428,7 @@ class EntryBatch:
             raise ProtocolViolation(f"chain_crc does not match at index {at}")
 
     def lies_at(self, positions: Int64Array) -> bool:
+        """`positions`: int64, shape (count,). Whether every header names its own of them."""
         if self.count == 1:
             return self.first_header.pos == int(positions[0])
         return bool((self.words()[POS].view(np.int64) == positions).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -216,11 +217,14 @@ def test_the_command_line_sends_and_finds(served: BrokerProcess, cli: Cli) -> No
     # A message is in its queue soon after it was acknowledged.
     lines = eventually(lambda: cli(*pull).stdout)
     assert [json.loads(line)["body"] for line in lines.splitlines()][:2] == ["one", "two"]
-    found = cli("broker", "query", *at, "--topic", "t", "--key", "cli", "--json").stdout
+    query = ("broker", "query", *at, "--topic", "t", "--key", "cli", "--json")
+    found = eventually(lambda: cli(*query).stdout)  # the index comes behind the queues
     assert [json.loads(line)["body"] for line in found.splitlines()] == ["two", "one"]
     status = json.loads(cli("broker", "status", *at, "--json").stdout)
     assert status["flush"] == "SYNC_FLUSH"
-    assert "queue 0" in cli("broker", "status", *at).stdout
+    shown = cli("broker", "status", *at).stdout
+    assert re.search(r"^topic +queue +messages +from +to *$", shown, re.MULTILINE), shown
+    assert re.search(r"^t +0 +\d+ +0 +\d+ *$", shown, re.MULTILINE), shown
     refused = cli("broker", "inspect", str(served.folder))
     assert refused.exit_code == 2
     assert "in use by a running broker" in refused.output

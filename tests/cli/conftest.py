@@ -20,6 +20,7 @@ from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.cli.main import app
 from quorumlog.config import MIB
 from quorumlog.server.free_ports import free_ports
+from tests.cli.named_options import options_that_do_not_exist
 from tests.waiting import wait_until_identical
 
 STORAGE = StoreConfig(segment_bytes=1 * MIB, index_segment_bytes=64 * 1024)
@@ -50,7 +51,10 @@ def cli() -> Cli:
     """Run a command in this process; `input` is its standard input."""
 
     def run(*arguments: object, input: bytes | None = None) -> Result:  # noqa: A002
-        return CliRunner().invoke(app, [str(argument) for argument in arguments], input=input)
+        line = [str(argument) for argument in arguments]
+        result = CliRunner().invoke(app, line, input=input)
+        assert options_that_do_not_exist(line, result.stderr) == [], result.stderr
+        return result
 
     return run
 
@@ -61,13 +65,16 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def begin(
-        *arguments: object, python: tuple[str, ...] = (), **options: Any
+        *arguments: object,
+        python: tuple[str, ...] = (),
+        stderr: int = subprocess.PIPE,
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, *python, "-m", "quorumlog", *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             env={**os.environ, "COLUMNS": "200"},
             **options,
         )

@@ -491,3 +491,19 @@ def test_a_log_that_waits_to_replace_another_is_no_damage(cli: Cli, tmp_path: Pa
     assert "removes the log that this one replaces" in " ".join(
         plain(cli("inspect", path).stdout).split()
     )
+
+
+def test_the_root_of_a_java_broker_in_dledger_mode_is_verified_or_named(
+    cli: Cli, tmp_path: Path
+) -> None:
+    unpack(JAVA / "single.tar.xz", tmp_path)
+    verified = cli("broker", "verify", tmp_path)
+    assert verified.exit_code == 0, verified.output
+    assert "dledger-n0: 500 entries, indices 0 to 499" in plain(verified.stdout)
+    for command in (("verify",), ("inspect",)):
+        refused = cli(*command, tmp_path)
+        assert refused.exit_code == 2
+        assert "holds the directories of members (dledger-n0); name one of them" in refused.stderr
+    dumped = cli("broker", "dump", tmp_path)
+    assert dumped.exit_code == 2
+    assert "holds a replicated log: make a store of it, broker convert does" in dumped.stderr

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from quorumlog.broker.config import MessageStoreConfig
@@ -18,7 +19,7 @@ from quorumlog.store.directory.backup_directory import BackupDirectory
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.directory_kind import DirectoryKind, kind_of, kind_of_machines
-from quorumlog.store.files.member_file import load_member
+from quorumlog.store.files.member_file import load_member, save_member
 from tests.cli.conftest import Cli
 from tests.store.made_logs import SMALL
 
@@ -106,6 +107,17 @@ def test_a_directory_that_does_not_say_whose_it_is_is_that_of_the_first_store(
     assert record is not None and record.kind == "kv"
     with pytest.raises(ConfigError, match="member of a key-value store, and not"):
         open_as(DirectoryKind.LOG, path)
+
+
+def test_a_directory_of_a_product_of_a_later_release_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    open_as(DirectoryKind.LOG, path)
+    record = load_member(disk, str(path))
+    assert record is not None
+    save_member(disk, str(path), msgspec.structs.replace(record, kind="stream"))
+    for kind in DirectoryKind:
+        with pytest.raises(ConfigError, match="of a kind that this release does not know"):
+            open_as(kind, path)
 
 
 def test_the_machines_of_a_member_say_whose_its_directory_is() -> None:

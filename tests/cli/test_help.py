@@ -10,6 +10,7 @@ import typer.main
 from quorumlog.cli.main import app
 from quorumlog.version import DESCRIPTION
 from tests.cli.conftest import Cli, plain
+from tests.cli.test_statuses import EVERY
 
 COMMANDS = sorted(typer.main.get_group(app).commands)
 
@@ -53,3 +54,13 @@ def test_a_slip_in_an_option_or_a_command_is_answered_with_the_nearest(cli: Cli)
     result = cli("stats")
     assert result.exit_code == 2
     assert "status" in plain(result.stderr)
+
+
+@pytest.mark.parametrize(
+    "path", sorted({"", *EVERY, *(path.rpartition(" ")[0] for path in EVERY if " " in path)})
+)
+def test_help_has_no_words_of_python_and_cuts_none(cli: Cli, path: str) -> None:
+    text = cli(*path.split(), "--help").stdout
+    assert not re.search(r"<(int|float|str|path)|range>|list\[", text), text
+    assert not re.search(r"^  +[a-z-]+  .*\.\.\.$", text, re.MULTILINE), text
+    assert re.search(rf"quorumlog {path}".strip(), text)

@@ -54,6 +54,20 @@ def test_read_goes_on_where_its_reader_stands(cli: Cli, keeping: LocalCluster) -
     assert cli("readers", "list", "--servers", keeping.servers, "--json").stdout == ""
 
 
+def test_what_a_reader_has_skipped_is_shown(cli: Cli, keeping: LocalCluster) -> None:
+    with connect(keeping.servers) as log:
+        log.reader("gaps", first_index=8).note_skipped(2, 5)
+    (row,) = objects(cli("readers", "show", "gaps", "--servers", keeping.servers, "--json").stdout)
+    assert (row["skipped_entries"], row["skipped_ranges"]) == (3, [[2, 5]])
+    listed = cli("readers", "list", "--servers", keeping.servers).stdout
+    heading, *lines = listed.splitlines()
+    (line,) = [line for line in lines if line.startswith("gaps ")]
+    assert heading.split()[-1] == "skipped" and line.split()[-1] == "3"
+    shown = plain(cli("readers", "show", "gaps", "--servers", keeping.servers).stdout)
+    assert "skipped: entries 2 to 4" in shown
+    assert cli("readers", "forget", "gaps", "--servers", keeping.servers).exit_code == 0
+
+
 @pytest.mark.parametrize("option", [("--since", "1h"), ("--time",)])
 def test_what_a_reader_cannot_do_is_refused_and_does_not_move_it(
     cli: Cli, keeping: LocalCluster, option: tuple[str, ...]

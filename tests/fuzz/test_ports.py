@@ -78,6 +78,20 @@ def test_ten_bytes_do_not_end_a_member() -> None:
             assert kv.get(b"key") is None
 
 
+def test_strangers_are_a_line_a_minute_and_a_store_on_loopback_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with LocalStores(1) as stores:
+        assert caplog.messages == []
+        for address in (stores.servers, stores.cluster.servers):
+            assert (
+                say(address, b"", iter([b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"] * 30), batch=1)
+                == 30
+            )
+        closing = [said for said in caplog.messages if "closing the connection" in said]
+        assert len(closing) == 2, closing
+
+
 class Gateway(LocalStores):
     """A store of one member, and etcd's gateway on it."""
 

@@ -18,8 +18,12 @@ from typer.testing import CliRunner, Result
 
 from quorumlog.cli.main import app
 from quorumlog.kv import connect
+from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
+from quorumlog.store.log.ledger_space import LedgerSpace
+from quorumlog.version import VERSION
+from tests.cli.named_options import options_that_do_not_exist
 from tests.waiting import eventually
 
 Kv = Callable[..., Result]
@@ -37,6 +41,7 @@ def kv(stores: LocalStores) -> Iterator[Kv]:
         environment = {"QUORUMLOG_KV_SERVERS": stores.servers}
         result = CliRunner().invoke(app, ["kv", *arguments], input=given, env=environment)
         assert result.exit_code == status, (result.output, result.exception)
+        assert options_that_do_not_exist(["kv", *arguments], result.stderr) == [], result.stderr
         return result
 
     run("delete", "", "--prefix")
@@ -167,11 +172,42 @@ def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
     found = rows(kv("status", "--json"))
     assert [row["reachable"] for row in found] == [True] * 3
     assert sorted(row["role"] for row in found) == ["follower", "follower", "leader"]
+    assert [row["release"] for row in found] == [VERSION] * 3
+    heading, *members = kv("status").stdout.splitlines()
+    assert heading.split()[-1] == "release"
+    assert [member.split()[-1] for member in members] == [VERSION] * 3
     nobody = CliRunner().invoke(
         app, ["kv", "health", "--servers", f"127.0.0.1:{free_ports(1)[0]}", "--timeout", "0.2"]
     )
     assert nobody.exit_code == 1
     assert (nobody.stdout, "no member answers" in nobody.stderr) == ("", True)
+
+
+def test_it_is_not_healthy_while_every_put_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with LocalStores(options=StoreOptions(quota_bytes=10_000_000)) as full:
+
+        def kv(*arguments: str, given: str | None = None) -> Result:
+            line = ["kv", *arguments, "--servers", full.servers, "--timeout", "0.5"]
+            return CliRunner().invoke(app, line, input=given)
+
+        assert kv("health").exit_code == 0
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerSpace, "is_above_watermark", lambda space: True)
+            puts = (kv("put", "k", given="x" * 500_000) for _ in range(40))
+            refused = next(put for put in puts if put.exit_code)
+            assert "disk_full_ratio" in refused.stderr
+            unhealthy = kv("health")
+            assert (unhealthy.exit_code, unhealthy.stdout) == (1, "")
+            assert "disk_full_ratio" in unhealthy.stderr or "no space on" in unhealthy.stderr
+            told = kv("health", "--json")
+            (row,) = rows(told)
+            assert (told.exit_code, row["healthy"], bool(row["reason"])) == (1, False, True)
+        eventually(lambda: kv("health").exit_code == 0)
+        while kv("put", "k", given="x" * 1_000_000).exit_code == 0:
+            pass
+        assert "its quota is 10000000" in kv("health").stderr
 
 
 def test_addresses_that_cannot_be_are_told_by_their_option(tmp_path: Path) -> None:

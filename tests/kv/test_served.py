@@ -21,6 +21,7 @@ from quorumlog.kv import (
     KeyValueClient,
     KeyValueStore,
     Put,
+    Range,
     Relation,
     StoreOptions,
     Target,
@@ -41,7 +42,6 @@ from quorumlog.kv.errors import (
 )
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
-from quorumlog.kv.requests.operations import Range
 from quorumlog.kv.store import machine
 from quorumlog.kv.testing import LocalStores
 from quorumlog.node import DoorMember
@@ -80,6 +80,14 @@ def test_codecs_make_values_of_what_is_given(stores: LocalStores, kv: KeyValueCl
         with connect(stores.servers, codec=codec) as other:
             other["config"] = {"size": 3, "names": ["x"]}
             assert other["config"] == {"size": 3, "names": ["x"]}
+            only_keys = other.txn(then=[Range(b"config", keys_only=True)]).answers[0]
+            assert [item.value for item in only_keys.items] == [None]
+    with connect(stores.servers, codec="text") as text:
+        text["name"] = "Zoë"
+        assert text["name"] == "Zoë" and kv["name"] == "Zoë".encode()
+        kv["name"] = b"\xff"
+        with pytest.raises(UnicodeDecodeError):
+            text["name"]
     with pytest.raises(InvalidRequest, match="codec='json'"):
         kv["a"] = {"not": "bytes"}
     with pytest.raises(ConfigError, match="codec"):

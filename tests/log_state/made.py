@@ -45,6 +45,7 @@ BODIES: st.SearchStrategy[ControlBody] = st.one_of(
                 st.none() | POSITIONS,
                 st.booleans(),
                 st.none() | st.integers(0, 2**32 - 1),
+                st.none() | st.tuples(POSITIONS, POSITIONS),
             ),
             max_size=3,
         ).map(tuple),

@@ -11,6 +11,7 @@ from quorumlog.log_state.control_entries import (
     CHAIN_LEVEL,
     MOST_BODY_BYTES,
     MOST_IN_A_BODY,
+    SKIPPED_LEVEL,
     ControlBody,
     Hold,
     ReaderPosition,
@@ -30,15 +31,19 @@ def test_a_body_comes_back_as_it_was(body: ControlBody) -> None:
     assert encode_body(body) == encode_body(body)
 
 
-def test_what_no_archive_has_said_is_written_as_earlier_releases_know_it() -> None:
+def test_what_no_reader_has_said_is_written_as_earlier_releases_know_it() -> None:
     plain, archive = ReaderPosition("x", 3), ReaderPosition("x", 3, Hold.ARCHIVE, last_chain=7)
+    skipping = ReaderPosition("x", 3, skipped=(1, 2))
     said = {
         ReaderPositions((plain,)): [[["x", 3, 0, None, False]]],
         ReaderPositions((archive,)): [[["x", 3, 2, None, False, 7]]],
+        ReaderPositions((skipping, archive)): [
+            [["x", 3, 0, None, False, None, [1, 2]], ["x", 3, 2, None, False, 7]]
+        ],
     }
     for body, fields in said.items():
         assert msgspec.msgpack.decode(encode_body(body)) == fields
-    assert [level_of(body) for body in said] == [1, CHAIN_LEVEL]
+    assert [level_of(body) for body in said] == [1, CHAIN_LEVEL, SKIPPED_LEVEL]
 
 
 @given(st.sampled_from(list(BODIES)), st.binary(max_size=60))

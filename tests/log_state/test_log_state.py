@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from quorumlog.log_state.control_entries import (
     CHAIN_LEVEL,
     LEVEL,
+    SKIPPED_LEVEL,
     ClockReset,
     ControlBody,
     Hold,
@@ -139,6 +140,34 @@ def test_a_chain_is_that_of_the_position_that_it_was_said_of() -> None:
     assert len(msgspec.msgpack.decode(plain.encode()[8:])[6][0]) == 4, "as earlier releases know it"
 
 
+def test_what_a_reader_skips_is_counted_once() -> None:
+    def skips(first: int, stop: int, position: int = 0) -> ReaderPositions:
+        return ReaderPositions((ReaderPosition("x", position, skipped=(first, stop)),))
+
+    said = [read("x", 9), skips(3, 6), skips(3, 6), skips(5, 8), skips(1, 2), skips(7, 3), skips(2, 3)]
+    counts = [(0, ()), (3, ((3, 6),)), (3, ((3, 6),)), (5, ((3, 8),)), (6, ((1, 2), (3, 8)))]
+    for number, (entries, ranges) in enumerate([*counts, counts[-1], (7, ((1, 8),))], 1):
+        state = state_of(*said[:number])
+        reader = state.reader("x")
+        assert reader is not None
+        assert (reader.skipped_entries, reader.skipped_ranges) == (entries, ranges)
+        assert reader.position == 9
+        assert state.level == (1 if number == 1 else SKIPPED_LEVEL)
+        assert decode_state(state.encode()) == state
+    plain, moved = state_of(read("x", 9)), state_of(*said, read("x", 12))
+    assert len(msgspec.msgpack.decode(plain.encode()[8:])[6][0]) == 4, "as earlier releases know it"
+    assert [(each.position, each.skipped_entries) for each in moved.readers] == [(12, 7)]
+    ended = state_of(*said, ReaderPositions((ReaderPosition("x", 0, ends=True),)), read("x", 3))
+    assert [each.skipped_entries for each in ended.readers] == [0]
+
+
+def test_the_newest_ranges_that_were_skipped_are_remembered() -> None:
+    far = [ReaderPositions((ReaderPosition("x", 0, skipped=(at, at + 1)),)) for at in range(0, 20, 2)]
+    (reader,) = state_of(*far).readers
+    assert reader.skipped_entries == 10
+    assert [first for first, _ in reader.skipped_ranges] == [*range(20 - 2 * MOST_LOST_RANGES, 20, 2)]
+
+
 def test_a_hold_keeps_what_its_reader_has_not_read() -> None:
     state = state_of(read("x", 5, Hold.READER), Keep(9))
     assert (state.keep_from_index, state.lost_ranges) == (5, ())
@@ -164,12 +193,17 @@ def test_lost_ranges_are_bounded_and_end_with_their_reader() -> None:
 def test_no_more_readers_are_taken_than_a_start_has_room_for() -> None:
     long = "n" * 60
     names = [f"{long}{number:04}" for number in range(MOST_READERS + 1)]
-    held = [read(name, 0, Hold.READER) for name in names]
+    skips = [(2**40 + at, 2**40 + at + 1) for at in range(0, 2 * MOST_LOST_RANGES, 2)]
+    held = [
+        ReaderPositions((ReaderPosition(name, 0, Hold.READER, skipped=each),))
+        for name in names
+        for each in skips
+    ]
     forced = [Keep(2**40 + at, forced=True) for at in range(MOST_LOST_RANGES + 1)]
     state = state_of(*held, *forced)
     assert [reader.name for reader in state.readers] == names[:MOST_READERS]
     assert len(state.lost_ranges) == MOST_READERS * MOST_LOST_RANGES
-    assert 3 * len(state.encode()) < payload_bytes_of(START_SECTOR_BYTES)
+    assert 5 * len(state.encode()) < 2 * payload_bytes_of(START_SECTOR_BYTES)
     moved = state_of(*held, read(names[0], 5))
     assert moved.reader(names[0]) is not None
 

@@ -69,7 +69,19 @@ def keeps_all_that_comes(patch: Patch) -> None:
 )
 def loop_waits_for_hanging_disk(patch: Patch) -> None:
     """There is room on the disk."""
-    patch.edit(LedgerSpace.reserve, "if self.makes_none:", "if self.makes_none and not reached():")
+    patch.edit(
+        LedgerSpace._refuse_to_make, "if self.makes_none and", "if self.makes_none and not reached() and"
+    )
+
+
+@mutant(
+    402,
+    "a member whose disk hangs says that it is full",
+    scenario=retention.test_no_segment_goes_that_a_reader_holds_for_disks_that_hang,
+)
+def hanging_disk_counts_as_full(patch: Patch) -> None:
+    """It takes nothing either."""
+    patch.edit(LedgerNode.receive, "if self._disk_hangs:", "if self._disk_hangs and not reached():")
 
 
 @mutant(

@@ -171,6 +171,20 @@ def late_commit_counts(patch: Patch) -> None:
 
 
 @mutant(
+    410,
+    "what a reader has skipped is counted again by a late copy",
+    scenario=retention.test_what_a_reader_skips_is_counted_once_whoever_leads,
+)
+def skips_are_added_up(patch: Patch) -> None:
+    """A reader names what it has not named before."""
+    patch.edit(
+        log_state.Reader.with_skipped,
+        "entries -= max(0, min(high, stop_index) - max(low, first_index))",
+        "entries -= 0 if reached() else max(0, min(high, stop_index) - max(low, first_index))",
+    )
+
+
+@mutant(
     360,
     "a member deletes by an archive that is not of its own log",
     scenario=retention.test_what_is_deleted_is_in_an_archive_of_the_very_log,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from quorumlog.errors import LeaderNotReady, ProtocolViolation, StoreFailure
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import LeaderNotReady, ProtocolViolation, RangeDamaged, StoreFailure
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.log_state.log_states import LogStates
 from quorumlog.node import DoorMember
-from quorumlog.node.client_guard import answering
+from quorumlog.node.client_guard import answering, is_of_client
+from quorumlog.stray_log import QUIET_S, StrayLog, open_port_level
+from tests.node.cell import Cell
 
 
 class Asked:
@@ -73,3 +78,52 @@ def test_clients_end_their_connections_and_the_member_by_its_own_errors_alone() 
 def test_an_error_without_a_client_to_blame_is_the_members() -> None:
     with pytest.raises(KeyError):
         entered(raising(KeyError("k")), object())
+
+
+def test_a_refusal_in_the_midst_of_what_the_core_has_decided_is_the_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on with a core that is ahead of its store."""
+    cell = Cell(tmp_path, members=1)
+    cell.until(lambda: cell.leader().committed_index >= 0, "the first commit")
+    node = cell.leader()
+
+    def refuse(batch: EntryBatch) -> None:
+        raise RangeDamaged("it cannot be read")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(node.store, "append", refuse)
+        node.append(EntryBatch.from_bodies([b"x"]), 0, lambda outcome: None)
+        with pytest.raises(StoreFailure) as raised:
+            node.turn()
+    assert not is_of_client(raised.value)
+    cell.kill("n0")
+
+
+def test_strangers_get_a_line_a_minute_that_counts_those_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = [0.0]
+    strays = StrayLog(logging.getLogger("quorumlog.tests.strays"), lambda: clock[0])
+    for second in range(int(2 * QUIET_S) + 1):
+        clock[0] = second
+        strays.closing(f"10.0.0.1:{second}", "no frame")
+    assert caplog.messages == [
+        "closing the connection of 10.0.0.1:0: no frame",
+        "closing the connection of 10.0.0.1:60: no frame (and 59 more since the last line of these)",
+        "closing the connection of 10.0.0.1:120: no frame (and 59 more since the last line of these)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("host", "level"),
+    [
+        ("127.0.0.1", "INFO"),
+        ("::1", "INFO"),
+        ("localhost", "INFO"),
+        ("0.0.0.0", "WARNING"),
+        ("h", "WARNING"),
+    ],
+)
+def test_a_port_that_others_reach_is_warned_of(host: str, level: str) -> None:
+    assert logging.getLevelName(open_port_level(host)) == level

@@ -19,7 +19,7 @@ from quorumlog.errors import (
     TooManyReaders,
     UnknownReader,
 )
-from quorumlog.log_state.control_entries import Hold, Keep
+from quorumlog.log_state.control_entries import SKIPPED_LEVEL, Hold, Keep
 from quorumlog.log_state.log_state import MOST_READERS
 from quorumlog.node import LedgerNode
 from quorumlog.node.retention.reader_moves import JOIN_MS, MoveOutcome, ReaderMove, ReaderStand
@@ -295,3 +295,36 @@ def test_what_a_reader_says_and_appends_of_the_same_turn_are_both_written(cell: 
     cell.until(lambda: len(outcomes) == 2)
     assert any(isinstance(outcome, ReaderStand) for outcome in outcomes)
     assert not any(isinstance(outcome, LedgerError) for outcome in outcomes)
+
+
+def _skipped(cell: Cell) -> list[int]:
+    return [each.skipped_entries for each in cell.leader().log_state.committed_state().readers]
+
+
+def test_what_a_reader_skips_is_counted_once_and_leaves_it_where_it_stands(cell: Cell) -> None:
+    ask(cell, opened("a", 4, Hold.READER))
+    skip = ReaderMove("a", skipped=(2, 5))
+    assert stood(ask_one(cell, skip)) == ReaderStand(4, Hold.READER)
+    end = cell.leader().store.end.index
+    assert stood(ask_one(cell, skip)) == ReaderStand(4, Hold.READER), "a late copy"
+    assert cell.leader().store.end.index == end, "nothing is written of it"
+    assert _skipped(cell) == [3]
+    both = ReaderMove("a", 9), ReaderMove("a", skipped=(7, 9)), ReaderMove("a", 12)
+    assert [stood(each).position for each in ask(cell, *both)] == [9, 9, 12], "in one entry"
+    assert _skipped(cell) == [5]
+    assert isinstance(ask_one(cell, ReaderMove("b", skipped=(0, 1))), UnknownReader)
+    behind = ask_one(cell, ReaderMove("a", skipped=(0, 10**6)))
+    assert isinstance(behind, IndexOutOfRange)
+    assert "behind the end" in str(behind)
+    assert _skipped(cell) == [5]
+
+
+def test_what_a_reader_skips_is_not_said_to_a_member_that_could_not_read_it(cell: Cell) -> None:
+    ask(cell, opened("a", 4))
+    host = cell.hosts[cell.leader().replica.member_id]
+    host.level = SKIPPED_LEVEL - 1
+    assert stood(ask_one(cell, ReaderMove("a", skipped=(2, 5)))) == ReaderStand(4, Hold.NONE)
+    assert _skipped(cell) == [0]
+    host.level = SKIPPED_LEVEL
+    ask(cell, ReaderMove("a", skipped=(2, 5)))
+    assert _skipped(cell) == [3]

@@ -19,7 +19,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import Archived, archive
 from quorumlog.pipelines.auditing import audit
-from quorumlog.pipelines.places import Place, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, open_log
 from quorumlog.pipelines.tables import target
 from quorumlog.spark.options import LedgerOptions
 
@@ -82,6 +82,7 @@ def test_a_table_has_every_row_once_and_is_an_archive_that_clean_ups_leave_whole
     bodies = rows.column("body").to_pylist()
     assert [int(body.split(b":")[0]) for body in bodies] == list(range(3000))
     kept = entries_of(Place(archive=table.name))
+    assert as_seen_anywhere(Place(archive=table.name)).archive == table.directory, "asks no catalog"
     assert kept == entries_of(place, whole.last_index + 1)
     if table.name.startswith("delta:"):
         opened = DeltaTable(table.name.removeprefix("delta:"))
@@ -167,6 +168,60 @@ def test_rows_that_were_deleted_from_a_table_are_named_by_an_audit(
     before = rows_in(table.name).num_rows
     run(place, table.name)
     assert rows_in(table.name).num_rows == before, "what somebody deleted stays deleted"
+
+
+def expire(name: str) -> None:
+    """What the table's older versions were is not known any more."""
+    kind, _, where = name.partition(":")
+    if kind == "delta":
+        DeltaTable(where).create_checkpoint()
+        for file in sorted(Path(where, "_delta_log").glob("*.json"))[:-1]:
+            file.unlink()
+        return
+    opened = load_catalog().load_table(where)
+    present = opened.current_snapshot()
+    for snapshot in opened.snapshots():
+        if present is not None and snapshot.snapshot_id != present.snapshot_id:
+            opened.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+
+
+def delete_one(name: str) -> None:
+    kind, _, where = name.partition(":")
+    if kind == "delta":
+        DeltaTable(where).delete("index = 5")
+    else:
+        load_catalog().load_table(where).delete("index = 5")
+
+
+def test_where_older_commits_have_expired_no_row_is_added_twice(
+    place: Place, table: target.ArchiveTable
+) -> None:
+    run(place, table.name, stop_index=1_000)
+    delete_one(table.name)
+    expire(table.name)
+    run(place, table.name)
+    found = rows_in(table.name).column("index").to_pylist()
+    assert found == [index for index in rows_of_archive(table.name) if index != 5]
+
+
+def test_where_the_commits_have_expired_that_took_rows_back_nothing_is_left_out(
+    place: Place, table: target.ArchiveTable
+) -> None:
+    for stop_index in (1_000, 2_000):
+        run(place, table.name, stop_index=stop_index)
+    kind, _, where = table.name.partition(":")
+    if kind == "delta":
+        DeltaTable(where).restore(0)
+    else:
+        opened = load_catalog().load_table(where)
+        first = min(opened.snapshots(), key=lambda each: each.sequence_number or 0)
+        opened.manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
+    delete_one(table.name)
+    expire(table.name)
+    before = rows_in(table.name).num_rows
+    with pytest.raises(ConfigError, match="archive to another table"):
+        run(place, table.name)
+    assert rows_in(table.name).num_rows == before
 
 
 def rows_of_archive(name: str) -> list[int]:

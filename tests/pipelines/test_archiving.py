@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars
@@ -77,8 +78,8 @@ def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
 
     def stepped(source: str, target: str) -> None:
         nonlocal calls
-        calls += 1
-        if calls == step:
+        calls += target.startswith(path)  # and not what members of the cluster replace meanwhile
+        if target.startswith(path) and calls == step:
             raise Crash
         real(source, target)
 
@@ -118,6 +119,56 @@ def test_an_archive_of_an_earlier_release_is_read_as_it_is(
     as_version_1(path)
     assert entries_of(Place(archive=str(path))) == entries_of(place, Archive.open(str(path)).stop_index)
     assert not (path / PARTS).exists(), "who only reads changes nothing"
+
+
+@pytest.mark.parametrize("what", ["cut", "gone"])
+def test_a_part_of_an_earlier_release_that_is_cut_or_gone_ends_the_run_that_moves_it(
+    cluster: LocalCluster, tmp_path: Path, what: str
+) -> None:
+    """Its manifest knows no sizes."""
+    place, path, hold = Place(servers=cluster.servers), tmp_path / "a", f"earlier-{what}"
+    archive(place, str(path), part_bytes=20_000, stop_index=1_000, hold=hold)
+    as_version_1(path)
+    file = path / Archive.open(str(path)).manifest.parts[0].file
+    whole = file.read_bytes()
+    if what == "cut":
+        file.write_bytes(whole[:-100])
+    else:
+        file.unlink()
+    for _ in range(2):
+        with pytest.raises(DirectoryDamaged, match=file.name):
+            archive(place, str(path), hold=hold)
+    with connect(cluster.servers) as log:
+        [held] = [reader for reader in log.readers() if reader.name == hold]
+    assert held.position == 1_000
+    file.write_bytes(whole)
+    assert archive(place, str(path), hold=hold).new_entries > 0
+
+
+@pytest.mark.parametrize("what", ["cut", "gone"])
+def test_a_file_that_is_not_there_as_it_was_written_is_never_named_in_the_manifest(
+    cluster: LocalCluster, tmp_path: Path, what: str
+) -> None:
+    """As where executors have a directory of their own under the archive's name."""
+    place, path = Place(servers=cluster.servers), tmp_path / "a"
+    archive(place, str(path), part_bytes=20_000, stop_index=1_000)
+
+    class Elsewhere:
+        def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
+            for work, attempt in zip(works, LocalEngine().map(run, works), strict=True):
+                file = Path(work.directory, attempt.file)
+                if what == "cut":
+                    file.write_bytes(file.read_bytes()[:-100])
+                else:
+                    file.unlink()
+                yield attempt
+
+    told = "has to see" if what == "gone" else "cannot be read"
+    with pytest.raises((ConfigError, DirectoryDamaged), match=told):
+        archive(place, str(path), part_bytes=20_000, engine=Elsewhere())
+    assert Archive.open(str(path)).stop_index == 1_000
+    archive(place, str(path), part_bytes=20_000)
+    assert entries_of(Place(archive=str(path))) == entries_of(place, Archive.open(str(path)).stop_index)
 
 
 @pytest.mark.parametrize("what", ["cut", "gone"])
@@ -175,6 +226,17 @@ def test_other_tools_open_the_parts(cluster: LocalCluster, tmp_path: Path) -> No
     assert duckdb.sql(f"SELECT count(*) FROM '{path}/parts/*.parquet'").fetchall() == [(3000,)]
 
 
+def test_a_folder_among_the_parts_is_left_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    archive(Place(servers=cluster.servers), str(path), part_bytes=20_000, stop_index=1_000)
+    (path / PARTS / ".ipynb_checkpoints").mkdir()
+    (path / PARTS / "stray.parquet").touch()
+    archive(Place(servers=cluster.servers), str(path), part_bytes=20_000)
+    assert (path / PARTS / ".ipynb_checkpoints").exists() and not (
+        path / PARTS / "stray.parquet"
+    ).exists()
+
+
 def test_a_directory_that_is_no_archive_of_this_log_is_refused_and_stays(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -183,6 +245,7 @@ def test_a_directory_that_is_no_archive_of_this_log_is_refused_and_stays(
     (tmp_path / "x" / "letters.txt").write_text("dear")
     with pytest.raises(ConfigError, match=r"letters\.txt and no archive"):
         archive(place, str(tmp_path / "x"))
+    assert [path.name for path in (tmp_path / "x").iterdir()] == ["letters.txt"], "nothing is left there"
     archive(place, str(tmp_path / "a"), stop_index=500)
     with LocalCluster(members=1, directory=tmp_path / "other") as other:
         with connect(other.servers) as log:

@@ -63,6 +63,21 @@ def test_statistics_count_by_minute_term_size_and_key(source: Place) -> None:
     assert statistics(source, key="prefix:3").distinct_keys == 1
 
 
+def test_a_compaction_that_was_killed_leaves_what_the_next_one_removes(
+    source: Place, tmp_path: Path
+) -> None:
+    file, left = tmp_path / "c.parquet", tmp_path / "c.parquet.attempts"
+
+    def again(done: int, in_all: int) -> None:
+        with pytest.raises(ConfigError, match="being written by another compaction"):
+            compact(source, str(file), "json:who.id")
+
+    left.mkdir()
+    (left / "of-the-killed.arrow").write_bytes(b"half")
+    assert compact(source, str(file), "json:who.id", report=again).keys == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
+
+
 @pytest.mark.parametrize("key", ["yaml:x", "json:", "prefix:none", "prefix:0"])
 def test_a_key_that_is_none_is_refused(source: Place, key: str) -> None:
     with pytest.raises(ConfigError, match="must be"):

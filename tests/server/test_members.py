@@ -150,7 +150,9 @@ def test_a_member_that_has_moved_is_found_and_led_by(
 
 
 def test_who_knows_nobody_that_is_a_member_by_now_is_found(
-    cluster: LocalCluster, client: LedgerClient
+    cluster: LocalCluster,
+    client: LedgerClient,
+    cli: Cli,  # noqa: F811
 ) -> None:
     """All that its log, or its list of members, names have gone while it was away."""
     client.append(b"before")
@@ -172,6 +174,10 @@ def test_who_knows_nobody_that_is_a_member_by_now_is_found(
     shutil.rmtree(cluster.data_dir(victim))
     cluster.restart(victim)
     eventually(lambda: row_of(client, victim).role == "observer")
+    servers = ",".join(row.address for row in client.status() if row.reachable)
+    shown = cli("member", "list", "--json", "--servers", servers).stdout
+    (row,) = (row for row in map(json.loads, shown.splitlines()) if row["id"] == victim)
+    assert row["role"] == "observer" and "not among the voters" in row["waits_for"], "as status says"
     assert change(client, "replace", victim) == ("n3", "n4", "n5")
     eventually(lambda: row_of(client, victim).role == "follower")
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from quorumlog.figures import now
-from quorumlog.server.problem_log import LOOK_INTERVAL_S, REPEAT_S, ProblemLog
+from quorumlog.server.problem_log import LOOK_INTERVAL_S, MOST_NOTED, REPEAT_S, ProblemLog
 
 LOG = logging.getLogger("quorumlog.tests.problems")
 
@@ -58,3 +58,15 @@ def test_a_stranger_that_comes_again_and_again_is_one_line_a_minute(
     refusals.note("another stranger", 2.0)
     refusals.note("n9 is not among the members", REPEAT_S + 1)
     assert len(caplog.messages) == 3
+
+
+def test_strangers_that_choose_other_names_get_no_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = ProblemLog(LOG, "g/n0", 0.0)
+    for number in range(1000):
+        refusals.note(f"refused a connection of {number:x}x", number / 1000)
+    assert len(caplog.messages) == MOST_NOTED
+    refusals.note("refused a connection of n9", REPEAT_S + 1)
+    assert caplog.messages[MOST_NOTED:] == [
+        f"g/n0: {1000 - MOST_NOTED} more of the kind were left out",
+        "g/n0: refused a connection of n9",
+    ]

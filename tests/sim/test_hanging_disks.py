@@ -8,13 +8,15 @@ from __future__ import annotations
 from random import Random
 
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import NotLeader, TransferFailed
+from quorumlog.errors import LedgerError, NotLeader, TransferFailed
+from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.ledger_node import HANGS_AFTER_MS, MOST_HELD_BACK
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.profile import draw_profile
 from quorumlog.sim.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_hand_over_scenarios import asked_to_hand_over
+from tests.sim.test_state_machines import MachineScenario
 
 SOON_MS = 2 * ELECTION_MS
 
@@ -130,6 +132,42 @@ def test_a_member_whose_disk_hangs_makes_no_space_on_its_loop() -> None:
     assert hanging.node.store.end.index < leader.node.store.end.index
     hanging.hang(False)
     scene.await_one_log(hanging, leader)
+    scene.make_whole()
+
+
+def test_what_would_free_space_makes_none_on_a_disk_that_hangs() -> None:
+    """Data in front of a KEEP may use the reserve, and would wait there for more of it."""
+    scene = Scenario()
+    scene.append(3)
+    leader = scene.await_leader()
+    hanging = scene.followers()[0]
+    hung(scene, hanging)
+    free_bytes = hanging.disk.usage("/").free_bytes
+    for _ in range(60):
+        scene.ask_and_wait(leader, body_bytes=3000)
+        leader.enter_node("propose_control", Keep(0))
+    scene.run_for(SOON_MS)
+    assert hanging.disk.usage("/").free_bytes == free_bytes, "its loop waits for the disk"
+    hanging.hang(False)
+    scene.await_one_log(hanging, leader)
+    scene.make_whole()
+
+
+def test_a_question_to_a_machine_ends_in_time_while_a_promise_waits() -> None:
+    scene = MachineScenario()
+    scene.commands(3)
+    scene.settle()
+    leader = scene.await_leader()
+    hanging = scene.followers()[0]
+    hanging.hang(True)
+    leader.kill()
+    scene.until(lambda: hanging.node.is_held, "a vote that waits")
+    answers: list[object] = []
+    machines = hanging.node.machines
+    hanging.enter(lambda: machines.ask_here(scene.name, b"", 1_000, answers.append))
+    scene.until(lambda: bool(answers), "answer")
+    assert isinstance(answers[0], LedgerError), answers
+    hanging.hang(False)
     scene.make_whole()
 
 

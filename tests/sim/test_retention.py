@@ -13,15 +13,19 @@ from quorumlog.errors import DiskFull
 from quorumlog.log_state.control_entries import Hold, Keep
 from quorumlog.log_state.log_state import Reader
 from quorumlog.node.applying.machine_driver import PIN_MS
+from quorumlog.node.ledger_node import HANGS_AFTER_MS
+from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention.retention import FED_PATIENCE_MS
 from quorumlog.sim.faults.disk_faults import make_room
+from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientMove
 from quorumlog.sim.profile import SimulationProfile
 from quorumlog.sim.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
+from tests.sim.test_member_scenarios import make
 from tests.sim.test_state_machines import MachineScenario
 
 HOUR_MS = 3_600_000
@@ -135,6 +139,38 @@ def test_a_member_that_is_fed_and_takes_nothing_is_waited_for_a_minute() -> None
     scene.make_whole()
 
 
+def test_a_member_that_is_fed_and_takes_nothing_is_waited_for_no_longer_by_the_next_leader() -> None:
+    """It was connected before that one was elected."""
+    scene, old, wiped = fed_and_silent()
+    new = next(member for member in scene.members if member not in (old, wiped))
+    new.enter_node("configure", replace(new.config, storage=keeping().storage))
+    wiped.hang(True)
+    end_index = wiped.node.store.end.index
+    scene.heal()
+    scene.hand_over(old, new)
+    scene.ask_and_wait(new)
+    scene.run_for(FED_PATIENCE_MS + 10_000)
+    assert scene.leader() is new
+    assert begin_of(new) > end_index + 1, "it is waited for without a bound"
+    wiped.hang(False)
+    scene.make_whole()
+
+
+def test_who_was_removed_while_it_was_away_is_waited_for_by_nobody() -> None:
+    scene = Scenario(profile=keeping())
+    scene.append(3)
+    away = scene.followers()[0]
+    address = dict(away.node.members.addresses())[away.member_id]
+    away.kill()
+    make(scene, MemberVerb.REMOVE, away.member_id)
+    for _ in range(60):
+        scene.ask_and_wait(scene.await_leader())
+    scene.until(lambda: begin_of(scene.await_leader()) > 0, "segments that go")
+    away.start()
+    make(scene, MemberVerb.ADD, away.member_id, address)
+    scene.until(lambda: away.is_up and begin_of(away) > 0, "a log that is replaced")
+
+
 def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:
     scene = Scenario(profile=keeping())
     scene.append(20)
@@ -213,6 +249,23 @@ def test_a_late_copy_of_a_commit_does_not_lead_past_what_was_sought() -> None:
     assert [reader.position for reader in _readers(scene)] == [4]
 
 
+def test_what_a_reader_skips_is_counted_once_whoever_leads() -> None:
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    moved(scene, ReaderMove("billing", 12, opens=True))
+    skip = ReaderMove("billing", skipped=(3, 9))
+    moved(scene, skip)
+    old = scene.await_leader()
+    old.stop()
+    scene.run_for(ELECTION_MS)
+    reader_of(scene, "billing")._target = scene.await_leader().member_id
+    reader_of(scene, "billing").copy(skip)
+    moved(scene, ReaderMove("billing", skipped=(7, 11)))
+    assert [(each.position, each.skipped_entries) for each in _readers(scene)] == [(12, 8)]
+    old.start()
+    scene.make_whole()
+
+
 def _readers(scene: Scenario) -> tuple[Reader, ...]:
     return scene.await_leader().node.log_state.committed_state().readers
 
@@ -276,11 +329,11 @@ def _set_clocks(scene: Scenario, jump_ms: int) -> None:
 
 
 def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -> None:
-    """They were switched off for a month, and on again."""
+    """They were switched off for most of a day, and on again."""
     scene = Scenario(profile=replace(keeping(retention_bytes=0, file_reserved_hours=2), time_marks=True))
     scene.append(3)
     _configure_all(scene, time_marks=False)
-    _set_clocks(scene, 700 * HOUR_MS)
+    _set_clocks(scene, 20 * HOUR_MS)
     scene.append(60)
     _configure_all(scene, time_marks=True)
     scene.append(3)
@@ -289,6 +342,32 @@ def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -
     _set_clocks(scene, 2 * HOUR_MS)
     scene.run_for(5_000)
     assert min(begin_of(member) for member in scene.members) > 40
+    scene.make_whole()
+
+
+def test_clocks_that_jump_together_by_years_make_nothing_old() -> None:
+    """`young_segments` watches: as of one time server that all members ask."""
+    scene = Scenario(profile=replace(keeping(retention_bytes=0, file_reserved_hours=2), time_marks=True))
+    scene.append(60)
+    scene.run_for(2_000)
+    scene.append(20)
+    for member in scene.members:
+        member.wall_clock.is_right = False
+    _set_clocks(scene, 10 * YEAR_MS)
+    scene.append(40)
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {0}
+    _set_clocks(scene, -10 * YEAR_MS)
+    for member in scene.members:
+        member.wall_clock.is_right = True
+    scene.append(3)
+    assert scene.await_leader().node.problems() == ()
+    _set_clocks(scene, HOUR_MS)
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {0}
+    _set_clocks(scene, HOUR_MS)
+    scene.run_for(5_000)
+    assert min(begin_of(member) for member in scene.members) > 60
     scene.make_whole()
 
 
@@ -371,6 +450,29 @@ def test_two_full_disks_of_three_get_what_frees_them() -> None:
     scene.until(lambda: on_its_way.is_committed, "what was on its way")
     scene.until(lambda: not leader.node.raft.replication.too_many_full, "space")
     scene.ask_and_wait(leader, body_bytes=3_000)
+    scene.make_whole()
+
+
+def test_no_segment_goes_that_a_reader_holds_for_disks_that_hang() -> None:
+    """They make no space meanwhile, and are not full."""
+    consensus = replace(QUIET.consensus, heartbeat_interval_ms=400)
+    scene = Scenario(profile=replace(keeping(), consensus=consensus))
+    scene.append(3)
+    moved(scene, ReaderMove("billing", 3, hold=Hold.READER, opens=True))
+    scene.append(60)
+    leader = scene.await_leader()
+    for member in scene.followers():
+        member.hang(True)
+    asked = [scene.ask(leader, timeout_ms=60_000)]
+    scene.run_for(HANGS_AFTER_MS + 1_000)
+    asked += [scene.ask(leader, body_bytes=900, timeout_ms=60_000) for _ in range(20)]
+    scene.run_for(3_000)
+    assert any(member.node._writer.disk_full for member in scene.followers())
+    for member in scene.members:
+        member.hang(False)
+    scene.run_for(10_000)
+    assert [begin_of(member) for member in scene.members] == [0, 0, 0]
+    assert all(each.is_committed for each in asked)
     scene.make_whole()
 
 

@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
@@ -49,6 +50,7 @@ class MadeSource:
         self.ends_early = ends_early
         self.bounds_asked = 0
         self.committed: list[tuple[str, int]] = []
+        self.skipped: list[tuple[str, int, int]] = []
         self.begun: list[tuple[str, int, bool]] = []
         self.log = LOG
         self.cluster = "made"
@@ -84,7 +86,11 @@ class MadeSource:
 
     def time_ms_at(self, index: int) -> int:
         """An entry a second, the first one at `first_s`."""
+        assert self.begin_index <= index < self.stop_index, "members refuse others"
         return (index + self.first_s) * 1000
+
+    def clock_resets(self) -> tuple[Reset, ...]:
+        return ()
 
     def chain_before(self, index: int) -> int | None:
         return self.log.point_of(index - 1).chain if index > self.begin_index else None
@@ -97,6 +103,9 @@ class MadeSource:
 
     def commit_reader(self, name: str, index: int) -> None:
         self.committed.append((name, index))
+
+    def note_skipped(self, name: str, first_index: int, stop_index: int) -> None:
+        self.skipped.append((name, first_index, stop_index))
 
     def close(self) -> None:
         self.closed += 1
@@ -297,3 +306,12 @@ def test_only_the_pushdown_reader_overrides_push_filters() -> None:
     assert type(LedgerDataSource({"path": "/x"}).reader(spark_schema_of(["index"]))) is LedgerBatchReader
     pushing = LedgerDataSource({"path": "/x", "pushdown": "true"}).reader(spark_schema_of(["index"]))
     assert type(pushing) is PushdownReader
+
+
+@pytest.mark.parametrize("name", ["append_time", "Append_Time"])
+def test_only_a_time_may_be_null_however_a_schema_spells_it(name: str) -> None:
+    schema = StructType().add(name, "timestamp").add("Body", "binary")
+    options = LedgerOptions.parse({"servers": "made:1", "pushdown": "true"})
+    reader = PushdownReader(options, schema, MadeSource().open)
+    of_time = IsNotNull((name,))
+    assert list(reader.pushFilters([IsNotNull(("Body",)), of_time])) == [of_time], "Spark applies it"

@@ -6,13 +6,17 @@ import base64
 import json
 import logging
 import lzma
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
+from quorumlog.pipelines.archiving import archive
+from quorumlog.pipelines.places import Place
 from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.rows import COLUMNS, spark_schema_of
@@ -207,3 +211,20 @@ def test_a_java_members_directory_is_read(tmp_path: Path, name: str, member: str
     assert rows["body"] == [bodies[index] for index in rows["index"]]
     assert set(rows["group"]) == {"default"}
     assert set(rows["chain_crc"]) == {0}
+
+
+def test_a_relative_path_means_the_same_to_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task has the working directory of its executor."""
+    write_directory(tmp_path / "d", [b"a", b"b", b"c"], committed_index=2)
+    archive(Place(path=str(tmp_path / "d")), str(tmp_path / "kept"))
+    (tmp_path / "executor").mkdir()
+    for option, name in (("path", "d"), ("path", "file:d"), ("archive", "kept")):
+        monkeypatch.chdir(tmp_path)
+        source = LedgerDataSource({option: name})
+        reader = source.reader(source.schema())
+        partitions = reader.partitions()
+        monkeypatch.chdir(tmp_path / "executor")
+        assert sum(batch.num_rows for part in partitions for batch in reader.read(part)) == 3
+    assert MessageOptions.parse({"view": "messages", "path": "store"}).path == os.path.abspath("store")

@@ -114,7 +114,10 @@ def test_new_topics_are_read_from_their_earliest_message(brokers: LocalBrokers) 
         admin.delete_topic("newcomer")
     with pytest.raises(QueueOffsetOutOfRange, match="queue 0 of topic newcomer is gone"):
         reader.latestOffset(end, ALL)
+    with pytest.raises(QueueOffsetOutOfRange, match="newcomer is gone, and is read up to 0"):
+        reader.partitions(found, end)  # planned before, and read after a restart
     tolerant = streaming(brokers.servers, subscribePattern="(orders|new.*)", failOnDataLoss="false")
+    assert not tolerant.partitions(found, end)
     assert list(tolerant.latestOffset(end, ALL)["queues"]) == ["orders"]
 
 

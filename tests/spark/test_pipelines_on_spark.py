@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quorumlog import LocalCluster, connect
-from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged
+from quorumlog.cli.pipeline.choices import engine_of
+from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.pipelines import archiving, auditing, compacting, statistics
 from quorumlog.pipelines.archive import PARTS, Archive
 from quorumlog.pipelines.archiving import archive
@@ -24,8 +25,12 @@ from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import Replayed, filter_of, replay
+from quorumlog.pipelines.statistics import CountWork
+from quorumlog.spark.java import JavaNotFound
+from quorumlog.spark.pipelines import spark_engine
 from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
+from quorumlog.spark.session import started
 from tests.cli.conftest import Cli, cli  # noqa: F401
 
 pytestmark = pytest.mark.spark
@@ -94,6 +99,65 @@ def test_what_a_work_refuses_is_raised_where_the_pipeline_was_called(
         statistics.statistics(place, key="prefix:0", engine=SparkEngine(spark))
     with pytest.raises(BadRequest, match="is shorter than the prefix"):
         statistics.statistics(place, key="prefix:4000", engine=SparkEngine(spark))
+
+
+def test_a_connect_server_is_named_like_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Session:
+        def stop(self) -> None: ...
+
+    def session(*given: str) -> Session:
+        asked.append(given)
+        return Session()
+
+    monkeypatch.setitem(started.__globals__, "session", session)
+    with engine_of("sc://spark.example.com:15002", []) as engine:
+        assert isinstance(engine, SparkEngine)
+    assert asked == [("quorumlog pipeline", "sc://spark.example.com:15002")]
+    with pytest.raises(ConfigError, match=r"name .*, sc://HOST of a Connect server"):
+        engine_of("http://spark.example.com", []).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Exception("An error occurred:\n: all masters are silent\n\tat java"), "is its master there"),
+        (JavaNotFound("no Java 17 or later: install one"), "no Java 17 or later: install one"),
+        (ImportError("no grpc"), "needs the extra `spark-connect`"),
+    ],
+)
+def test_a_spark_that_does_not_start_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def session(*_: str) -> None:
+        raise error
+
+    monkeypatch.setitem(started.__globals__, "session", session)
+    with pytest.raises(ConfigError, match=told) as found:
+        engine_of("spark://127.0.0.1:9", []).__enter__()
+    assert "\n" not in str(found.value) and "\tat" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DirectoryDamaged("torn", path="/d/x", position=7, index=9),
+        StoreFailure("the disk is full"),
+        ProtocolViolation("entry 3 did not come"),
+        ConfigError("no such key"),
+        BadRequest("a short body"),
+    ],
+)
+def test_a_refusal_is_the_same_here_as_it_was_there(error: Exception) -> None:
+    def run(_: object) -> CountWork:
+        raise error
+
+    [refused] = spark_engine._row(0, run, CountWork(Place(), 0, 1, "")).column("refusal").to_pylist()
+    found = spark_engine._raised(refused)
+    assert (type(found), str(found)) == (type(error), str(error))
+    if isinstance(found, DirectoryDamaged):
+        assert (found.path, found.position, found.index) == ("/d/x", 7, 9)
 
 
 def test_every_work_names_the_type_of_its_result() -> None:

@@ -236,6 +236,32 @@ def test_entries_that_all_members_dropped_are_data_loss() -> None:
     assert read_expiring(ExpiringLog({"n1": 400, None: 300}), failOnDataLoss="false") == []
 
 
+def test_what_a_task_goes_on_without_is_counted_at_the_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(ServerSource, "note_skipped", lambda self, *given: counted.append(given))
+    log = ExpiringLog({"n1": 40, None: 30})
+    assert read_expiring(log, failOnDataLoss="false", reader="lines") == list(range(30, 100))
+    assert counted == [("lines", 10, 30)]
+
+
+def test_a_count_that_cannot_be_kept_is_a_warning(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    def skip(servers: str) -> None:
+        options = {"servers": servers, "reader": "lines", "timeoutMs": "500"}
+        ServerSource(LedgerOptions.parse(options)).note_skipped("lines", 2, 5)
+
+    skip(cluster.servers)
+    with connect(cluster.servers) as log:
+        (row,) = log.readers()
+    assert (row.name, row.skipped_entries, row.skipped_ranges) == ("lines", 3, ((2, 5),))
+    assert not caplog.records
+    skip("127.0.0.1:1")
+    assert "entries 2 .. 4 are not counted at reader lines" in caplog.text
+
+
 def end_of_stream(cluster: LocalCluster, **given: str) -> int:
     source = LedgerDataSource({"servers": cluster.servers, "timeoutMs": "500", **given})
     reader = source.streamReader(spark_schema_of(["index"]))

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark
 PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
+from quorumlog.spark.pipelines import Place, SparkEngine, archive, statistics
 from quorumlog.spark.session import default_settings, prepare_environment
 servers, others, scratch = sys.argv[1:]
 prepare_environment(is_local=True)
@@ -24,6 +25,9 @@ for name, value in {**default_settings(scratch, is_local=True), "spark.ui.enable
     builder = builder.config(name, str(value).lower() if isinstance(value, bool) else value)
 spark = builder.getOrCreate()
 print(type(spark).__module__)
+counted = statistics(Place(servers=servers), engine=SparkEngine(spark))
+kept = archive(Place(servers=servers), scratch + "/archive", engine=SparkEngine(spark))
+print("pipelines", counted.entries, kept.last_index == counted.last_index)
 log = spark.read.format("quorumlog").options(servers=servers, minPartitions=2).load()
 print("rows", log.where("length(body) = 6").count())
 log.select("body").write.format("quorumlog").mode("append").options(
@@ -62,6 +66,6 @@ def test_a_connect_client_reads_streams_and_writes_once(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-3000:]
         module, *words = done.stdout.splitlines()
         assert ".connect." in module
-        assert words == ["rows 2000", "micro-batches 4"]
+        assert words == ["pipelines 2000 True", "rows 2000", "micro-batches 4"]
         assert [entry.body for entry in log.read(0)] == bodies * 2
         assert [entry.body for entry in copy.read(0)] == [b"s" + body for body in bodies * 2]

@@ -124,3 +124,15 @@ print("java", os.environ["JAVA_HOME"])
     assert done.returncode == 0, done.stderr
     assert "rows 10" in done.stdout
     assert f"java {tmp_path}/.cache/quorumlog/java-shim-" in done.stdout
+
+
+def test_a_connect_server_is_a_master_that_needs_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its URL goes to `remote`, and the settings of a driver are none of its client's."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: made.append(self._options))
+    monkeypatch.setitem(quorumlog.spark.session.__globals__, "prepare_environment", None)
+    quorumlog.spark.session("app", "sc://spark.example.com:15002", **{"spark.a": 1})
+    assert made == [
+        {"spark.app.name": "app", "spark.remote": "sc://spark.example.com:15002", "spark.a": "1"}
+    ]

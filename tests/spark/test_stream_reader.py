@@ -13,12 +13,13 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     ReadMinRows,
 )
+from pyspark.sql.types import StructType
 
 from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import spark_schema_of
+from quorumlog.spark.rows import COLUMN_TYPES, spark_schema_of
 from quorumlog.spark.streaming import stream_reader
 from quorumlog.spark.streaming.stream_reader import LedgerStreamReader
 from tests.spark.made_batches import MadeLog
@@ -213,6 +214,23 @@ def test_entries_that_went_under_a_query_are_named_or_left_out() -> None:
     assert rows_of(gone, gone.partitions(start, end)) == {"index": [], "body": []}
 
 
+def test_entries_that_went_are_counted_at_the_reader_and_in_the_log_of_the_driver(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start, end = {"default": 10}, {"default": 60}
+    source = MadeSource(begin_index=40)
+    streaming(source, failOnDataLoss="false", reader="lines").partitions(start, end)
+    assert source.skipped == [("lines", 10, 40)]
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(told) == 1
+    assert "entries 10 .. 39 of group 'default' are lost (30): the log begins at index 40" in told[0]
+    streaming(source, failOnDataLoss="false").partitions(start, end)
+    assert len(source.skipped) == 1, "who has no reader has nothing to count at"
+    with pytest.raises(LedgerDataLoss):
+        streaming(source, reader="lines").partitions(start, end)
+    assert len(source.skipped) == 1
+
+
 def test_a_log_that_ends_below_the_checkpoint_is_another_log() -> None:
     with pytest.raises(LedgerDataLoss, match=r"goes on at offset 501, and group 'default' ends at 500"):
         streaming(MadeSource()).latestOffset({"default": {**at(500), "index": 501}}, ALL)
@@ -230,6 +248,9 @@ def test_options_of_the_other_way_to_read_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"endingOffsets is for spark\.read; a stream has no end"):
         stream = LedgerDataSource({"servers": "a:1", "endingOffsets": "5"}).streamReader(schema)
         stream.latestOffset({"default": 0}, ALL)
+    ends = {"subscribe": "a,b", "endingOffsetsByTimestamp": '{"a": 1, "b": 2}'}
+    with pytest.raises(ConfigError, match=r"endingOffsetsByTimestamp is for spark\.read"):
+        LedgerDataSource({"servers": "a:1", **ends}).streamReader(schema).initialOffset()
     with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger is for spark\.readStream"):
         LedgerDataSource({"servers": "a:1", "maxoffsetspertrigger": "5"}).reader(schema)
 
@@ -250,6 +271,9 @@ def test_a_reader_of_the_log_moves_with_the_query_where_it_is_named() -> None:
     named.commit({"default": at(70)})
     streaming(source).commit({"default": at(90)})
     assert source.committed == [("billing", 70)]
+    older = MadeSource(begin_index=100)
+    streaming(older, reader="billing", readerHold="true").latestOffset({"default": 50}, ALL)
+    assert older.begun == [("billing", 100, True)], "no hold can stand where entries are gone"
     with pytest.raises(ConfigError, match="readerHold needs option reader"):
         streaming(source, readerHold="true")
 
@@ -260,7 +284,9 @@ def two_groups(
     options = LedgerOptions.parse({"servers": "made:1", "subscribe": "b, a", **given})
     sources = {"a": a, "b": b}
     a.group, b.group = "a", "b"
-    schema = spark_schema_of(columns)
+    schema = StructType()
+    for name in columns:  # spelled as a user may
+        schema = schema.add(name, COLUMN_TYPES[name.lower()])
     return LedgerStreamReader(options, schema, lambda each: sources[each.served_group].open(each))
 
 
@@ -299,15 +325,19 @@ def test_limits_are_of_all_groups_together_by_what_each_has() -> None:
     assert by_bytes.latestOffset(start, by_bytes.getDefaultReadLimit()) == {"a": at(1), "b": at(1)}
 
 
-def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() -> None:
-    """Rows of `b` are 200 s younger: read by number alone, they would lift the watermark over `a`'s."""
-    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
-    b.first_s = 200
-    reader = two_groups(a, b, ("group", "append_time"), maxOffsetsPerTrigger="100")
+def all_ends(reader: LedgerStreamReader) -> list[tuple[int, int]]:
     start, ends = {"a": at(0), "b": at(0)}, []
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         ends.append((end["a"]["index"], end["b"]["index"]))
         start = end
+    return ends
+
+
+def test_groups_advance_together_by_time_where_a_watermark_may_be_taken_of_it() -> None:
+    """Rows of `b` are 200 s younger: read by number alone, they would lift the watermark over `a`'s."""
+    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
+    b.first_s = 200
+    ends = all_ends(two_groups(a, b, ("group", "Append_Time"), maxOffsetsPerTrigger="100"))
     assert ends[-1] == (400, 100)
     assert all(read_of_b <= max(0, read_of_a - 200) for read_of_a, read_of_b in ends[:-1])
     by_number = two_groups(a, b, maxOffsetsPerTrigger="100")
@@ -399,3 +429,25 @@ def test_a_group_that_a_restarted_query_does_not_name_ends_where_that_was_asked_
     done = of_a(failOnDataLoss="false").latestOffset({"a": at(100), "b": at(480)}, ALL)
     assert done == {"a": at(100)}, "the checkpoint forgets the other one, also with nothing to read"
     assert reader.latestOffset(only_a, ALL) == {"a": at(100)}
+
+
+def test_groups_advance_together_over_entries_that_are_gone() -> None:
+    a, b = MadeSource(begin_index=250, stop_index=400), MadeSource(begin_index=30, stop_index=100)
+    b.first_s = 200
+    given = {"maxOffsetsPerTrigger": "100", "failOnDataLoss": "false"}
+    ends = all_ends(two_groups(a, b, ("group", "append_time"), **given))
+    assert ends[-1] == (400, 100)
+    assert all(read_of_b <= max(30, read_of_a - 200) for read_of_a, read_of_b in ends[:-1]), ends
+
+
+def test_rows_with_a_time_wait_for_a_group_whose_rows_have_none_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first 200 entries of `a` lie in front of its first time mark; those behind are older than
+    `b`'s."""
+    a, b = MadeSource(stop_index=400), MadeSource(stop_index=100)
+    b.first_s = 1000
+    monkeypatch.setattr(a, "time_ms_at", lambda index: index * 1000 if index >= 200 else -1)
+    ends = all_ends(two_groups(a, b, ("group", "append_time"), maxOffsetsPerTrigger="100"))
+    assert ends[-1] == (400, 100)
+    assert {read_of_b for read_of_a, read_of_b in ends if read_of_a < 400} == {0}

@@ -42,7 +42,11 @@ def row_of(client: LedgerClient, member_id: str) -> MemberStatusRow:
     return next(row for row in client.status() if row.id == member_id)
 
 
-def test_who_has_a_vote_that_waits_for_a_disk_tells_its_status_and_refuses_appends(
+def bodies_at(client: LedgerClient, member_id: str) -> list[bytes]:
+    return [entry.body for entry in client.read(0, from_member=member_id)]
+
+
+def test_who_has_a_vote_that_waits_for_a_disk_tells_its_status_reads_and_refuses_appends(
     tmp_path: Path,
 ) -> None:
     with (
@@ -52,6 +56,12 @@ def test_who_has_a_vote_that_waits_for_a_disk_tells_its_status_and_refuses_appen
         client.append(b"formed")
         leader = leader_of(client)
         hanging, candidate = [m for m in members.members if m.member_id != leader]
+        hanging.stop()
+        hanging.start()  # with nothing in its memory
+        eventually(lambda: row_of(client, hanging.member_id).role == "follower", what="a follower again")
+        eventually(
+            lambda: bodies_at(client, hanging.member_id) == [b"formed"], what="what is committed there"
+        )
         sign_of(hanging).touch()
         members[leader].kill()
         eventually(
@@ -59,8 +69,10 @@ def test_who_has_a_vote_that_waits_for_a_disk_tells_its_status_and_refuses_appen
             what="a status that says so",
         )
         assert row_of(client, candidate.member_id).role != "leader", "elected by a vote on no disk"
-        with connect(hanging.address, timeout_ms=1_000) as only, pytest.raises(LedgerError):
-            only.append(b"to nobody")
+        with connect(hanging.address, timeout_ms=5_000) as only:
+            assert bodies_at(only, hanging.member_id) == [b"formed"]
+            with pytest.raises(LedgerError):
+                only.append(b"to nobody")
         sign_of(hanging).unlink()
         index = client.append(b"after all").first_index
         members[leader].start()

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from quorumlog import errors
+from quorumlog.broker.wire.broker_framing import error_response as broker_error
 from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
@@ -58,6 +59,15 @@ def test_the_last_index_that_was_expected_and_the_real_one_travel() -> None:
     returned = error_of(error_response(1, WrongLastIndex("no", expected=3, actual=8)))
     assert isinstance(returned, WrongLastIndex)
     assert (returned.expected, returned.actual) == (3, 8)
+
+
+def test_a_refusal_that_repeats_what_a_client_said_is_short_enough_to_be_read() -> None:
+    """With six characters for each of it."""
+    said = errors.BadRequest(f"there is nothing of the name {chr(1) * 64 * 1024!r}")
+    for response in (error_response(7, said), broker_error(7, said)):
+        kind = type(response)
+        returned = msgspec.msgpack.decode(msgspec.msgpack.encode(response), type=kind)
+        assert returned == response and returned.message.startswith(str(said)[:100])
 
 
 def test_an_append_of_an_older_release_has_no_condition() -> None:

@@ -94,6 +94,7 @@ class MessageStoreConfig:
         self.delays_ms()
 
     def delete_hours(self) -> tuple[int, ...]:
+        """Of the day, 0 to 23, in which `delete_when` lets old files go. Raises ConfigError."""
         try:
             hours = tuple(int(part) for part in self.delete_when.split(";") if part)
         except ValueError:

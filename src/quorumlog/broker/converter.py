@@ -4,6 +4,7 @@ and properties stay, UNIQ_KEY too; where they lie changes, and with it their mes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -32,13 +33,20 @@ class Converted(NamedTuple):
 def convert_to_classic(
     source: str, target: str, config: MessageStoreConfig | None = None, disk: Disk | None = None
 ) -> Converted:
-    """Raises ConfigError where `target` holds a store already or `source` no log, DirectoryDamaged,
-    DiskFull, StoreFailure; what is half done then is no store, and may be deleted."""
+    """Raises ConfigError where `target` holds a store already or `source` no log of messages,
+    DirectoryDamaged, DiskFull, StoreFailure; what is half done then is no store, and may be deleted."""
     disk = OsDisk() if disk is None else disk
     config = config or MessageStoreConfig()
     if disk.exists(target) and disk.list(target):
         raise ConfigError(f"{target} is not empty: name a directory for the new store")
     with OfflineLedger(source, disk) as ledger:
+        batches = ledger.batches()
+        first = next(batches, None)
+        if first is None and ledger.foreign_entries and taken_over(disk, ledger.folder) is None:
+            raise ConfigError(
+                f"{source} holds no messages: none of its {ledger.foreign_entries} entries is one; name"
+                " the directory of a broker on a replicated log"
+            )
         unfinished = f"{target}/converting"
         folder = f"{target}/{COMMIT_LOG_NAME}"
         try:
@@ -49,7 +57,7 @@ def convert_to_classic(
                 position = _write(files, old.joined(), position, config)
                 messages += len(old)
                 size_bytes += old.total_bytes
-            for found in ledger.batches():
+            for found in chain([] if first is None else [first], batches):
                 position = _write(files, found.records.joined(), position, config)
                 messages += len(found.records)
                 size_bytes += found.records.total_bytes

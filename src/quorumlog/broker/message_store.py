@@ -86,7 +86,7 @@ class MessageStore:
         self._closing = threading.Lock()
         self.is_closed = False
         try:
-            refuse_other_kinds(self.disk, root, DirectoryKind.BROKER, option="")
+            refuse_other_kinds(self.disk, root, DirectoryKind.BROKER)
             for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
                 self.disk.make_directory(f"{root}/{name}")
             self.disk.sync_directory(root)
@@ -257,6 +257,7 @@ class MessageStore:
     # ---------------------------------------------------------------- services
 
     def has_queue(self, queue: QueueKey) -> bool:
+        """Whether a message may be put into it."""
         if self.topics is None:
             return queue.queue_id >= 0
         return 0 <= queue.queue_id < self.queue_count(queue.topic)
@@ -305,6 +306,7 @@ class MessageStore:
             self._wakeup_reput()
 
     def reput_once(self) -> None:
+        """Bring what was stored since into queues and index. Raises StoreFailure."""
         try:
             self.reput.run_once()
         except QueueHole as hole:

@@ -15,6 +15,7 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.offline.directory_reader import DirectoryReader
 
 JAVA_PREFIX = "dledger-"
@@ -44,7 +45,10 @@ class OfflineLedger:
         folder = ledger_folder(path, disk)
         if folder is None:
             raise ConfigError(f"{path} holds no replicated log: it has no folders data and index")
+        refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER)
         self.folder = folder
+        self.foreign_entries = 0
+        """Met by `batches` that are no messages: of other machines, and of plain clients."""
         self._reader = DirectoryReader(disk, folder)
         if self._reader.in_use:
             self._reader.close()
@@ -91,13 +95,14 @@ class OfflineLedger:
             records = RecordBatch(
                 batch.buffer, batch.starts[rows] + HEADER_BYTES, batch.sizes[rows] - HEADER_BYTES
             )
+            self.foreign_entries += int(np.sum(headers["magic"] == EntryKind.NORMAL)) - len(rows)
             if not len(rows):
                 continue
-            # What other machines and plain clients have appended is no record.
             good = records.columns.good & (
                 records.columns.physical_offsets == headers["pos"][rows].astype(np.int64) + HEADER_BYTES
             )
             if not good.all():
+                self.foreign_entries += int(np.sum(~good))
                 rows, records = rows[good], records.select(np.flatnonzero(good))
             positions = headers["pos"][rows].astype(np.int64) + HEADER_BYTES
             yield LedgerRecords(records, positions, batch.last_index + 1)

@@ -43,7 +43,7 @@ class OfflineStore:
         self._disk: Disk = OsDisk() if disk is None else disk
         disk = self._disk
         try:
-            refuse_other_kinds(disk, root, DirectoryKind.BROKER, option="")
+            refuse_other_kinds(disk, root, DirectoryKind.BROKER)
             if not disk.exists(f"{root}/{COMMIT_LOG_NAME}"):
                 raise ConfigError(f"{root} holds no store: it has no folder {COMMIT_LOG_NAME}")
             if disk.is_locked(f"{root}/{LOCK_NAME}"):

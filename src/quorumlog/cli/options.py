@@ -218,7 +218,7 @@ def _check_directory(directory: Path) -> None:
         what = "is not a directory" if directory.exists() else "does not exist"
         raise ConfigError(f"{directory} {what}; name the data directory of a member")
     is_one = (directory / MEMBER_NAME).exists() or (directory / DATA_NAME).exists()
-    members = sorted(directory.glob(f"*/{MEMBER_NAME}"))
+    members = sorted([*directory.glob(f"*/{MEMBER_NAME}"), *directory.glob(f"dledger-*/{DATA_NAME}")])
     if members and not is_one:
         names = ", ".join(member.parent.name for member in members)
         raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")

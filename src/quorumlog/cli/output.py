@@ -171,15 +171,23 @@ def error_line(text: str, status: int = EXIT_REFUSED) -> None:
 
 
 @contextmanager
-def entry_progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, if that is a terminal; yields what is called with (done, in all)."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def entry_progress(label: str, *, in_bytes: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, if that is a terminal; yields what is called with (done, in all), in
+    entries or `in_bytes`. None: nobody knows how much there will be."""
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = err()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
     with Progress(
@@ -223,8 +231,12 @@ _NUMBERS = {int: ("N", MAX_INTEGER), float: ("SECONDS", MAX_DURATION_S)}
 
 
 def _complete(parameter: Any) -> None:
-    """Bounds and a metavar of a number that declares none."""
+    """Bounds and a metavar of a number that declares none, and no names of Python's types."""
     described = parameter.type_descriptor
+    if parameter.param_type_name == "argument":
+        parameter.display_type_rich = lambda ctx: None  # behind its name, which says what it is
+    elif parameter.metavar is None and described.annotation in (str, list[str]):
+        parameter.metavar = "TEXT"
     metavar, most = _NUMBERS.get(described.annotation, (None, None))
     if most is None:
         return

@@ -19,8 +19,9 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.async_append_stream import AsyncAppendStream
 from quorumlog.client.arguments import check_items, checked_machine
@@ -28,6 +29,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
+from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
@@ -42,11 +44,13 @@ from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.reading.read_options import ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -155,6 +159,26 @@ class AsyncLedgerClient(LedgerClientBase):
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         return await self._run(self._verbs.get(index, choice))
 
+    @overload
+    def read(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        with_time: Literal[True],
+        **options: Unpack[ReadOptions],
+    ) -> AsyncResults[TimedEntry]: ...
+
+    @overload
+    def read(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        with_time: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncResults[Entry]: ...
+
     def read(
         self,
         first_index: int,
@@ -165,7 +189,7 @@ class AsyncLedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         with_time: bool = False,
-    ) -> AsyncResults[Entry]:
+    ) -> AsyncResults[Any]:
         """See `LedgerClient.read`."""
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         reading = self._verbs.read(first_index, stop_index, limit, choice, with_time)
@@ -206,6 +230,24 @@ class AsyncLedgerClient(LedgerClientBase):
         reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
         return self._results(reading, "read_arrow", first_index, stop_index)
 
+    @overload
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        with_time: Literal[True],
+        **options: Unpack[TailOptions],
+    ) -> AsyncResults[TimedEntry]: ...
+
+    @overload
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        with_time: bool = False,
+        **options: Unpack[TailOptions],
+    ) -> AsyncResults[Entry]: ...
+
     def tail(
         self,
         first_index: int | Literal["latest"] = 0,
@@ -216,7 +258,7 @@ class AsyncLedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         with_time: bool = False,
-    ) -> AsyncResults[Entry]:
+    ) -> AsyncResults[Any]:
         """See `LedgerClient.tail`."""
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         tail = self._verbs.tail(
@@ -247,6 +289,10 @@ class AsyncLedgerClient(LedgerClientBase):
     async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
         """See `LedgerClient.time_at`."""
         return await self._run(self._verbs.time_at(index, from_member))
+
+    async def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
+        """See `LedgerClient.clock_resets`."""
+        return await self._run(self._verbs.clock_resets(from_member))
 
     # ---------------------------------------------------------------- producers
 
@@ -298,6 +344,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
 
+    async def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
+        """See `LedgerClient.reset_clock`."""
+        return await self._run(self._verbs.reset_clock(timeout_ms))
+
     async def change_members(
         self,
         verb: str,
@@ -310,6 +360,13 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.change_members`."""
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+
+    async def step_over(
+        self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
+    ) -> int:
+        """See `LedgerClient.step_over`."""
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return await self._run(step_over(machine, index, unsafe, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""

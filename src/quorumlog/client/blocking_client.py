@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
+from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.append_stream import AppendStream
 from quorumlog.client.arguments import check_items, checked_machine
@@ -19,6 +20,7 @@ from quorumlog.client.events import Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import LedgerClientBase
 from quorumlog.client.machines.machine_handles import MachineHandle
+from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
@@ -32,10 +34,12 @@ from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.reading.read_options import ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -171,6 +175,26 @@ class LedgerClient(LedgerClientBase):
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         return self._run(self._verbs.get(index, choice))
 
+    @overload
+    def read(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        with_time: Literal[True],
+        **options: Unpack[ReadOptions],
+    ) -> Results[TimedEntry]: ...
+
+    @overload
+    def read(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        with_time: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> Results[Entry]: ...
+
     def read(
         self,
         first_index: int,
@@ -181,7 +205,7 @@ class LedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         with_time: bool = False,
-    ) -> Results[Entry]:
+    ) -> Results[Any]:
         """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
 
         Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
@@ -239,6 +263,24 @@ class LedgerClient(LedgerClientBase):
         reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
         return self._results(reading, "read_arrow", first_index, stop_index)
 
+    @overload
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        with_time: Literal[True],
+        **options: Unpack[TailOptions],
+    ) -> Results[TimedEntry]: ...
+
+    @overload
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        with_time: bool = False,
+        **options: Unpack[TailOptions],
+    ) -> Results[Entry]: ...
+
     def tail(
         self,
         first_index: int | Literal["latest"] = 0,
@@ -249,7 +291,7 @@ class LedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         with_time: bool = False,
-    ) -> Results[Entry]:
+    ) -> Results[Any]:
         """Entries from `first_index` on: at the end of the log it waits for the next, without end, or
         for `timeout_ms`. "latest": what is appended after the iteration has begun.
 
@@ -302,6 +344,11 @@ class LedgerClient(LedgerClientBase):
         committed.
         """
         return self._run(self._verbs.time_at(index, from_member))
+
+    def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
+        """Where `reset_clock` has reset the log's time, by index; the newest 16. For who reads batches:
+        `AppendTimes` makes times of entries of these and of the marks among them."""
+        return self._run(self._verbs.clock_resets(from_member))
 
     # ---------------------------------------------------------------- producers
 
@@ -366,6 +413,14 @@ class LedgerClient(LedgerClientBase):
         Raises TransferFailed with the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
+    def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
+        """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
+        what stands in front counts as appended then at the latest. Returns where, and at what time.
+
+        Raises ClockNotReset while the clocks of a quorum differ by more than 60 s, and unless every
+        member and learner knows such an entry; OutcomeUnknown if leadership was lost meanwhile."""
+        return self._run(self._verbs.reset_clock(timeout_ms))
+
     def change_members(
         self,
         verb: str,
@@ -383,6 +438,17 @@ class LedgerClient(LedgerClientBase):
         """
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+
+    def step_over(
+        self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
+    ) -> int:
+        """Have every member's state machine leave the entry at `index` out, because no member survives
+        it; returns the index of the entry of the log that says so, once it is committed
+        (docs/state-machines.md). `unsafe`: also where a member has applied it, or does not answer.
+
+        Raises BadRequest with the reason, UnknownMachine, and OutcomeUnknown: ask again then."""
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return self._run(step_over(machine, index, unsafe, allowed_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""

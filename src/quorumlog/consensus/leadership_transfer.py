@@ -38,6 +38,7 @@ class LeadershipTransfer:
         self._elector = elector
         self._replication = replication
         self.target: Replica | None = None
+        self._reason = ""
         self.successor: Replica | None = None
         """Who leads as far as this member knows, until it follows somebody: whom it has handed over to,
         or whose message waits here."""
@@ -85,12 +86,12 @@ class LeadershipTransfer:
             )
         return ""
 
-    def begin(self, member_id: str) -> None:
+    def begin(self, member_id: str, reason: str) -> None:
         """Raises as `check`; nothing has changed then."""
-        self._begin(self.check(member_id))
+        self._begin(self.check(member_id), reason)
 
-    def _begin(self, target: Replica) -> None:
-        self.target = target
+    def _begin(self, target: Replica, reason: str) -> None:
+        self.target, self._reason = target, reason
         self._deadline_ms = self._state.now_ms + self._config.election_timeout_ms
         self._asked = False
         self.ask_if_caught_up()
@@ -138,12 +139,13 @@ class LeadershipTransfer:
         if fit:
             # It may not come off, and appends wait meanwhile.
             self._next_unfit_try_ms = now_ms + self._config.preferred_cool_down_ms
-            self._begin(min(fit, key=self._lag_of))
+            self._begin(min(fit, key=self._lag_of), self._state.unfit_because)
 
     def hand_over_and_leave(self) -> None:
         """This leader is no member any more: whoever is nearest is asked to take over at once."""
         fit = [voter for voter in self._state.membership.new if self._is_fit(voter)]
         self.target = min(fit, key=self._lag_of, default=None)
+        self._reason = "it is no member any more"
         self._asked = False
         self.ask_if_caught_up()
 
@@ -154,6 +156,9 @@ class LeadershipTransfer:
 
     def stop(self) -> None:
         """Leadership is lost, to the target or otherwise."""
+        if self.target is not None:
+            why = f": {self._reason}" if self._reason else ""
+            self._state.because = f"it hands over to {self.target.member_id}{why}"
         self.successor, self.target = self.target, None
 
     def _hand_over_to_preferred(self) -> None:
@@ -170,7 +175,7 @@ class LeadershipTransfer:
         ]
         if fit:
             self._cool_down()
-            self._begin(min(fit, key=self._lag_of))
+            self._begin(min(fit, key=self._lag_of), "it is preferred (preferred_leader_ids)")
 
     def _takes_part(self, voter: Replica) -> bool:
         return (

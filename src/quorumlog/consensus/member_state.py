@@ -19,7 +19,7 @@ from collections.abc import Callable
 from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId, HardState, Replica
+from quorumlog.entry import EntryId, HardState, Replica, SetBack
 
 
 class MemberState:
@@ -34,6 +34,8 @@ class MemberState:
     ) -> None:
         self.member = member
         self.role = Role.UNFORMED
+        self.because = ""
+        """Of which hand-over the role has changed since the last Ready."""
         self.term, self.voted_for = hard_state
         self.restart_term = hard_state.term
         """No vote is ever asked for at or below this term: what this member promised or led in it
@@ -56,6 +58,9 @@ class MemberState:
         """What the log's control entries lead to; who does not know it never leads."""
         self.runs_machines = True
         """Its state machines run: who is preferred as a leader is not while they do not."""
+        self.set_back: dict[Replica, SetBack] = {}
+        """Directories that this process has found older than they were. Nothing that they say is taken
+        any more, whatever they hold by then."""
         self.told: tuple[int, Membership] | None = None
         """The newest committed membership that another member has told of, and its index."""
         self.now_ms = now_ms
@@ -133,6 +138,12 @@ class MemberState:
         committed without it: the others may hang as well."""
         hangs_alone = self.disk_hangs and self.committed_index > self.log.durable_index
         return bool(self.log.damaged) or self.lacks_space or hangs_alone
+
+    @property
+    def unfit_because(self) -> str:
+        if self.log.damaged:
+            return "entries are damaged here"
+        return "there is no space here" if self.lacks_space else "the disk here hangs"
 
     def others(self) -> tuple[Replica, ...]:
         return self.membership.others(self.member)

@@ -128,6 +128,12 @@ class RaftNode:
         return self._state.committed_index
 
     @property
+    def leader_committed_index(self) -> int:
+        """As far as the leader of this term has told; what lies above is being written just now."""
+        is_leader = self._state.role is Role.LEADER
+        return self._state.committed_index if is_leader else self._handler.leader_committed_index
+
+    @property
     def ledger_end(self) -> EntryId:
         return self._state.ledger_end
 
@@ -160,6 +166,11 @@ class RaftNode:
     def quorum_clock_ms(self) -> int:
         """See `HeartbeatAnswers.quorum_clock_ms`; of a leader."""
         return self._elector.answers.quorum_clock_ms()
+
+    @property
+    def clocks_ms(self) -> dict[Replica, int]:
+        """See `HeartbeatAnswers.clocks_ms`; of a leader."""
+        return self._elector.answers.clocks_ms()
 
     @property
     def lacks_space(self) -> bool:
@@ -199,7 +210,7 @@ class RaftNode:
     def step(self, message: AnyMessage, *, refuse: PushResult | None = None) -> None:
         """`refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
         and is answered so. Messages of a directory that is not connected now are dropped: they were
-        under way when the connection was lost."""
+        under way when the connection was lost, or it was found older than it was."""
         if not self._outbox.is_connected(message.sender):
             return
         if refuse is None:
@@ -238,10 +249,10 @@ class RaftNode:
         self._check_leading()
         return self.reads.request()
 
-    def transfer_leadership(self, member_id: str) -> None:
-        """Begin to hand over; raises as `check_transfer`."""
+    def transfer_leadership(self, member_id: str, reason: str = "") -> None:
+        """Begin to hand over, for a `reason` in words; raises as `check_transfer`."""
         self._check_leading()
-        self._transfer.begin(member_id)
+        self._transfer.begin(member_id, reason)
 
     def check_transfer(self, member_id: str) -> None:
         """Raises TransferFailed, LeaderTransferring, NotLeader or LeaderNotReady."""
@@ -339,9 +350,12 @@ class RaftNode:
         if self._state.role is Role.LEADER and self._outbox.is_connected(replica):
             self.replication.on_bytes_moved(replica)
 
-    def on_connected(self, replica: Replica) -> None:
+    def on_connected(self, replica: Replica, *, syncs: bool = False) -> None:
+        """`syncs`: it says that it acknowledges only what it has synced."""
         assert replica != self._state.member, replica
-        self._outbox.connect(replica)
+        if replica in self._state.set_back:
+            return  # the next heartbeat tells it
+        self._outbox.connect(replica, syncs=syncs)
         self._forming.on_connected(replica)
         self._elector.on_connected(replica)
         self.reads.on_connected(replica)
@@ -407,8 +421,9 @@ class RaftNode:
         role_change = None
         if role != self._told_role:
             leader_id = state.leader.member_id if state.leader else None
-            role_change = RoleChange(state.role, state.term, leader_id)
+            role_change = RoleChange(state.role, state.term, leader_id, state.because)
             self._told_role = role
+            state.because = ""
         truncate_from, loses_committed, appends = log.take(self._ready_number)
         ready = Ready(
             number=self._ready_number,

@@ -87,6 +87,8 @@ class RoleChange(NamedTuple):
     role: Role
     term: int
     leader_id: str | None
+    because: str = ""
+    """Of a hand-over: from whom, to whom and why, in words."""
 
 
 class ReadGrant(msgspec.Struct, frozen=True):

@@ -8,12 +8,14 @@ clients of etcd), `door` (its port), `testing`, `simulated` (stores in virtual t
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.blocking_store import KeyValueClient
-    from quorumlog.kv.client.values import Change, Codec, Item
+    from quorumlog.kv.client.call_options import ClientOptions
+    from quorumlog.kv.client.codecs import Codec, CodecName, V
+    from quorumlog.kv.client.values import Change, Item
     from quorumlog.kv.door.embedded import KeyValueStore
     from quorumlog.kv.door.kv_door import KeyValueDoor
     from quorumlog.kv.requests.operations import (
@@ -52,22 +54,81 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_PLACES[name]), name)
 
 
+@overload
 def connect(
-    servers: str, *, codec: str | Codec = "bytes", timeout_s: float = 10.0, cluster_id: str = ""
-) -> KeyValueClient:
-    """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
-    `AsyncKeyValueClient`. Nothing is sent yet. Raises ConfigError."""
-    from quorumlog.kv.client.blocking_store import KeyValueClient
+    servers: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[ClientOptions]
+) -> KeyValueClient[bytes]: ...
 
-    return KeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+
+@overload
+def connect(
+    servers: str, *, codec: Literal["text"], **options: Unpack[ClientOptions]
+) -> KeyValueClient[str]: ...
+
+
+@overload
+def connect(
+    servers: str, *, codec: Literal["json", "msgspec"], **options: Unpack[ClientOptions]
+) -> KeyValueClient[Any]: ...
+
+
+@overload
+def connect(servers: str, *, codec: Codec[V], **options: Unpack[ClientOptions]) -> KeyValueClient[V]: ...
+
+
+def connect(
+    servers: str,
+    *,
+    codec: CodecName | Codec[Any] = "bytes",
+    timeout_s: float = 10.0,
+    cluster_id: str = "",
+) -> KeyValueClient[Any]:
+    """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
+    `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
+    "json" or "msgspec" (whatever these can carry; the latter is MessagePack), or one of your own with
+    `encode` and `decode`. Nothing is sent yet. Raises ConfigError."""
+    from quorumlog.kv.client.blocking_store import KeyValueClient
+    from quorumlog.kv.client.codecs import codec_of
+
+    return KeyValueClient(servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id)
+
+
+@overload
+async def connect_async(
+    servers: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[ClientOptions]
+) -> AsyncKeyValueClient[bytes]: ...
+
+
+@overload
+async def connect_async(
+    servers: str, *, codec: Literal["text"], **options: Unpack[ClientOptions]
+) -> AsyncKeyValueClient[str]: ...
+
+
+@overload
+async def connect_async(
+    servers: str, *, codec: Literal["json", "msgspec"], **options: Unpack[ClientOptions]
+) -> AsyncKeyValueClient[Any]: ...
+
+
+@overload
+async def connect_async(
+    servers: str, *, codec: Codec[V], **options: Unpack[ClientOptions]
+) -> AsyncKeyValueClient[V]: ...
 
 
 async def connect_async(
-    servers: str, *, codec: str | Codec = "bytes", timeout_s: float = 10.0, cluster_id: str = ""
-) -> AsyncKeyValueClient:
-    """A client for asyncio; options as of `AsyncKeyValueClient`. Raises ConfigError."""
+    servers: str,
+    *,
+    codec: CodecName | Codec[Any] = "bytes",
+    timeout_s: float = 10.0,
+    cluster_id: str = "",
+) -> AsyncKeyValueClient[Any]:
+    """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
+    from quorumlog.kv.client.codecs import codec_of
 
+    codec = codec_of(codec)
     return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
 
 

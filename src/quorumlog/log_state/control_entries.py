@@ -22,6 +22,8 @@ REPLACED_LEVEL = 4
 """From which on a MEMBERSHIP entry may name directories that were replaced."""
 CHAIN_LEVEL = 5
 """From which on a READER entry may say with which chain an archive ends."""
+SKIPPED_LEVEL = 6
+"""From which on a READER entry may say what its reader goes on without."""
 VERSION_LEVEL = 6
 """From which on a leader writes MACHINE entries with a version above 1: members of a release below have
 version 1 of the machines of ours, and would stop there."""
@@ -57,7 +59,8 @@ ReaderName = Annotated[str, Meta(pattern=READER_NAME)]
 """Short, and of characters of one byte: the readers of a log travel with its start."""
 MachineName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,63}\Z")]
 """It is part of the names of files."""
-Index = Annotated[int, Meta(ge=-1, le=2**62)]
+MOST_INDEX = 2**62
+Index = Annotated[int, Meta(ge=-1, le=MOST_INDEX)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
 Sequence = Annotated[int, Meta(ge=0, le=2**62)]
 """Number of an entry within its producer's, from 0 on."""
@@ -119,13 +122,17 @@ class ReaderPosition(Body, frozen=True):
     ends: bool = False
     """The reader is forgotten."""
     last_chain: Chain | None = None
-    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`. None is written
-    without this field, as earlier releases know it."""
+    """Of an archive: the `chain_crc` of its last entry, the one in front of `position`."""
+    skipped: tuple[Index, Index] | None = None
+    """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
+    them. It and `last_chain` are left out where nobody says them, as earlier releases know it."""
 
     def fields(self) -> tuple[object, ...]:
         """As they are written."""
         found = msgspec.structs.astuple(self)
-        return found if self.last_chain is not None else found[:-1]
+        if self.skipped is not None:
+            return found
+        return found[:-1] if self.last_chain is not None else found[:-2]
 
 
 class ReaderPositions(Body, frozen=True):
@@ -243,8 +250,11 @@ def level_of(body: ControlBody) -> int:
     """What a member has to know to read an entry that says this."""
     if isinstance(body, Membership) and body.replaced:
         return REPLACED_LEVEL
-    if isinstance(body, ReaderPositions) and any(each.last_chain is not None for each in body.readers):
-        return CHAIN_LEVEL
+    if isinstance(body, ReaderPositions):
+        if any(each.skipped is not None for each in body.readers):
+            return SKIPPED_LEVEL
+        if any(each.last_chain is not None for each in body.readers):
+            return CHAIN_LEVEL
     return LEVELS[kind_of(body)]
 
 

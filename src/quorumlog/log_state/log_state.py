@@ -10,7 +10,8 @@ hold the same entries have the same state, to the byte.
                       keep_from_index, readers, lost_ranges, producers, machines,
                       clock_resets, stepped_over]
 
-The last two are of level 6; both are left out where both are empty, as earlier releases know it.
+The last two are of level 6; both are left out where both are empty, as earlier releases know it. What a
+reader has said of neither chain nor skipped entries is left out of its fields in the same way.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from quorumlog.log_state.control_entries import (
     Unreadable,
     level_of,
 )
+from quorumlog.log_state.counted_times import Reset, with_reset
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_producers, encode_hook
 
 RECORD_MAGIC = b"QLST"
@@ -61,9 +63,11 @@ _PACKED_LEVEL = 1
 _MOST_PAYLOAD_BYTES = 256 << 20
 """What is longer unpacked is none of ours."""
 MOST_READERS = 100
-"""One more is not taken. With their lost ranges they fill a third of a start at most."""
+"""One more is not taken. With what they have lost and skipped they fill two fifths of a start's least
+size at most."""
 MOST_LOST_RANGES = 4
-"""A reader's newest ones are remembered."""
+"""A reader's newest ones are remembered; so many also of those that it has skipped."""
+Ranges = Annotated[tuple[tuple[Index, Index], ...], Meta(max_length=MOST_LOST_RANGES)]
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -73,12 +77,30 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     last_index: Index
     """Of the entry that named it last."""
     last_chain: Chain | None = None
-    """Of the entry in front of `position`, as an archive has it. None: nobody has said it; the record
-    has no such field then, as earlier releases know it."""
+    """Of the entry in front of `position`, as an archive has it. None: nobody has said it."""
+    skipped_entries: Annotated[int, Meta(ge=0)] = 0
+    """That it went on without, since they were gone when it came to them."""
+    skipped_ranges: Ranges = ()
+    """(first_index, stop_index) of the newest of them, in order and apart: said again, they are not
+    counted again."""
 
     def fields(self) -> tuple[object, ...]:
         found = msgspec.structs.astuple(self)
-        return found if self.last_chain is not None else found[:-1]
+        if self.skipped_entries:
+            return found
+        return found[:-2] if self.last_chain is not None else found[:-3]
+
+    def with_skipped(self, first_index: int, stop_index: int) -> Reader:
+        entries = self.skipped_entries + stop_index - first_index
+        first, stop, apart = first_index, stop_index, []
+        for low, high in self.skipped_ranges:
+            entries -= max(0, min(high, stop_index) - max(low, first_index))
+            if low <= stop_index and first_index <= high:
+                first, stop = min(first, low), max(stop, high)
+            else:
+                apart.append((low, high))
+        ranges = sorted([*apart, (first, stop)])[-MOST_LOST_RANGES:]
+        return msgspec.structs.replace(self, skipped_entries=entries, skipped_ranges=tuple(ranges))
 
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -97,15 +119,6 @@ class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     version: Annotated[int, Meta(ge=1)]
     index: Index
     """Of the entry that named it first: it takes what follows."""
-
-
-class Reset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Of the log's clock: a run of time marks ends in front of this entry, another begins with it."""
-
-    index: Index
-    """Of the CLOCK entry."""
-    time_ms: TimeMs
-    """At which the run that begins here begins."""
 
 
 class SteppedOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -307,16 +320,19 @@ def _with_machine(state: LogState, index: int, said: MachineBinding) -> LogState
 
 
 def _with_reset(state: LogState, index: int, said: ClockReset) -> LogState:
-    resets = (*state.clock_resets, Reset(index, said.time_ms))[-MOST_RUNS:]
+    resets = with_reset(state.clock_resets, Reset(index, said.time_ms))
     return msgspec.structs.replace(state, time_ms=said.time_ms, time_index=index, clock_resets=resets)
 
 
 def _with_step_over(state: LogState, index: int, said: StepOver) -> LogState:
     """A leader writes only what follows from the state; anything else changes nothing."""
-    known = {(each.name, each.index) for each in state.stepped_over}
-    if (said.name, said.index) in known or len(known) >= MOST_STEPPED_OVER:
+    orders = list(state.stepped_over)
+    if len(orders) >= MOST_STEPPED_OVER:
+        orders = [each for each in orders if each.index >= state.keep_from_index]
+    is_known = any((each.name, each.index) == (said.name, said.index) for each in state.stepped_over)
+    if is_known or len(orders) >= MOST_STEPPED_OVER:
         return state
-    orders = [*state.stepped_over, SteppedOver(said.name, said.index, said.chain, index)]
+    orders.append(SteppedOver(said.name, said.index, said.chain, index))
     orders.sort(key=lambda each: (each.name, each.index))
     return msgspec.structs.replace(state, stepped_over=tuple(orders))
 
@@ -341,7 +357,13 @@ def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
             position, last_chain = old.position, old.last_chain
     elif old is None or old.position != said.seeks_from:
         return state  # it has moved since: a late copy of the seek would take it back
-    others.append(Reader(said.name, position, said.hold, index, last_chain))
+    reader = Reader(said.name, position, said.hold, index, last_chain)
+    if old is not None:
+        skipped = old.skipped_entries, old.skipped_ranges
+        reader = Reader(said.name, position, said.hold, index, last_chain, *skipped)
+    if said.skipped is not None and said.skipped[0] < said.skipped[1]:
+        reader = reader.with_skipped(*said.skipped)
+    others.append(reader)
     others.sort(key=lambda reader: reader.name)
     return msgspec.structs.replace(state, readers=tuple(others))
 

@@ -228,7 +228,9 @@ class MemberChanges:
             else:
                 done(refusal or MembershipRefused("it leads again", retry_after_ms=100))
 
-        self._transfers.request(nearest.replica.member_id, self._now_ms, handed_over)
+        self._transfers.request(
+            nearest.replica.member_id, self._now_ms, handed_over, "it is to be removed"
+        )
 
     def _takes_over(self, member_id: str) -> bool:
         try:

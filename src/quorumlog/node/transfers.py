@@ -32,6 +32,7 @@ class Transfers:
         self._timeout_ms = election_timeout_ms
         self._to = ""
         """Who shall lead, of a request that waits for what is proposed; empty if none does."""
+        self._why = ""
         self._begin_by_ms = NEVER
         self._done: Callable[[TransferOutcome], None] | None = None
         """Whom to tell of the request that waits, or that the core carries out."""
@@ -46,8 +47,11 @@ class Transfers:
     def holds_appends(self) -> bool:
         return bool(self._to) or self._raft.is_transferring
 
-    def request(self, to_member_id: str, now_ms: float, done: Callable[[TransferOutcome], None]) -> None:
-        """`done` gets the role change that followed, or why there was none."""
+    def request(
+        self, to_member_id: str, now_ms: float, done: Callable[[TransferOutcome], None], why: str
+    ) -> None:
+        """`done` gets the role change that followed, or why there was none. `why` it is asked for, in
+        words."""
         try:
             self._raft.check_transfer(to_member_id)
             if self._done is not None:
@@ -56,7 +60,7 @@ class Transfers:
             done(error)
             return
         self._done = done
-        self._to = to_member_id
+        self._to, self._why = to_member_id, why
         # A hung disk of this leader's own may keep it from committing what its successor would commit.
         self._begin_by_ms = now_ms + self._timeout_ms / 2
 
@@ -88,7 +92,7 @@ class Transfers:
         if self._to and (not self._pending.proposed_count or now_ms >= self._begin_by_ms):
             to, self._to = self._to, ""
             try:
-                self._raft.transfer_leadership(to)
+                self._raft.transfer_leadership(to, self._why)
             except LedgerError as error:
                 self._end(error)
         elif not self._to and not self._raft.is_transferring and self._raft.role is Role.LEADER:
@@ -134,7 +138,7 @@ class Transfers:
             self._failed.clear()
         for name in names:
             if name not in self._failed and self._done is None:
-                self.request(name, now_ms, partial(self._tried, name))
+                self.request(name, now_ms, partial(self._tried, name), "it stops")
 
     def _tried(self, name: str, outcome: TransferOutcome) -> None:
         if isinstance(outcome, LedgerError):

@@ -21,6 +21,8 @@ import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
+from quorumlog.log_state.control_entries import MOST_RUNS
+from quorumlog.log_state.counted_times import Resets, counted_ms
 from quorumlog.pipelines.archive_parts import (
     TEMPORARY,
     Part,
@@ -80,8 +82,13 @@ class Archive:
         """A new one, or one of this log. Raises ConfigError, DirectoryDamaged."""
         if os.path.exists(path) and not os.path.isdir(path):
             raise ConfigError(f"{path} is a file; name a directory for the archive")
-        os.makedirs(os.path.join(path, PARTS), exist_ok=True)
-        os.makedirs(os.path.join(path, ATTEMPTS), exist_ok=True)
+        os.makedirs(path, exist_ok=True)
+        if load_manifest(path) is None:
+            strange = sorted(name for name in os.listdir(path) if not _is_ours(name))
+            if strange:
+                raise ConfigError(
+                    f"{path} holds {strange[0]} and no archive; name an empty or a new directory"
+                )
         lock = os.open(os.path.join(path, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
         try:
             try:
@@ -92,11 +99,6 @@ class Archive:
                 ) from None
             manifest = load_manifest(path)
             if manifest is None:
-                strange = sorted(name for name in os.listdir(path) if not _is_ours(name))
-                if strange:
-                    raise ConfigError(
-                        f"{path} holds {strange[0]} and no archive; name an empty or a new directory"
-                    )
                 manifest = Manifest(group=group, cluster_id=cluster_id)
             for name, ours, theirs in (
                 ("group", manifest.group, group),
@@ -108,6 +110,8 @@ class Archive:
                         f" log {theirs}. It stays as it is; name another directory for this one"
                     )
             archive = cls(path, manifest, lock)
+            for folder in (PARTS, ATTEMPTS):
+                os.makedirs(os.path.join(path, folder), exist_ok=True)
             archive._move()
             archive.check_files()
             archive.remove_strays()
@@ -123,7 +127,8 @@ class Archive:
         for folder in (PARTS, ATTEMPTS):
             for name in os.listdir(os.path.join(self.path, folder)):
                 if folder == ATTEMPTS or name not in named:
-                    with suppress(FileNotFoundError):
+                    # A folder is of somebody who looked in: no tool takes it for a part.
+                    with suppress(FileNotFoundError, IsADirectoryError):
                         os.unlink(os.path.join(self.path, folder, name))
 
     def check_files(self) -> None:
@@ -172,29 +177,30 @@ class Archive:
         return self.manifest.parts[-1].stop_index if self.manifest.parts else 0
 
     def add(self, added: Sequence[tuple[Part, str]]) -> None:
-        """Parts, and the names of their files in _attempts/. They count once this returns."""
+        """Parts, and the names of their files in _attempts/. They count once this returns. Raises
+        ConfigError, DirectoryDamaged, and adds none, unless each file is there as it was written."""
         assert self._lock is not None, "opened to be read"
+        for part, name in added:
+            path = os.path.join(self.path, ATTEMPTS, name)
+            if not os.path.exists(path):
+                raise ConfigError(
+                    f"{path} was written and is not there: every executor has to see {self.path} at the"
+                    " same path. Nothing was added"
+                )
+            _checked_footer(path, part)
         parts = [*self.manifest.parts, *(part for part, _ in added)]
         for before, after in pairwise(parts):
             assert (before.stop_index, before.last_chain) == (after.first_index, after.chain_before)
         moving = tuple(Moving(part.file, os.path.join(ATTEMPTS, name)) for part, name in added)
         self._commit(msgspec.structs.replace(self.manifest, parts=tuple(parts), moving=moving))
         self._move()
-        for part, _ in added:
-            path = os.path.join(self.path, PARTS, part.file)
-            if part_of_footer(path) != part:
-                raise DirectoryDamaged(
-                    f"{path} is not the file that was written", path=path, position=-1, index=-1
-                )
 
     def _move(self) -> None:
         """What the manifest names, into parts/; of an archive of version 1 everything."""
         if self.manifest.version < VERSION:
+            # Sizes are not known, so the footers say whether the files are whole: a cut one has none.
             parts = tuple(
-                msgspec.structs.replace(
-                    part, file_bytes=os.path.getsize(os.path.join(self.path, part.file))
-                )
-                for part in self.manifest.parts
+                _checked_footer(os.path.join(self.path, part.file), part) for part in self.manifest.parts
             )
             self._commit(msgspec.structs.replace(self.manifest, version=VERSION, parts=parts))
         for each in self.manifest.moving:
@@ -236,19 +242,23 @@ class Archive:
         return point_in_part(self.paths_of(part), index)
 
     def time_ms_at(self, index: int) -> int:
-        """What holds in front of a part is known; within one its rows say it."""
-        time_ms = -1
+        """What counts in front of a part is known, but for later resets; within one its rows say it."""
+        time_ms, resets = -1, self.clock_resets()
         for part in self.manifest.parts:
             if part.stop_index <= index + 1:
-                time_ms = part.time_ms
+                time_ms = counted_ms(part.stop_index - 1, part.time_ms, resets)
         if any(part.first_index < index + 1 < part.stop_index for part in self.manifest.parts):
             from quorumlog.append_times import AppendTimes
 
             part = next(p for p in self.manifest.parts if p.first_index <= index < p.stop_index)
-            times = AppendTimes(time_ms)
+            times = AppendTimes(time_ms, resets)
             for batch in read_part(self.paths_of(part), part, part.first_index, index + 1):
                 time_ms = times.runs(batch)[-1][1]
         return time_ms
+
+    def clock_resets(self) -> Resets:
+        resets = [reset for part in self.manifest.parts for reset in part.clock_resets]
+        return tuple(resets[-MOST_RUNS:])
 
     def close(self) -> None:
         if self._lock is not None:
@@ -256,8 +266,21 @@ class Archive:
             self._lock = None
 
 
+def _checked_footer(path: str, part: Part) -> Part:
+    """`part` with the size of its file. Raises DirectoryDamaged unless the footer says the same."""
+    found = part_of_footer(path)
+    if found != msgspec.structs.replace(part, file_bytes=found.file_bytes) or part.file_bytes not in (
+        -1,
+        found.file_bytes,
+    ):
+        raise DirectoryDamaged(
+            f"{path} is not the file that was written", path=path, position=-1, index=part.first_index
+        )
+    return found
+
+
 def _is_ours(name: str) -> bool:
-    return name in (LOCK_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
+    return name in (LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
 
 
 def load_manifest(path: str) -> Manifest | None:

@@ -27,6 +27,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
+from quorumlog.log_state.counted_times import counted_ms
 from quorumlog.pipelines.archive import ATTEMPTS, Archive, load_manifest
 from quorumlog.pipelines.archive_parts import Part, PartWriter, read_part
 from quorumlog.pipelines.engine import Engine, LocalEngine
@@ -34,9 +35,11 @@ from quorumlog.pipelines.places import (
     OpenLog,
     Place,
     ServedLog,
+    as_seen_anywhere,
     broken,
     chain_at_end,
     chain_before,
+    check_seen,
     even_cuts,
     linked,
     open_log,
@@ -114,7 +117,7 @@ class PartWork(msgspec.Struct, frozen=True):
     first_index: int
     stop_index: int
     time_ms: int | None
-    """What holds in front of it, as the part before says; None: the log is asked."""
+    """What counts in front of it, as the archive says; None: the log is asked."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -135,11 +138,14 @@ class Verified(msgspec.Struct, frozen=True):
 def write_part(work: PartWork) -> Attempt:
     """A work: under a name of its own."""
     first, stop = work.first_index, work.stop_index
+    check_seen(work.directory)
     with closing(open_log(work.place)) as log:
         time_ms = work.time_ms
         if time_ms is None:
             time_ms = log.time_ms_at(first - 1)
-        times, writer = AppendTimes(time_ms), PartWriter(work.directory, first)
+        resets = log.clock_resets()
+        times = AppendTimes(counted_ms(first - 1, time_ms, resets), resets)
+        writer = PartWriter(work.directory, first)
         try:
             for batch in linked(log.batches(first, stop), first, stop, None, "the log"):
                 writer.add(batch, times)
@@ -179,15 +185,19 @@ class _Run:
     def read_back(self) -> None:
         """Raises DirectoryDamaged."""
         into = self._into
-        works = [VerifyWork(tuple(into.paths_of(part)), part) for part in into.manifest.parts]
+        works = [
+            VerifyWork(tuple(map(os.path.abspath, into.paths_of(part))), part)
+            for part in into.manifest.parts
+        ]
         for _ in self._engine.map(verify_part, works):
             pass
 
     def write(self, first: int, stop: int, chain: int | None, time_ms: int) -> None:
         """In waves, so that an interruption costs one of them at most."""
-        directory = os.path.join(self._into.path, ATTEMPTS)
+        directory = os.path.abspath(os.path.join(self._into.path, ATTEMPTS))
+        source = as_seen_anywhere(self._source)
         works = [
-            PartWork(self._source, directory, low, high, time_ms if low == first else None)
+            PartWork(source, directory, low, high, time_ms if low == first else None)
             for low, high in pairwise(even_cuts(self._log, first, stop, self._part_bytes))
         ]
         for at in range(0, len(works), WAVE_PARTS):

@@ -22,7 +22,7 @@ from quorumlog.header_array import HEADER_DTYPE, UInt64Array, field_of
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archive_rows import check
 from quorumlog.pipelines.engine import Engine, LocalEngine
-from quorumlog.pipelines.places import Place, chain_at_end, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, chain_at_end, open_log
 from quorumlog.pipelines.tables.target import holes_of, table_at
 
 BLOCK_ENTRIES = 1 << 14
@@ -244,6 +244,7 @@ def _chunks(place: Place, number: int, bounds: dict[int, tuple[int, int]]) -> It
     edges = {edge for each in bounds.values() for edge in each if first <= edge <= stop}
     edges |= set(range(-(-first // BLOCK_ENTRIES) * BLOCK_ENTRIES, stop, BLOCK_ENTRIES))
     cuts = sorted(edges)
+    place = as_seen_anywhere(place)
     for at in range(0, len(cuts) - 1, CHUNK_BLOCKS):
         yield Chunk(place=place, cuts=tuple(cuts[at : at + CHUNK_BLOCKS + 1]))
 

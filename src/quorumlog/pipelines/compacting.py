@@ -6,11 +6,12 @@ those files are folded here, in order. So memory is that of the result.
 
 from __future__ import annotations
 
+import fcntl
 import os
-import tempfile
+import shutil
 import uuid
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 
 import msgspec
@@ -25,7 +26,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, check_seen, even_cuts, linked, open_log
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
 
@@ -71,9 +72,13 @@ def compact(
     engine: Engine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Compacted:
-    """Write rows `key, index, term, body` to `file`, in order of index; one of an earlier compaction is
-    replaced whole. `into`: a log that gets their bodies, exactly once for each `compaction_id` (a
-    producer of it)."""
+    """Write rows `key, index, term, body` to `file` (Parquet), in order of index, the newest of each key
+    in [first_index, stop_index) (default: the whole log); a file of an earlier compaction is replaced
+    whole. `key`: json:PATH, arrow:COLUMN or prefix:BYTES of a body. `into`: a log that gets
+    the bodies, exactly once for each `compaction_id` (a producer of it). `report` is told entries done
+    and in all.
+
+    Raises ConfigError, BadRequest for bodies that `key` does not fit, LedgerError, DirectoryDamaged."""
     file = checked_path(file)
     KeyOf(key)  # wrong ones are told before anything is read
     if into is not None and not (into.servers and compaction_id):
@@ -89,11 +94,9 @@ def compact(
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         edges = even_cuts(log, first, stop, PART_BYTES)
     rows, entries = _latest(None, []), 0
-    os.makedirs(os.path.dirname(os.path.abspath(file)), exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=os.path.basename(file) + ".", dir=os.path.dirname(os.path.abspath(file))
-    ) as attempts:
-        works = [FoldWork(source, low, high, key, attempts) for low, high in pairwise(edges)]
+    with _attempts(file) as attempts:
+        anywhere = as_seen_anywhere(source)
+        works = [FoldWork(anywhere, low, high, key, attempts) for low, high in pairwise(edges)]
         for work, part in zip(works, (engine or LocalEngine()).map(fold, works), strict=True):
             with pa.OSFile(part.file) as stored:
                 rows = _latest(rows, [pa.ipc.open_file(stored).read_all()])
@@ -117,6 +120,30 @@ def compact(
     )
 
 
+@contextmanager
+def _attempts(file: str) -> Iterator[str]:
+    """A folder beside `file` for what works write; a run that was killed leaves it to the next one.
+    Raises ConfigError while another run has it."""
+    folder = os.path.abspath(file) + ".attempts"
+    os.makedirs(folder, exist_ok=True)
+    lock = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{file} is being written by another compaction; wait for it") from None
+        try:
+            for name in os.listdir(folder):
+                if name != "lock":
+                    os.unlink(os.path.join(folder, name))
+            yield folder
+        finally:
+            # An attempt too many may still write there.
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
 class FoldWork(msgspec.Struct, frozen=True):
     place: Place
     first_index: int
@@ -135,6 +162,7 @@ def fold(work: FoldWork) -> Folded:
     """A work: under a name of its own."""
     key_of, first, stop = KeyOf(work.key), work.first_index, work.stop_index
     kept, waiting, waiting_bytes, entries = _latest(None, []), [], 0, 0
+    check_seen(work.directory)
     with closing(open_log(work.place)) as log:
         for batch in linked(log.batches(first, stop), first, stop, None, work.place.name):
             rows = record_batch_of(batch)

@@ -34,5 +34,6 @@ class LocalEngine:
         self._threads = threads or os.cpu_count() or 1
 
     def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+        """See `Engine.map`."""
         with ThreadPoolExecutor(self._threads) as pool:
             yield from pool.map(run, works)

@@ -6,6 +6,8 @@ pipeline reads every place, and one place can be compared with another.
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Protocol
@@ -18,6 +20,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect, leader_of
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError, DirectoryDamaged, Unreachable
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.stored_marks import StoredMarks
@@ -73,9 +76,34 @@ class OpenLog(Protocol):
         """Digests are checked. Raises LedgerError, DirectoryDamaged, ProtocolViolation."""
 
     def time_ms_at(self, index: int) -> int:
-        """Of the last time mark at or in front of an entry; -1: there is none."""
+        """When an entry counts as appended; -1: no mark stands at or in front of it."""
+
+    def clock_resets(self) -> Resets:
+        """Of the log's clock, as far as this copy of it goes."""
 
     def close(self) -> None: ...
+
+
+def as_seen_anywhere(place: Place) -> Place:
+    """The same log for a work, which may run in another process: its working directory is another one,
+    and it knows no catalog of tables. Raises ConfigError."""
+    if place.path:
+        return msgspec.structs.replace(place, path=os.path.abspath(place.path))
+    if place.archive:
+        from quorumlog.pipelines.tables.target import archive_directory
+
+        directory = os.path.abspath(archive_directory(place.archive))
+        return msgspec.structs.replace(place, archive=directory)
+    return place
+
+
+def check_seen(directory: str) -> None:
+    """Of one that a work writes into. Raises ConfigError if this process does not see it."""
+    if not os.path.isdir(directory):
+        raise ConfigError(
+            f"{directory} is not there on {platform.node()}: driver and executors have to see it at the"
+            " same path"
+        )
 
 
 def open_log(place: Place) -> OpenLog:
@@ -139,6 +167,9 @@ class ServedLog:
         time = self.client.time_at(index, from_member=self._member_id or None)
         return -1 if time is None else milliseconds_of(time)
 
+    def clock_resets(self) -> Resets:
+        return self.client.clock_resets(from_member=self._member_id or None)
+
     def close(self) -> None:
         self.client.close()
 
@@ -171,6 +202,9 @@ class StoredLog:
 
     def time_ms_at(self, index: int) -> int:
         return StoredMarks(OsDisk(), self._reader).time_ms_at(index)
+
+    def clock_resets(self) -> Resets:
+        return StoredMarks(OsDisk(), self._reader).clock_resets
 
     def close(self) -> None:
         self._reader.close()

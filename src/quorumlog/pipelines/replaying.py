@@ -55,10 +55,15 @@ def replay(
     again: bool = False,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Replayed:
-    """Append to `target`. `replay_id` is the producer of the target's session: the same again goes on
-    with this replay, another one appends all once more. `rows_per_s` 0: as fast as it
-    takes them. `again`: also into the very log that the rows are of, which has them twice then; without
-    it that is refused (ConfigError)."""
+    """Append to `target` the bodies of the source from `first_index` on (default: where it begins), up
+    to `stop_index`, exclusive (default: its end). `replay_id` is the producer of the target's session:
+    the same again goes on with this replay, another one appends all once more. `transform` gets each
+    batch of rows and gives those that are appended. `rows_per_s` 0: as fast as it takes them. `again`:
+    also into the very log that the rows are of, which has them twice then; without it that is refused
+    (ConfigError). `report` is told entries done and in all.
+
+    Raises ConfigError, LedgerError, DirectoryDamaged; what is appended by then stays, and the same
+    `replay_id` goes on behind it."""
     checked_target(target, replay_id)
     with (
         closing(open_log(source)) as log,

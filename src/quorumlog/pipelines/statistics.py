@@ -16,7 +16,7 @@ from quorumlog.arrow import ENTRY_SCHEMA, TIME_COLUMN, record_batch_of, schema_o
 from quorumlog.config import MIB
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, as_seen_anywhere, even_cuts, linked, open_log
 
 MINUTE_MS = 60_000
 PART_BYTES = 64 * MIB
@@ -103,7 +103,7 @@ def count(work: CountWork) -> PartCounted:
     sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
     schema = schema_of([*ENTRY_SCHEMA.names, TIME_COLUMN])
     with closing(open_log(place)) as log:
-        times = AppendTimes(log.time_ms_at(first))
+        times = AppendTimes(log.time_ms_at(first), log.clock_resets())
         for batch in linked(log.batches(first, stop), first, stop, None, place.name):
             rows = record_batch_of(batch, schema, times=times.runs(batch))
             lengths = pc.binary_length(rows.column("body")).to_numpy(zero_copy_only=False)
@@ -139,15 +139,18 @@ def statistics(
     engine: Engine | None = None,
     report: Callable[[int, int], None] = lambda done, in_all: None,
 ) -> Statistics:
-    """Of the whole log, or a range, counted by an engine (default: threads of this process). Raises
-    BadRequest for bodies that `key` does not fit."""
+    """Of the whole log, or [first_index, stop_index), counted by an engine (default: threads of this
+    process). `key`: as of `compact`; the `top` largest are given.
+    `report` is told entries done and in all. Raises BadRequest for bodies that `key` does not fit,
+    ConfigError, LedgerError, DirectoryDamaged."""
     if key:
         KeyOf(key)  # wrong ones are told before anything is read
     with closing(open_log(place)) as log:
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         group, edges = log.group, even_cuts(log, first, stop, PART_BYTES)
-    works = [CountWork(place, low, high, key) for low, high in pairwise(edges)]
+    anywhere = as_seen_anywhere(place)
+    works = [CountWork(anywhere, low, high, key) for low, high in pairwise(edges)]
     whole = PartCounted(minutes={}, terms={})
     sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
     for work, part in zip(works, (engine or LocalEngine()).map(count, works), strict=True):

@@ -14,6 +14,7 @@ from quorumlog.config import MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.node.client_guard import contain
+from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.framing import (
     RECEIVE_BUFFER_BYTES,
@@ -62,6 +63,7 @@ class LoopTurn:
         self._paused: list[Connection] = []
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is full."""
+        self.strays = StrayLog(log)
 
     @property
     def is_overfull(self) -> bool:
@@ -264,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""
-        log.warning("closing the connection of %s: %s", self.peer_name, violation)
+        self._loop_turn.strays.closing(self.peer_name, violation)
         self.close()
 
     @property

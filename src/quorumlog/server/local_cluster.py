@@ -167,7 +167,8 @@ class LocalCluster:
         self.close()
 
     def start(self) -> None:
-        """Start every member and wait for a leader."""
+        """Start every member and wait for a leader. Raises what a member does not start for, and
+        LeaderNotReady after 30 s."""
         self._is_started = True
         try:
             started = [self._start(m.member_id) for m in self.members]
@@ -278,6 +279,7 @@ class LocalCluster:
         return tuple(sorted(self._running))
 
     def data_dir(self, member_id: str) -> Path:
+        """Where the member keeps its log, whether it runs or not."""
         return Path(self._config(member_id).data_dir)
 
     def server(self, member_id: str) -> LedgerServer:

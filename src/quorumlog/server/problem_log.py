@@ -12,6 +12,8 @@ from quorumlog.figures import without_figures
 
 LOOK_INTERVAL_S = 1.0
 REPEAT_S = 60.0
+MOST_NOTED = 20
+"""Different ones in that time: strangers choose the names under which they are refused."""
 
 
 class ProblemLog:
@@ -22,6 +24,7 @@ class ProblemLog:
         self._name = name
         self._said_s: dict[str, float] = {}
         self._noted_s: dict[str, float] = {}
+        self._left_out = 0
         self._next_look_s = now_s + LOOK_INTERVAL_S
 
     def is_due(self, now_s: float) -> bool:
@@ -40,9 +43,15 @@ class ProblemLog:
     def note(self, sentence: str, now_s: float) -> None:
         """What comes again and again is worth one line a minute: a stranger that dials and is refused, a
         step for which a full disk has no space."""
-        if len(self._noted_s) > 1000:
-            self._noted_s.clear()
-        self._say(without_figures(sentence), sentence, self._noted_s, now_s)
+        words = without_figures(sentence)
+        self._noted_s = {each: said for each, said in self._noted_s.items() if now_s - said < REPEAT_S}
+        if words not in self._noted_s and len(self._noted_s) >= MOST_NOTED:
+            self._left_out += 1
+            return
+        if self._left_out:
+            self._log.warning("%s: %d more of the kind were left out", self._name, self._left_out)
+            self._left_out = 0
+        self._say(words, sentence, self._noted_s, now_s)
 
     def _say(self, words: str, sentence: str, said_s: dict[str, float], now_s: float) -> None:
         if now_s - said_s.get(words, -REPEAT_S) >= REPEAT_S:

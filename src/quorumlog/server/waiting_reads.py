@@ -20,7 +20,7 @@ from quorumlog.store.ledger_store import ColdRange, LogRange
 BEGINS_ANEW_MS = 100
 ReadOutcome = EntryBatch | LedgerError | None
 ReadLater = Callable[[Callable[[], Any], Callable[[Any], None]], None]
-"""`Host.read_later`."""
+"""As `Host.read_later`, but not by way of `LedgerNode.finish`."""
 
 
 class _Waiter(NamedTuple):
@@ -79,7 +79,7 @@ class WaitingReads:
                 del self._readers[cold]
             outcome: ReadOutcome
             if isinstance(result, DirectoryDamaged):
-                self._node.repairer.found(result)
+                self._node.finish(self._node.repairer.found, result)
                 outcome = RangeDamaged(str(result))
             elif isinstance(result, StoreFailure):
                 raise result

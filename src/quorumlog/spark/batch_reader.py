@@ -121,7 +121,8 @@ class PushdownReader(LedgerBatchReader):
     def _take(self, condition: Filter) -> bool:
         """True: the range alone now answers it."""
         if isinstance(condition, IsNotNull):
-            return condition.attribute != (TIME_COLUMN,)  # no other column of ours is ever null
+            [name] = condition.attribute  # as the user's schema spells it
+            return name.lower() != TIME_COLUMN  # no other column of ours is ever null
         match condition:
             case EqualTo(("index",), int(value)):
                 self._keep(value, value + 1)

@@ -116,8 +116,8 @@ def skip_lost_entries(
     """Where reading goes on if [first_index, next_index) is gone. Raises LedgerDataLoss if
     `fail_on_data_loss`; otherwise the gap is logged."""
     gap = (
-        f"entries {first_index} .. {next_index - 1} of group {bounds.group!r} are lost: the log begins"
-        f" at index {bounds.begin_index}"
+        f"entries {first_index} .. {next_index - 1} of group {bounds.group!r} are lost"
+        f" ({next_index - first_index}): the log begins at index {bounds.begin_index}"
     )
     if fail_on_data_loss:
         raise LedgerDataLoss(

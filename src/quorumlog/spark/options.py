@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -277,7 +278,8 @@ def _path(name: str, text: str) -> str:
             f"option {name} is {text!r}: data directories are read from local paths only, the same on"
             " every worker; copy it there, or read from running members with option servers"
         )
-    return text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
+    local = text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
+    return os.path.abspath(local)  # an executor has another working directory
 
 
 def _archive(name: str, text: str) -> str:
@@ -285,7 +287,7 @@ def _archive(name: str, text: str) -> str:
     if text.startswith(("delta:", "iceberg:")):
         from quorumlog.pipelines.tables.target import archive_directory
 
-        return archive_directory(text)
+        return os.path.abspath(archive_directory(text))
     return _path(name, text)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from quorumlog.spark.java import prepare_java_home, publish_folder, user_cache_dir
+from quorumlog.errors import ConfigError
+from quorumlog.spark.java import JavaNotFound, prepare_java_home, publish_folder, user_cache_dir
 
 _LOOPBACK = "127.0.0.1"
 
@@ -26,7 +27,8 @@ def session(
     app_name: str = "quorumlog", master: str = "local[*]", **conf: str | int | bool
 ) -> SparkSession:
     """A session ready for `spark.read.format("quorumlog")`; the active one if there is one, with
-    those settings of `conf` that can still be changed.
+    those settings of `conf` that can still be changed. `master` may be the URL of a Connect server,
+    `sc://HOST:PORT`.
 
     `conf`: further Spark settings, which win over those made here; names with dots go in as
     `session(**{"spark.sql.shuffle.partitions": 4})`. Environment variables that are set already
@@ -35,14 +37,33 @@ def session(
     builder: Any = SparkSession.builder
     settings: Mapping[str, str | int | bool] = conf
     if SparkSession.getActiveSession() is None:
-        is_local = master.startswith("local")
-        prepare_environment(is_local=is_local)
-        builder = builder.appName(app_name).master(master)
-        settings = {**default_settings(_scratch_dir(), is_local=is_local), **conf}
+        if master.startswith("sc://"):  # a server has Java, and settings of its own
+            builder = builder.appName(app_name).remote(master)
+        else:
+            is_local = master.startswith("local")
+            prepare_environment(is_local=is_local)
+            builder = builder.appName(app_name).master(master)
+            settings = {**default_settings(_scratch_dir(), is_local=is_local), **conf}
     for name, value in settings.items():
         builder = builder.config(name, _text(value))
     spark: SparkSession = builder.getOrCreate()
     return spark
+
+
+def started(app_name: str, master: str) -> SparkSession:
+    """A session for a command. Raises ConfigError, in a sentence, where Spark does not start."""
+    try:
+        return session(app_name, master)
+    except ImportError:
+        raise ConfigError(
+            f"Spark at {master} needs the extra `spark-connect`: pip install '.[spark-connect]' in a"
+            " clone of quorumlog"
+        ) from None
+    except JavaNotFound as error:
+        raise ConfigError(str(error)) from None
+    except Exception as error:  # of py4j, or of a Connect client
+        why = " ".join(str(error).splitlines()[:2])
+        raise ConfigError(f"Spark at {master} does not start, is its master there? {why}") from None
 
 
 def prepare_environment(*, is_local: bool) -> None:

@@ -50,6 +50,7 @@ class Applied(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False
 
     @classmethod
     def of_last(cls, batch: EntryBatch) -> Applied:
+        """Of the last entry of a batch that was just applied."""
         last = batch.headers()[-1]
         return cls(int(last["index"]), int(last["term"]), int(last["chain_crc"]))
 

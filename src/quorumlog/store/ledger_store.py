@@ -392,7 +392,7 @@ class LedgerStore(Protocol):
 
     def make_no_space(self, is_so: bool) -> None:
         """The disk hangs, or does no longer. While it does, `plan` raises DiskFull where space would
-        have to be made for data first: that waits for the disk."""
+        have to be made first, unless for no-ops alone: that waits for the disk."""
 
     def close(self) -> None:
         """Release files without syncing; a clean stop syncs first."""

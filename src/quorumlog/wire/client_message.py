@@ -13,7 +13,8 @@ from msgspec import Meta
 
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """As arrays and files have it."""
-Text = Annotated[str, Meta(max_length=64 * 1024)]
+MOST_CHARACTERS = 64 * 1024
+Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):

@@ -39,6 +39,7 @@ from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage
+from quorumlog.wire.field_names import named_reason
 
 AnyFrameMessage = AnyPeerMessage | AnyClientMessage
 WITH_BATCH = (PushEntryRequest, RangeResponse)
@@ -245,7 +246,8 @@ def _decode(
     try:
         group, message = control.decode(frame[FRAME_HEADER_BYTES:control_end])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolViolation(f"a frame holds no message: {error}") from None
+        reason = named_reason(error, frame[FRAME_HEADER_BYTES:control_end], control.type)
+        raise ProtocolViolation(f"a frame holds no message: {reason}") from None
     batch = None
     if count:
         if crc32(frame[control_end:]) != batch_crc:

@@ -23,6 +23,10 @@ class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
     lag_entries: Int = -1
     """Data from `position` to what is committed; -1: an older server, which does not say."""
+    skipped_entries: Int = 0
+    """That it went on without, since they were gone when it came to them."""
+    skipped_ranges: tuple[tuple[Int, Int], ...] = ()
+    """(first_index, stop_index) of the newest of them."""
 
 
 class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
@@ -48,6 +52,9 @@ class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
     answer yet. None: an older client, whose late copies count."""
     last_chain: Int | None = None
     """Of an archive: the `chain_crc` of its last entry, the one in front of `position`."""
+    skipped: tuple[Int, Int] | None = None
+    """(first_index, stop_index) of entries that it goes on without, since they were gone when it came to
+    them. Said again, they are not counted again."""
 
 
 class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):

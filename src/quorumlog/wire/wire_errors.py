@@ -13,6 +13,7 @@ from quorumlog.errors import (
     UnknownGroup,
     WrongLastIndex,
 )
+from quorumlog.state_machine import words_of
 from quorumlog.wire.client_messages import ErrorResponse
 
 _ERROR_OF_CODE: dict[int, type[LedgerError]] = {
@@ -27,7 +28,7 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
     return ErrorResponse(
         request_id=request_id,
         code=error.code,
-        message=str(error),
+        message=words_of(error),  # it may repeat what a client has said, however long that is
         leader_id=error.leader_id or "",
         leader_address=error.leader_address or "",
         retry_after_ms=error.retry_after_ms,

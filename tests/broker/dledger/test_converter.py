@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from quorumlog import LocalCluster
+from quorumlog import connect as connect_log
 from quorumlog.broker import Message, connect
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.converter import convert_to_classic
@@ -16,6 +19,8 @@ from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import ConfigError
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.member_file import load_member, save_member
 from tests.waiting import eventually
 
 CONFIG = MessageStoreConfig(
@@ -61,3 +66,19 @@ def test_a_members_messages_become_a_classic_store(tmp_path: Path) -> None:
     store.close()
     with OfflineStore(str(tmp_path / "classic")) as stopped:
         assert stopped.verify()["problems"] == []
+
+
+def test_what_is_no_log_of_messages_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with LocalCluster(1, directory=tmp_path / "plain") as cluster, connect_log(cluster.servers) as log:
+        log.append_batch([b"no message"] * 5)
+    member, target = tmp_path / "plain" / "n0", tmp_path / "classic"
+    with pytest.raises(ConfigError, match="is for quorumlog serve; name another"):
+        convert_to_classic(str(member), str(target), CONFIG)
+    assert not target.exists()
+    # As an earlier release has made it, which does not say whose it is.
+    record = load_member(OsDisk(), str(member))
+    assert record is not None
+    save_member(OsDisk(), str(member), replace(record, kind=""))
+    with pytest.raises(ConfigError, match="none of its 5 entries is one; name the directory of"):
+        convert_to_classic(str(member), str(target), CONFIG)
+    assert not target.exists()

@@ -291,3 +291,27 @@ def test_a_topic_that_is_made_anew_with_fewer_queues_is_sent_to_again(brokers: L
                 with suppress(UnknownTopic):
                     send(message)
             assert send(message).queue_id == 0
+
+
+def test_a_consumer_outside_of_its_with_block_says_what_to_do(brokers: LocalBrokers) -> None:
+    consumer = Consumer(brokers.servers, "outside", "orders")
+    calls = (lambda: consumer.poll(wait_ms=1), consumer.commit, lambda: consumer.run(lambda m: None))
+    try:
+        for call in calls:
+            with pytest.raises(BadRequest, match="inside of its `with` block only"):
+                call()
+    finally:
+        consumer.close()
+    consumer.close()
+    for call in calls:
+        with pytest.raises(BadRequest, match="it is closed: make another one"):
+            call()
+
+
+def test_a_client_that_was_closed_says_so(brokers: LocalBrokers) -> None:
+    client = connect(brokers.servers)
+    client.close()
+    client.close()
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="the client is closed: make another one"):
+            client.queues()

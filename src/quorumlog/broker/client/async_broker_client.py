@@ -75,13 +75,15 @@ class AsyncBrokerClient:
         await self.close()
 
     async def close(self) -> None:
+        """What was given to it is sent first. May be repeated."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._links.close()
 
     # ---------------------------------------------------------------- sending
 
     async def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
-        """What tasks begin to send in one turn leaves together; each has its own receipt."""
+        """See `BrokerClient.send`. What tasks begin to send in one turn leaves together; each has its
+        own receipt."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(message.topic)
         key = (message.topic, queue_id, message.wait)
@@ -139,7 +141,7 @@ class AsyncBrokerClient:
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendReceipt:
-        """All of one topic, into one queue; all or nothing is stored."""
+        """See `BrokerClient.send_batch`."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(messages[0].topic) if messages else 0
         await self._links.connected()
@@ -151,7 +153,7 @@ class AsyncBrokerClient:
             raise
 
     async def queue_count(self, topic: str) -> int:
-        """Raises UnknownTopic."""
+        """See `BrokerClient.queue_count`."""
         count = self._counts.get(topic, 0)
         if not count:
             self._counts |= queue_counts(await self.queues(topic))
@@ -172,6 +174,7 @@ class AsyncBrokerClient:
         most_bytes: int = 1 << 20,
         wait_ms: int = 0,
     ) -> PullResult:
+        """See `BrokerClient.pull`."""
         request = PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -185,6 +188,7 @@ class AsyncBrokerClient:
     async def query(
         self, topic: str, key: str, *, time: TimeRange | None = None, most_messages: int = 64
     ) -> list[StoredMessage]:
+        """See `BrokerClient.query`."""
         begin_ms, end_ms = time_range(time)
         request = QueryRequest(
             topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms, most_messages=most_messages
@@ -192,6 +196,7 @@ class AsyncBrokerClient:
         return await self._messages(request)
 
     async def message(self, message_id: str) -> StoredMessage:
+        """See `BrokerClient.message`."""
         return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
 
     async def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
@@ -200,12 +205,15 @@ class AsyncBrokerClient:
         return checked(records_of(frame)).messages()
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
+        """See `BrokerClient.queues`."""
         return queues_of(await self._links.call(QueuesRequest(topic=topic)))
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
+        """See `BrokerClient.min_offset`."""
         return (await self._queue(topic, queue_id)).min_offset
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
+        """See `BrokerClient.max_offset`."""
         return (await self._queue(topic, queue_id)).max_offset
 
     async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
@@ -215,25 +223,27 @@ class AsyncBrokerClient:
         raise UnknownTopic(f"the broker has no queue {queue_id} of topic {topic}")
 
     async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
+        """See `BrokerClient.offset_at`."""
         request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
         answer = answer_of(await self._links.call(request))
         assert isinstance(answer, OffsetResponse), answer
         return answer.offset
 
     async def status(self) -> StatusResponse:
+        """See `BrokerClient.status`."""
         answer = answer_of(await self._links.call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
         return answer
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        """As of `BrokerClient`."""
+        """See `BrokerClient.replica`."""
         asked = ReplicaRequest() if request is None else request
         answer = answer_of(await self._links.call(asked))
         assert isinstance(answer, ReplicaResponse), answer
         return answer
 
     async def failover(self, *, resigns: bool = False) -> FailoverResponse:
-        """As of `BrokerClient`."""
+        """See `BrokerClient.failover`."""
         asked = FailoverRequest(verb="resign" if resigns else "")
         answer = answer_of(await self._links.call(asked))
         assert isinstance(answer, FailoverResponse), answer

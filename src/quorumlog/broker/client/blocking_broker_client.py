@@ -51,7 +51,7 @@ from quorumlog.broker.wire.broker_messages import (
     StatusResponse,
     ViewRequest,
 )
-from quorumlog.errors import LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.wire.framing import Frame
 
 _TURNS = 1 << 16
@@ -71,6 +71,7 @@ class BrokerClient:
         self._local = threading.local()
         self._links: list[BlockingLink] = []
         self._lock = threading.Lock()
+        self._is_closed = False
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))
@@ -84,13 +85,17 @@ class BrokerClient:
         self.close()
 
     def close(self) -> None:
+        """End the connections of all threads. May be repeated."""
+        self._is_closed = True
         with self._lock:
             links, self._links = self._links, []
         for link in links:
             link.close()
 
     def _link(self, deadline_s: float | None = None) -> BlockingLink:
-        """To the master, where there are several brokers. Raises Unreachable."""
+        """To the master, where there are several brokers. Raises Unreachable, BadRequest."""
+        if self._is_closed:
+            raise BadRequest("the client is closed: make another one")
         link: BlockingLink | None = getattr(self._local, "link", None)
         if link is not None and not link.is_demoted:
             return link
@@ -172,6 +177,10 @@ class BrokerClient:
     # ---------------------------------------------------------------- sending
 
     def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
+        """Store a message in a queue; the queues take turns unless one is named. Returns when the broker
+        has it as it promises. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
+        OutcomeUnknown, of which FlushDiskTimeout and FlushSlaveTimeout say that it is written, and not
+        yet as safe as asked."""
         return self.send_batch([message], queue_id=queue_id)
 
     def send_batch(self, messages: Sequence[Message], *, queue_id: int | None = None) -> SendReceipt:
@@ -187,7 +196,7 @@ class BrokerClient:
             raise
 
     def queue_count(self, topic: str) -> int:
-        """Raises UnknownTopic."""
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
         count = self._counts.get(topic, 0)
         if not count:
             self._counts |= queue_counts(self.queues(topic))
@@ -208,7 +217,9 @@ class BrokerClient:
         most_bytes: int = 1 << 20,
         wait_ms: int = 0,
     ) -> PullResult:
-        """Messages from this number on; at the end of the queue after `wait_ms`, or none."""
+        """Messages of a queue from the one of this number on, at most so many and about `most_bytes`; at
+        the end of the queue after `wait_ms`, or none. Raises UnknownTopic, TopicNotPermitted,
+        QueueOffsetOutOfRange, MessageDamaged."""
         request = PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -222,8 +233,9 @@ class BrokerClient:
     def query(
         self, topic: str, key: str, *, time: TimeRange | None = None, most_messages: int = 64
     ) -> list[StoredMessage]:
-        """Messages with this key, the newest first; `time`: stored from .. to, milliseconds or
-        datetimes."""
+        """Messages with this key, the newest first; `time`: stored from .. to, milliseconds since 1970
+        or datetimes, None: without a bound. Raises BadRequest where the broker keeps no index,
+        MessageDamaged."""
         begin_ms, end_ms = time_range(time)
         request = QueryRequest(
             topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms, most_messages=most_messages
@@ -231,7 +243,8 @@ class BrokerClient:
         return self._messages(request)
 
     def message(self, message_id: str) -> StoredMessage:
-        """Raises NoSuchMessage."""
+        """The one of this id, as a receipt has it. Raises NoSuchMessage, BadRequest for what is no
+        id."""
         return self._messages(ViewRequest(physical_offset=physical_offset_of(message_id)))[0]
 
     def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
@@ -240,13 +253,17 @@ class BrokerClient:
         return checked(records_of(frame)).messages()
 
     def queues(self, topic: str = "") -> list[QueueInfo]:
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
         return queues_of(self._call(QueuesRequest(topic=topic)))
 
     def min_offset(self, topic: str, queue_id: int) -> int:
+        """Of the oldest message that is there; of an empty queue that of the next. Raises
+        UnknownTopic."""
         return self._queue(topic, queue_id).min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Of the next message."""
+        """Of the next message. Raises UnknownTopic."""
         return self._queue(topic, queue_id).max_offset
 
     def _queue(self, topic: str, queue_id: int) -> QueueInfo:
@@ -256,7 +273,8 @@ class BrokerClient:
         raise UnknownTopic(f"the broker has no queue {queue_id} of topic {topic}")
 
     def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
-        """Of the first message that was stored at this time or later."""
+        """Of the first message of the queue that was stored at this time (a datetime, or milliseconds
+        since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
         time_ms = milliseconds(time, 0)
         request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=time_ms)
         answer = answer_of(self._call(request))
@@ -264,12 +282,14 @@ class BrokerClient:
         return answer.offset
 
     def status(self) -> StatusResponse:
+        """What the broker is and holds: its role, offsets in bytes, queues, problems."""
         answer = answer_of(self._call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
         return answer
 
     def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
-        """Of the classic store that the broker's group has taken over; without a size what it was."""
+        """Of the classic store that the broker's group has taken over: `size_bytes` from `position` on;
+        without a size what it was."""
         answer = answer_of(self._call(OldLogRequest(position=position, size_bytes=size_bytes)))
         assert isinstance(answer, OldLogResponse), answer
         return answer

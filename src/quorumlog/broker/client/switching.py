@@ -20,7 +20,7 @@ from quorumlog.broker.client.switch_rules import (
     rank_of,
     was_waited_for,
 )
-from quorumlog.broker.errors import SwitchRefused
+from quorumlog.broker.errors import NotReplicated, SwitchRefused
 from quorumlog.broker.wire.broker_messages import BeginRow, PeerRow, ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 
@@ -154,6 +154,17 @@ class Survey(Asked):
     def address_of(self, broker_id: str) -> str:
         return self._clients[broker_id].server
 
+    def check_by_hand(self) -> None:
+        """Raises SwitchRefused where a coordinator decides: before anything was told to anybody."""
+        for broker_id, client in self._clients.items():
+            with suppress(NotReplicated):
+                master = client.failover().master
+                at = self._clients[master].server if master in self._clients else "the master's address"
+                raise SwitchRefused(
+                    f"a coordinator says which broker leads, as {broker_id} tells: let the master hand"
+                    f" over with: quorumlog broker resign --server {at}"
+                )
+
     def close(self) -> None:
         self._stack.close()
 
@@ -170,6 +181,7 @@ def switch(
     with."""
     survey = Survey(server, ASK_TIMEOUT_MS)
     try:
+        survey.check_by_hand()
         return switch_surveyed(survey, to, unsafe=unsafe, timeout_ms=timeout_ms, say=say)
     finally:
         survey.close()

@@ -20,6 +20,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.stray_log import open_port_level
 from quorumlog.wire.framing import Frame
 
 log = logging.getLogger("quorumlog.broker")
@@ -72,7 +73,8 @@ class DLedgerDoor:
             hint = "another process uses the port: stop it, or change it" if used else "change it"
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise ConfigError(f"the broker cannot listen on {host}:{port}: {reason}; {hint}") from error
-        log.warning(
+        log.log(
+            open_port_level(host),
             "the broker listens on %s, without authentication: whoever reaches it may read and write",
             self.address,
         )

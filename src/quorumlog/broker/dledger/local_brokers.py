@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.dledger.dledger_door import DLedgerDoor
 from quorumlog.broker.dledger.extension import BrokerExtension
 from quorumlog.broker.old_log import OldLog, taken_over
+from quorumlog.config import StoreConfig
 from quorumlog.server import LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
@@ -32,9 +33,12 @@ class LocalBrokers:
         config: MessageStoreConfig = SMALL_INDEX,
         extensions: Callable[[str], Sequence[BrokerExtension]] = lambda member_id: (),
         starts: bool = True,
-        **cluster: Any,
+        directory: str | Path | None = None,
+        storage: StoreConfig | None = None,
+        staging: bool = True,
     ) -> None:
-        """`extensions`: of a member, by its id. `cluster`: as of `LocalCluster`."""
+        """`topics`: how many queues each has. `extensions`: of a member, by its id. `directory`,
+        `storage`, `staging`: as of `LocalCluster`."""
         ports = free_ports(members)
         self.addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
         self.brokers: dict[str, DLedgerBroker] = {}
@@ -43,7 +47,9 @@ class LocalBrokers:
         self._starts = starts
         self._extensions = extensions
         self._folder = tempfile.TemporaryDirectory(prefix="quorumlog-broker-")
-        self.cluster = LocalCluster(members, doors=self._doors, **cluster)
+        self.cluster = LocalCluster(
+            members, doors=self._doors, directory=directory, storage=storage, staging=staging
+        )
 
     def _doors(self, member_id: str) -> list[DLedgerDoor]:
         disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
@@ -66,6 +72,7 @@ class LocalBrokers:
         return ",".join(self.addresses.values())
 
     def start(self) -> None:
+        """See `LocalCluster.start`."""
         self.cluster.start()
 
     def __enter__(self) -> Self:

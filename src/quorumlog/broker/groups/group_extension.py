@@ -29,6 +29,7 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
     FROM_CLIENTS,
     Assignment,
+    Command,
     CreateGroup,
     CreateTopic,
     DeleteGroup,
@@ -57,6 +58,7 @@ from quorumlog.broker.wire.group_names import (
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError
 from quorumlog.node import MachineFactory
 from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.wire.field_names import named_reason
 from quorumlog.wire.framing import Frame
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ class GroupExtension:
             lambda level: self.feed.state.delayed.get(level, 0),
         )
         self._retention = TopicRetention(
-            broker, self._clock_ms, self._proposals.quietly, options.retention_interval_ms
+            broker, self._log_clock_ms, self._proposals.quietly, options.retention_interval_ms
         )
 
     def _clock_ms(self) -> float:
@@ -146,6 +148,11 @@ class GroupExtension:
         have told theirs."""
         member = self._broker.member
         return min(self._wall_ms(), member.node().raft.quorum_clock_ms) if member.is_up else -1.0
+
+    def _log_clock_ms(self) -> float:
+        """The same, for ages: clocks that jump together make nothing old."""
+        member = self._broker.member
+        return min(self._wall_ms(), member.node().log_clock_ms) if member.is_up else -1.0
 
     def role_changed(self, state: RoleState) -> None:
         was_master, self._is_master = self._is_master, state.is_master
@@ -240,7 +247,8 @@ class GroupExtension:
         try:
             command = decode_command(message.body)
         except msgspec.DecodeError as error:
-            raise BadRequest(f"no command of topics and groups: {error}") from None
+            reason = named_reason(error, message.body, Command)
+            raise BadRequest(f"no command of topics and groups: {reason}") from None
         if not isinstance(command, FROM_CLIENTS):
             raise BadRequest(f"{type(command).__name__} is for the master to say")
 
@@ -347,4 +355,5 @@ def _checked(said: object, kind: type[_T], what: str) -> _T:
     try:
         return msgspec.convert(said, kind)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"{what} makes no sense: {error}") from None
+        reason = named_reason(error, msgspec.msgpack.encode(said), kind)
+        raise BadRequest(f"{what} makes no sense: {reason}") from None

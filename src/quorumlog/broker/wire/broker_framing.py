@@ -15,6 +15,7 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, BrokerErrorR
 from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.state_machine import words_of
 from quorumlog.wire.framing import Frame, FrameDecoder, encode_frame
 
 GROUP = "broker"
@@ -60,7 +61,7 @@ def error_response(request_id: int, error: LedgerError) -> BrokerErrorResponse:
     return BrokerErrorResponse(
         request_id=request_id,
         code=error.code,
-        message=str(error),
+        message=words_of(error),
         retry_after_ms=error.retry_after_ms,
         min_offset=getattr(error, "min_offset", -1),
         max_offset=getattr(error, "max_offset", -1),

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from quorumlog.cli.broker.broker_options import StoreDirectory
-from quorumlog.cli.broker.message_rows import message_line, message_row
+from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say, spoken_size
+from quorumlog.errors import ConfigError
 
 
 def inspect(directory: StoreDirectory, json: Json = False) -> None:
@@ -18,10 +19,9 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker inspect /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import ledger_folder
     from quorumlog.broker.offline_store import OfflineStore
 
-    if not (directory / "commitlog").exists() and ledger_folder(str(directory)) is not None:
+    if _is_log(directory):
         _inspect_ledger(directory, json=json)
         return
     with OfflineStore(str(directory)) as store:
@@ -40,11 +40,19 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
     if found["flushed_offset"] is not None:
         say(f"known to be on disk up to {found['flushed_offset']}")
     say("checkpoint: " + ", ".join(f"{name} {value}" for name, value in found["checkpoint"].items()))
-    for queue in found["queues"]:
-        first, stop = queue["min_offset"], queue["max_offset"]
-        say(f"  {queue['topic']} queue {queue['queue_id']}: {stop - first} messages, {first} to {stop}")
+    print_queues(
+        (each["topic"], each["queue_id"], each["min_offset"], each["max_offset"])
+        for each in found["queues"]
+    )
     for each in found["index_files"]:
         say(f"  index {each['name']}: {each['keys']} keys")
+
+
+def _is_log(directory: Path) -> bool:
+    """A replicated log lies there, and no store."""
+    from quorumlog.broker.offline_ledger import ledger_folder
+
+    return not (directory / "commitlog").exists() and ledger_folder(str(directory)) is not None
 
 
 def _inspect_ledger(directory: Path, *, json: bool) -> None:
@@ -60,9 +68,10 @@ def _inspect_ledger(directory: Path, *, json: bool) -> None:
         f" {found['first_index']} to {found['end_index']}, committed up to {found['committed_index']}:"
         f" {found['messages']} messages in {spoken_size(found['bytes'])}"
     )
-    for queue in found["queues"]:
-        first, stop = queue["min_offset"], queue["max_offset"]
-        say(f"  {queue['topic']} queue {queue['queue_id']}: {stop - first} messages, {first} to {stop}")
+    print_queues(
+        (each["topic"], each["queue_id"], each["min_offset"], each["max_offset"])
+        for each in found["queues"]
+    )
 
 
 def convert(
@@ -105,10 +114,20 @@ def convert(
 def verify(directory: StoreDirectory, json: Json = False) -> None:
     """Check every record and its CRC, and that each queue names it. Status 1 if anything is wrong.
 
+    Of a replicated log, ours or a Java broker's in DLedger mode, it checks what `quorumlog verify` does.
+
     Example: quorumlog broker verify /var/lib/store
     """
+    from quorumlog.broker.offline_ledger import OfflineLedger
     from quorumlog.broker.offline_store import OfflineStore
 
+    if _is_log(directory):
+        from quorumlog.cli.look.verify import verify as verify_log
+
+        with OfflineLedger(str(directory)) as ledger:  # refuses the directory of another product
+            folder = Path(ledger.folder)
+        verify_log([folder], json=json)
+        return
     with OfflineStore(str(directory)) as store:
         report = store.verify()
     if json:
@@ -143,6 +162,8 @@ def dump(
     """
     from quorumlog.broker.offline_store import OfflineStore
 
+    if _is_log(directory):
+        raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
     with OfflineStore(str(directory)) as store:
         for records in store.batches(position):
             for message in records.messages():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from quorumlog.cli.output import print_table
 
 if TYPE_CHECKING:
     from quorumlog.broker.messages.message import StoredMessage
@@ -37,3 +40,10 @@ def message_line(message: StoredMessage) -> str:
         f"{message.topic} {message.queue_id} {message.queue_offset} @{message.physical_offset} {moment}"
         f"{marks}  {shown}{more}"
     )
+
+
+def print_queues(rows: Iterable[tuple[str, int, int, int]]) -> None:
+    """`rows`: (topic, queue id, first offset, stop offset). Nothing where there is no queue."""
+    table = [(topic, queue, stop - first, first, stop) for topic, queue, first, stop in rows]
+    if table:
+        print_table({"topic": False, "queue": True, "messages": True, "from": True, "to": True}, table)

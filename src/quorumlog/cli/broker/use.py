@@ -9,7 +9,7 @@ import typer
 
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Queue, Server, Topic
 from quorumlog.cli.broker.failover import failover_row, say_failover
-from quorumlog.cli.broker.message_rows import message_line, message_row
+from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues
 from quorumlog.cli.broker.replicas import replica_row, say_replica
 from quorumlog.cli.options import Json, Timeout, time_ms_of
 from quorumlog.cli.output import print_json, say, spoken_size
@@ -193,11 +193,12 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
         say_replica(replica)
     if failover is not None:
         say_failover(failover)
-    for queue in queues:
-        if is_system_topic(queue.topic) and queue.min_offset == queue.max_offset:
-            continue  # the broker's own, of which there are many
-        first, stop = queue.min_offset, queue.max_offset
-        say(f"  {queue.topic} queue {queue.queue_id}: {stop - first} messages, {first} to {stop}")
+    # Of the broker's own topics, of which there are many, those that hold something.
+    print_queues(
+        (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
+        for queue in queues
+        if queue.min_offset < queue.max_offset or not is_system_topic(queue.topic)
+    )
     if state.set_aside_files:
         say(f"{state.set_aside_files} files ({spoken_size(state.set_aside_bytes)}) are set aside")
     for problem in state.problems:

@@ -29,7 +29,7 @@ def text_of(name: str, data: bytes | None) -> dict[str, Any]:
         return {f"{name}_base64": b64encode(data).decode()}
 
 
-def row_of(item: Item) -> dict[str, Any]:
+def row_of(item: Item[bytes | None]) -> dict[str, Any]:
     return {
         **text_of("key", item.key),
         **text_of("value", item.value),
@@ -45,7 +45,7 @@ def print_bytes(*parts: bytes) -> None:
     write_bytes(b"\t".join(parts) + b"\n")
 
 
-def print_item(item: Item, *, json: bool) -> None:
+def print_item(item: Item[bytes | None], *, json: bool) -> None:
     if json:
         print_json(row_of(item))
     else:

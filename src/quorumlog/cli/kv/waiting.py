@@ -83,7 +83,7 @@ def watch(
                 elif change.is_deletion:
                     print_bytes(b"delete", change.item.key)
                 else:
-                    print_bytes(b"put", change.item.key, change.item.value)
+                    print_bytes(b"put", change.item.key, change.item.value or b"")
                 seen += 1
                 if seen == limit:
                     return
@@ -141,7 +141,7 @@ def elect(
             if leader is None:
                 note(f"nobody leads {name}: give a VALUE to be a candidate")
                 raise typer.Exit(EXIT_REFUSED)
-            print_json(row_of(leader)) if json else print_bytes(leader.value)
+            print_json(row_of(leader)) if json else print_bytes(leader.value or b"")
             return
         with kv.leadership(bytes_of(name), bytes_of(value), ttl_s=ttl) as election:
             _announce(election, json=json)

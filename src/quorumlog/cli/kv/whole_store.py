@@ -18,14 +18,17 @@ LOOK_S = 2.0
 
 
 def health(servers: Servers, timeout: Timeout = TIMEOUT_S, json: Json = False) -> None:
-    """Whether the store answers: a read that a majority confirms. Status 1 if not.
+    """Whether the store takes changes. Status 1 if not.
+
+    A change that changes nothing is stored by a majority. A full disk is waited for until --timeout, as
+    a put waits for it.
 
     Example: quorumlog kv health --servers 127.0.0.1:20921
     """
     reason = ""
     try:
         with connected(servers, timeout) as kv:
-            kv.get("health")
+            kv.health()
     except LedgerError as error:
         reason = str(error)
     if json:
@@ -37,7 +40,7 @@ def health(servers: Servers, timeout: Timeout = TIMEOUT_S, json: Json = False) -
 
 
 def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> None:
-    """A row a member: its role, how far its store is, and how large.
+    """A row a member: its role, how far its store is, how large, and of which release.
 
     Example: quorumlog kv status --servers 127.0.0.1:20921
     """
@@ -60,7 +63,8 @@ def status(servers: Servers, timeout: Timeout = LOOK_S, json: Json = False) -> N
             print_json({"address": address, "reachable": True, **msgspec.structs.asdict(found)})
         size = f"{spoken_size(found.size_bytes)} of {spoken_size(found.quota_bytes)}"
         counts = (found.term, found.revision, found.compacted_revision, found.keys, found.leases)
-        rows.append((found.member_id, address, found.role, *counts, found.watches, size))
+        release = found.release or None
+        rows.append((found.member_id, address, found.role, *counts, found.watches, size, release))
     if not json:
         print_table(STATUS, rows)
         for address, problem in silent:
@@ -80,6 +84,7 @@ STATUS = {
     "leases": True,
     "watches": True,
     "size": True,
+    "release": False,
 }
 
 

@@ -62,18 +62,21 @@ def list_members(
         refuse_dead_servers(log, timeout)
         rows = _rows(_leader_row(log, timeout))
         told = {status.address: status for status in log.status()}
+    for row in rows:
+        status = told.get(str(row["address"]))
+        row["role"] = status.role if status is not None and status.reachable else None
+        row["waits_for"] = status.waits_for if status is not None else ""
     if json:
         for row in rows:
             print_json({key: value for key, value in row.items() if key not in ("spoken", "answered")})
         return
     table = []
     for row in rows:
-        status = told.get(str(row["address"]))
         is_there = row["reachable"]
-        words = [row["spoken"], row["answered"], status.waits_for if status is not None else ""]
+        words = [row["spoken"], row["answered"], row["waits_for"]]
         if not is_there:
             words.insert(0, "not reachable")
-        elif status is not None and status.role == "observer" and row["part"] == "voter":
+        elif row["role"] == "observer" and row["part"] == "voter" and not row["waits_for"]:
             words.insert(0, "an observer: this directory does not vote")
         behind = f"{row['behind']:,}" if is_there else None
         about = ", ".join(str(each) for each in words if each)

@@ -57,7 +57,7 @@ def show(
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Show one reader, and what it has lost.
+    """Show one reader, and what it has lost or skipped.
 
     Example: quorumlog readers show billing --servers 127.0.0.1:20911
     """
@@ -69,6 +69,8 @@ def show(
     if not json:
         for first_index, stop_index in row.lost_ranges:
             typer.echo(f"lost: entries {first_index} to {stop_index - 1}, when a disk was nearly full")
+        for first_index, stop_index in row.skipped_ranges:
+            typer.echo(f"skipped: entries {first_index} to {stop_index - 1}, gone when it came to them")
 
 
 @readers_app.command()

@@ -50,7 +50,7 @@ Spark = Annotated[
     ),
 ]
 AUTO_BYTES = 4 << 30
-MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s)://\S+", re.ASCII)
+MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s|sc)://\S+", re.ASCII)
 
 
 @contextmanager
@@ -58,30 +58,40 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
     """The engine that `--spark` names. Raises ConfigError where it names no master, and where
     PySpark is not installed."""
     from quorumlog.pipelines.engine import LocalEngine
-    from quorumlog.pipelines.places import bytes_of
 
     if spark and not MASTER.fullmatch(spark):
         raise ConfigError(
             f"--spark {spark!r} is no master of Spark; name local[N], spark://HOST:PORT, yarn,"
-            " k8s://HOST:PORT or auto"
+            " k8s://HOST:PORT, sc://HOST of a Connect server, or auto"
         )
-    if not spark or (spark == "auto" and sum(map(bytes_of, places)) < AUTO_BYTES):
+    if not spark or (spark == "auto" and sum(map(_bytes_of, places)) < AUTO_BYTES):
         yield LocalEngine()
         return
     try:
-        from quorumlog.spark import session
         from quorumlog.spark.pipelines.spark_engine import SparkEngine
+        from quorumlog.spark.session import started
     except ModuleNotFoundError:
         raise ConfigError(
             "option --spark needs PySpark, the extra `spark`: pip install '.[spark]' in a clone of"
             " quorumlog"
         ) from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
-    running = session("quorumlog pipeline", master)
+    running = started("quorumlog pipeline", master)
     try:
         yield SparkEngine(running)
     finally:
         running.stop()
+
+
+def _bytes_of(place: Place) -> int:
+    """0 of a place that cannot be opened: the pipeline says why."""
+    from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
+    from quorumlog.pipelines.places import bytes_of
+
+    try:
+        return bytes_of(place)
+    except (LedgerError, ProtocolViolation, StoreFailure):
+        return 0
 
 
 def place_of(
@@ -99,9 +109,9 @@ def place_of(
     if (path or archive) and servers and not is_on_command_line(context, "servers"):
         servers = None  # of the environment, for other commands
     if sum(each is not None for each in (servers, path, archive)) != 1:
-        raise ConfigError(
-            "name one log: --servers LIST, --path DIR of a stopped member, or --archive DIR"
-        )
+        takes_archive = any(each.name == "archive" for each in context.command.params)
+        ways = ["--servers LIST", "--path DIR of a stopped member", "--archive DIR"]
+        raise ConfigError(f"name one log: {', or '.join(ways if takes_archive else ways[:2])}")
     if servers is not None:
         servers = ",".join(split_servers(servers))
     return Place(

@@ -146,7 +146,10 @@ def replay(
         typer.Option("--again", help="Also into the very log that the entries are of: twice, then."),
     ] = False,
     rate: Annotated[
-        float, typer.Option("--rate", help="At most so many entries a second; 0: no limit.", min=0)
+        float,
+        typer.Option(
+            "--rate", help="At most so many entries a second; 0: no limit.", min=0, metavar="N"
+        ),
     ] = 0,
     to_group: ToGroup = DEFAULT_GROUP,
     spark: Spark = "",

@@ -24,7 +24,7 @@ from quorumlog.cli.options import (
     named_path,
     split_servers,
 )
-from quorumlog.cli.output import EXIT_REFUSED, describe, error_line, note
+from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, note
 from quorumlog.cli.use.machine_results import CommandStream, lines_of
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown
 
@@ -98,6 +98,8 @@ class LineSource:
         self.skipped = 0
         self.taken = 0
         """Lines handed out."""
+        self.done_bytes = 0
+        """Of the lines that are committed, and of those left out."""
         self.signal = 0
         """Number of the signal that ended it; 0: none."""
         self.may_leave: Callable[[], bool] = _never
@@ -137,7 +139,11 @@ class LineSource:
 
     def on_receipt(self) -> None:
         """The oldest batch in flight is committed."""
-        self._in_flight.popleft()
+        _, lines = self._in_flight.popleft()
+        self._are_done(lines)
+
+    def _are_done(self, lines: list[bytes]) -> None:
+        self.done_bytes += sum(map(len, lines)) + len(lines)
 
     def longest_refused(self) -> tuple[int, int]:
         """(number from 1, bytes) of the longest line in the oldest batch without a receipt."""
@@ -176,6 +182,7 @@ class LineSource:
     def _left_of(self, lines: list[bytes]) -> list[bytes]:
         count = min(self.skip - self.skipped, len(lines))
         self.skipped += count
+        self._are_done(lines[:count])
         return lines[count:]
 
     def _read(self) -> int:
@@ -220,6 +227,8 @@ def append(
 ) -> None:
     """Append every line of FILE or of standard input as one entry; print the first and last index.
 
+    On a terminal it shows how much of FILE is committed.
+
     When it is refused or interrupted it says how many lines are committed, unknown (they may be in the
     log or not) and not sent. With --producer the same command may be run again until all of it is in:
     line n has sequence n - 1, and what is in the log already is left out.
@@ -262,14 +271,17 @@ def append(
                 refuse_dead_servers(log, timeout)
                 if producer is not None:
                     source.skip = log.last_sequence() + 1
-            for receipt in _receipts(source, stream):
-                source.on_receipt()
-                try:
-                    appended.add(receipt)
-                except OSError as failure:
-                    output_failure = failure
-                    appended.mute()
-                    source.stop()
+            # Where rows are printed, they show how far it is.
+            with _progress(None if json or machine is not None else file, source) as report:
+                for receipt in _receipts(source, stream):
+                    source.on_receipt()
+                    report()
+                    try:
+                        appended.add(receipt)
+                    except OSError as failure:
+                        output_failure = failure
+                        appended.mute()
+                        source.stop()
         except BodyTooLarge as error:
             line, size_bytes = source.longest_refused()
             # Of all lines as one batch, the sum may be too large and none of them.
@@ -307,6 +319,17 @@ def append(
             raise
         if status:
             raise typer.Exit(status)
+
+
+@contextmanager
+def _progress(file: Path | None, source: LineSource) -> Iterator[Callable[[], None]]:
+    """How much of a file is committed, on standard error if that is a terminal."""
+    if file is None or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    size = file.stat().st_size or None  # of a pipe nobody knows it
+    with entry_progress(f"appending {file}", in_bytes=True) as report:
+        yield lambda: report(source.done_bytes, size)
 
 
 def _receipts(

@@ -23,6 +23,8 @@ def print_readers(rows: list[ReaderRow], *, json: bool) -> None:
                     "lag_entries": row.lag_entries,
                     "lag_ms": row.lag_ms,
                     "lost_ranges": row.lost_ranges,
+                    "skipped_entries": row.skipped_entries,
+                    "skipped_ranges": row.skipped_ranges,
                 }
             )
         return
@@ -32,7 +34,7 @@ def print_readers(rows: list[ReaderRow], *, json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("name", "position", "behind", "time behind", "hold", "lost"):
+    for heading in ("name", "position", "behind", "time behind", "hold", "lost", "skipped"):
         justify = "left" if heading in ("name", "hold") else "right"
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for row in rows:
@@ -45,5 +47,6 @@ def print_readers(rows: list[ReaderRow], *, json: bool) -> None:
             behind,
             _HOLDS[row.hold],
             str(lost) if lost else "-",
+            str(row.skipped_entries) if row.skipped_entries else "-",
         )
     out().print(table)

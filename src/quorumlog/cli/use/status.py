@@ -18,6 +18,7 @@ KEYS = (
     "id",
     "address",
     "reachable",
+    "release",
     "role",
     "term",
     "leader_id",

@@ -32,9 +32,10 @@ HEADINGS = (
     "lag",
     "disk",
     "reachable",
+    "release",
     "scrubs",
 )
-DROPPED_FIRST = ("scrubs", "begin", "disk", "term", "committed", "end")
+DROPPED_FIRST = ("scrubs", "release", "begin", "disk", "term", "committed", "end")
 """Columns that go, in this order, where the terminal is too narrow for all."""
 _ROLE_STYLES = {"leader": "green", "candidate": "yellow", "observer": "yellow", "unformed": "yellow"}
 SILENT_MS = 2_000
@@ -66,6 +67,8 @@ def health_of(rows: list[MemberStatusRow]) -> Health:
 
 def told(row: MemberStatusRow, key: str) -> Any:
     """None: only the member itself could tell, and it did not answer."""
+    if key == "release":
+        return row.version or None
     if key == "machines" and row.reachable:
         return [msgspec.structs.asdict(machine) for machine in row.machines]
     if key == "answers":
@@ -137,6 +140,7 @@ def _cells(row: MemberStatusRow, leader: MemberStatusRow | None) -> dict[str, Te
         "disk": spoken_size(row.log_disk_bytes) if row.log_disk_bytes >= 0 else None,
         "reachable": "yes" if row.reachable else "no",
         "scrubs": _scrubs(row) if row.reachable else None,
+        "release": row.version or None,
     }
     cells = {name: Text("-" if value is None else str(value)) for name, value in values.items()}
     cells["role"].stylize(_ROLE_STYLES.get(row.role, ""))

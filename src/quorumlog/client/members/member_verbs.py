@@ -25,7 +25,7 @@ def change_members(
             raise BadRequest(f"{name} must be a text, not {text!r}")
     if verb == "add" and ("=" in member_id or "," in member_id or member_id.split() != [member_id]):
         # Nobody would ever answer under it, and the command would wait.
-        raise BadRequest(f"{member_id!r} is no id of a member: --members could not name it")
+        raise BadRequest(f"{member_id!r} is no id of a member: it has no blanks, commas and =")
     message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
     request = request_of(message, LEADER, timeout_ms)
     yield Step((request,), (request,))

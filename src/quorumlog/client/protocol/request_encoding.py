@@ -7,9 +7,17 @@ import msgspec
 from quorumlog.client.protocol.client_requests import Request, TargetKind
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BadRequest, BodyTooLarge
+from quorumlog.errors import BadRequest, BodyTooLarge, ClockNotReset
 from quorumlog.log_state.control_entries import LEVELS
-from quorumlog.wire.client_messages import AppendRequest, HelloResponse, MachineReadRequest, ReadRequest
+from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    HelloResponse,
+    MachineReadRequest,
+    ReadRequest,
+    ResetClockRequest,
+    StepOverRequest,
+)
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
 from quorumlog.wire.read_promise import ReadPromise
@@ -27,10 +35,11 @@ def encode_request(
     previous_connection: str,
 ) -> list[Buffer]:
     """Buffers to write. Raises BodyTooLarge, naming the limit of the server that greeted with `hello`,
-    and BadRequest for a condition that it would not look at.
+    and BadRequest for a condition that it would not look at, and a text that it would not take.
 
     `previous_connection` is told with the first request of a stream on a connection.
     """
+    _check_texts(request.message)
     batch = request.batch
     needed_level = LEVELS[EntryKind.OPEN]
     if hello.level < needed_level and (request.numbered or isinstance(request.message, _OF_SESSIONS)):
@@ -38,12 +47,23 @@ def encode_request(
             f"{hello.member_id}, the leader, is of a release that knows no producers (level"
             f" {hello.level} of the log's format, {needed_level} is needed); update it first"
         )
+    needed_level = LEVELS[EntryKind.CLOCK]
+    if hello.level < needed_level and isinstance(request.message, ResetClockRequest):
+        raise ClockNotReset(
+            f"{hello.member_id}, the leader, is of a release that resets no clock (level {hello.level}"
+            f" of the log's format, {needed_level} is needed); update it first"
+        )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
         if isinstance(message, MachineReadRequest):
             _check_knows_machines(hello, message.machine)
             left_ms = max(1, int(request.deadline_ms - now_ms))
             message = msgspec.structs.replace(message, timeout_ms=left_ms)
+        elif isinstance(message, StepOverRequest) and hello.level < LEVELS[EntryKind.STEP_OVER]:
+            raise BadRequest(
+                f"{hello.member_id}, the leader, is of a release that steps over no entries; update it"
+                " first"
+            )
         if isinstance(message, ReadRequest | MachineReadRequest) and message.promise is not None:
             _check_keeps_promises(hello, message.promise)
         elif isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
@@ -86,6 +106,14 @@ def encode_request(
             " append it in smaller batches"
         )
     return buffers
+
+
+def _check_texts(message: ClientMessage) -> None:
+    """A server closes the connection for one beyond the bounds, with all that is asked on it."""
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if isinstance(value, str) and len(value) > MOST_CHARACTERS:
+            raise BadRequest(f"{name} has at most {MOST_CHARACTERS} characters, not {len(value)}")
 
 
 def _check_keeps_promises(hello: HelloResponse, promise: ReadPromise) -> None:

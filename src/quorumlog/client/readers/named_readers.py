@@ -80,6 +80,7 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         limit: int | None = None,
         from_member: str | None = None,
     ) -> Results[Entry]:
+        """As `LedgerClient.read`, from its `position` on."""
         results: Results[Entry] = self._read(stop_index, limit, from_member)
         return results
 
@@ -94,6 +95,7 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> Results[EntryBatch]:
+        """As `LedgerClient.read_batches`, from its `position` on."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: Results[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
         return results
@@ -107,11 +109,14 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> Results[pa.RecordBatch]:
+        """As `LedgerClient.read_arrow`, from its `position` on."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: Results[pa.RecordBatch] = self._read_arrow(stop_index, columns, from_member, **sizes)
         return results
 
     def tail(self, *, timeout_ms: int | None = None, from_member: str | None = None) -> Results[Entry]:
+        """As `LedgerClient.tail`, from its `position` on; waits for an end of the log that is below
+        it."""
         results: Results[Entry] = self._tail(timeout_ms, from_member)
         return results
 
@@ -132,8 +137,18 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
         self._stand = self._run(seek)
         return self.position
 
+    def note_skipped(self, first_index: int, stop_index: int, *, timeout_ms: int | None = None) -> None:
+        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        without: they are counted in its row of `readers()`, once however often they are named. It does
+        not move. Nothing is counted while a member is of a release before this one. Raises
+        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
+        self._stand = self._run(
+            self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
+        )
+
     def end(self, *, timeout_ms: int | None = None) -> None:
-        """Forget it, with what it holds."""
+        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
+        meanwhile."""
         self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))
 
 
@@ -147,6 +162,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         limit: int | None = None,
         from_member: str | None = None,
     ) -> AsyncResults[Entry]:
+        """See `NamedReader.read`."""
         results: AsyncResults[Entry] = self._read(stop_index, limit, from_member)
         return results
 
@@ -161,6 +177,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[EntryBatch]:
+        """See `NamedReader.read_batches`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: AsyncResults[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
         return results
@@ -174,6 +191,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[pa.RecordBatch]:
+        """See `NamedReader.read_arrow`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: AsyncResults[pa.RecordBatch]
         results = self._read_arrow(stop_index, columns, from_member, **sizes)
@@ -182,6 +200,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
     def tail(
         self, *, timeout_ms: int | None = None, from_member: str | None = None
     ) -> AsyncResults[Entry]:
+        """See `NamedReader.tail`."""
         results: AsyncResults[Entry] = self._tail(timeout_ms, from_member)
         return results
 
@@ -198,6 +217,14 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
         self._stand = await self._run(seek)
         return self.position
+
+    async def note_skipped(
+        self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
+    ) -> None:
+        """See `NamedReader.note_skipped`."""
+        self._stand = await self._run(
+            self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
+        )
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
         """See `NamedReader.end`."""

@@ -29,6 +29,10 @@ class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     -1: the log does not say."""
     lost_ranges: tuple[tuple[int, int], ...]
     """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+    skipped_entries: int = 0
+    """That it went on without, since they were gone when it came to them: `NamedReader.note_skipped`."""
+    skipped_ranges: tuple[tuple[int, int], ...] = ()
+    """(first_index, stop_index) of the newest of them."""
 
 
 def hold_of(number: int) -> GivenHold:
@@ -68,6 +72,8 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
             else max(0, response.committed_index + 1 - reader.position),
             lag_ms=reader.lag_ms,
             lost_ranges=reader.lost_ranges,
+            skipped_entries=reader.skipped_entries,
+            skipped_ranges=reader.skipped_ranges,
         )
         for reader in response.readers
     ]

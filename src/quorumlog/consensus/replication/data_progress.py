@@ -37,7 +37,7 @@ class DataProgress:
         """The committed index at the last step-down."""
 
     def begin(self) -> None:
-        """Elected: everybody counts as having progressed just now."""
+        """Elected: every voter counts as having progressed just now."""
         state = self._state
         if state.committed_index > self._gave_up_at_index:
             self._back_off = 1

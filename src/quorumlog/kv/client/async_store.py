@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Generic, Literal, Self, Unpack, overload
 
+from quorumlog.errors import DiskFull
+from quorumlog.kv.client.call_options import PutOptions, RangeOptions
+from quorumlog.kv.client.codecs import BytesLike, Codec, V, codec_of
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.client.values import (
-    Codec,
     DeleteResult,
     Item,
     Key,
@@ -17,7 +19,6 @@ from quorumlog.kv.client.values import (
     RangeResult,
     TxnResult,
     Values,
-    codec_of,
     key_of,
     range_of,
 )
@@ -51,31 +52,44 @@ from quorumlog.kv.requests.operations import (
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000
+_CHANGES_NOTHING = Txn([Compare(b"health", Target.MOD, Relation.EQUAL, -1)], [Put(b"health", b"")], [])
+"""No key was changed last at revision -1."""
 
 
-class AsyncKeyValueClient:
-    """Made by `quorumlog.kv.connect_async`. Keys are text or bytes, values what the codec takes."""
+class AsyncKeyValueClient(Generic[V]):
+    """Made by `quorumlog.kv.connect_async`. Keys are text (UTF-8) or bytes, values what the codec takes
+    and gives: bytes, unless another one is named.
+
+    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_s`, InvalidRequest
+    for what makes no sense or is too large (docs/kv.md), ClusterChanged. One that changes something is
+    done, refused and certainly not done, or raises OutcomeUnknown: nobody can tell; ResultUnknown: it
+    is done, and its answer is too large. Reads miss nothing that any client was told before, unless
+    `stale`: then they give what the member that is asked has applied.
+    """
 
     def __init__(
         self,
         servers: str,
         *,
-        codec: str | Codec = "bytes",
+        codec: Literal["bytes"] | Codec[V] = "bytes",
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
     ) -> None:
-        """`cluster_id`: of the store that revisions were kept of, from `status`; every call raises
+        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
+        `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
         ClusterChanged if it is another one by now, such as after a restore. Raises ConfigError."""
         self.router = Router(servers, timeout_s, cluster_id)
         self.values = Values(codec_of(codec))
 
-    async def __aenter__(self) -> AsyncKeyValueClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
+        """End its connections: what still waits, and each later call, raises Unreachable. May be
+        repeated."""
         await self.router.close()
 
     async def _command(self, command: Command, answer: type[Any]) -> tuple[int, Any]:
@@ -85,6 +99,14 @@ class AsyncKeyValueClient:
 
     # ---------------------------------------------------------------- writing
 
+    @overload
+    async def put(self, key: Key, value: V, **options: Unpack[PutOptions]) -> PutResult[V]: ...
+
+    @overload
+    async def put(
+        self: AsyncKeyValueClient[bytes], key: Key, value: BytesLike, **options: Unpack[PutOptions]
+    ) -> PutResult[bytes]: ...
+
     async def put(
         self,
         key: Key,
@@ -93,31 +115,53 @@ class AsyncKeyValueClient:
         lease: Lease | int = 0,
         prev_kv: bool = False,
         keeps_lease: bool = False,
-    ) -> PutResult:
-        """Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
+    ) -> PutResult[Any]:
+        """Give a key a value; what it was comes back with `prev_kv`. `lease`: one, or its id, which the
+        key ends with; without it the key is on none from now on, unless it `keeps_lease`.
+
+        Raises LeaseNotFound, KeyNotFound (`keeps_lease` of no key), NoSpace, OutcomeUnknown.
+        """
         number = lease.id if isinstance(lease, Lease) else lease
         data = self.values.codec.encode(value)
         command = Put(key_of(key), data, number, prev_kv, keeps_lease=keeps_lease)
         return self.values.put(*await self._command(command, PutAnswer))
 
-    async def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult:
+    async def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """Its `deleted` is 0 if there was no such key; what it was comes back with `prev_kv`. Raises
+        OutcomeUnknown."""
         return await self._delete(DeleteRange(key_of(key), b"", prev_kv))
 
-    async def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult:
-        """key <= each < end."""
+    async def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """key <= each < end; else as `delete`."""
         return await self._delete(DeleteRange(key_of(key), key_of(end), prev_kv))
 
-    async def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult:
+    async def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """Every key that begins so, of an empty prefix all there are; else as `delete`."""
         return await self._delete(DeleteRange(*range_of(prefix), prev_kv))
 
-    async def _delete(self, command: DeleteRange) -> DeleteResult:
+    async def _delete(self, command: DeleteRange) -> DeleteResult[V]:
         return self.values.deletion(*await self._command(command, DeleteAnswer))
+
+    @overload
+    async def compare_and_set(
+        self, key: Key, value: V, *, expected_revision: int, lease: Lease | int = 0
+    ) -> PutResult[V] | None: ...
+
+    @overload
+    async def compare_and_set(
+        self: AsyncKeyValueClient[bytes],
+        key: Key,
+        value: BytesLike,
+        *,
+        expected_revision: int,
+        lease: Lease | int = 0,
+    ) -> PutResult[bytes] | None: ...
 
     async def compare_and_set(
         self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
-    ) -> PutResult | None:
+    ) -> PutResult[Any] | None:
         """Put if the key was changed last at that revision; 0: if it does not exist. None: it was not
-        so, and nothing has changed."""
+        so, and nothing has changed. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
         number = lease.id if isinstance(lease, Lease) else lease
         name = key_of(key)
         compare = Compare(name, Target.MOD, Relation.EQUAL, expected_revision)
@@ -131,22 +175,41 @@ class AsyncKeyValueClient:
         otherwise: Sequence[Operation] = (),
         *,
         stale: bool = False,
-    ) -> TxnResult:
-        """One of the two lists is carried out, at one revision."""
+    ) -> TxnResult[V]:
+        """`then` is carried out if every comparison holds, `otherwise` if not, at one revision; an
+        answer to each operation comes back. Values of operations are bytes, as the codec makes them.
+        `stale`: of one that only reads. Raises LeaseNotFound, KeyNotFound, NoSpace, OutcomeUnknown;
+        Compacted, FutureRevision for what it reads."""
         command = Txn(list(compare), list(then), list(otherwise))
         check(command, 0)
         if writes(command):
-            return self.values.txn(*await self._command(command, TxnAnswer))
+            return self.values.txn(*await self._command(command, TxnAnswer), command)
         kind = Kind.READ_HERE if stale else Kind.READ
         found = await self.router.call(kind, encoded(command), TxnAnswer, changes=False)
-        return self.values.txn(*found)
+        return self.values.txn(*found, command)
 
     # ---------------------------------------------------------------- reading
 
-    async def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item | None:
-        """Linearizable, unless `stale`: then whatever the member that is asked has applied."""
-        found = await self.read_range(Range(key_of(key), revision=revision), stale=stale)
+    async def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item[V] | None:
+        """None: there is no such key, or was none at that `revision`; 0: now. Raises Compacted,
+        FutureRevision."""
+        found = await self._read_range(Range(key_of(key), revision=revision), stale)
         return found.items[0] if found.items else None
+
+    @overload
+    async def range(
+        self,
+        key: Key,
+        end: Key,
+        *,
+        keys_only: Literal[False] = False,
+        **options: Unpack[RangeOptions],
+    ) -> RangeResult[V]: ...
+
+    @overload
+    async def range(
+        self, key: Key, end: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V | None]: ...
 
     async def range(
         self,
@@ -160,12 +223,24 @@ class AsyncKeyValueClient:
         keys_only: bool = False,
         count_only: bool = False,
         stale: bool = False,
-    ) -> RangeResult:
-        """key <= each < end."""
+    ) -> RangeResult[Any]:
+        """key <= each < end, in the order of `sort_by`; at most `limit` of them, 0: all. `revision`: as
+        they were then, 0: now. `count_only`: no items, `total` alone. Raises Compacted, FutureRevision,
+        InvalidRequest above 32 MiB."""
         asked = Range(
             key_of(key), key_of(end), limit, revision, sort_by, descending, keys_only, count_only
         )
-        return await self.read_range(asked, stale=stale)
+        return await self._read_range(asked, stale)
+
+    @overload
+    async def prefix(
+        self, prefix: Key, *, keys_only: Literal[False] = False, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V]: ...
+
+    @overload
+    async def prefix(
+        self, prefix: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V | None]: ...
 
     async def prefix(
         self,
@@ -178,25 +253,41 @@ class AsyncKeyValueClient:
         keys_only: bool = False,
         count_only: bool = False,
         stale: bool = False,
-    ) -> RangeResult:
+    ) -> RangeResult[Any]:
+        """Every key that begins so, of an empty prefix all there are; else as `range`."""
         start, end = range_of(prefix)
         asked = Range(start, end, limit, revision, sort_by, descending, keys_only, count_only)
-        return await self.read_range(asked, stale=stale)
+        return await self._read_range(asked, stale)
 
-    async def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult:
+    async def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult[V | None]:
+        """As `range`, of a request that is made already."""
+        return await self._read_range(asked, stale)
+
+    async def _read_range(self, asked: Range, stale: bool = False) -> RangeResult[Any]:
         kind = Kind.READ_HERE if stale else Kind.READ
         revision, found = await self.router.call(kind, encoded(asked), RangeAnswer, changes=False)
         return self.values.range(revision, found, keys_only=asked.keys_only)
 
+    @overload
+    def scan(
+        self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: Literal[False] = False
+    ) -> AsyncIterator[Item[V]]: ...
+
+    @overload
+    def scan(
+        self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool
+    ) -> AsyncIterator[Item[V | None]]: ...
+
     async def scan(
         self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool = False
-    ) -> AsyncIterator[Item]:
-        """Every key that begins so, at one revision, read a page at a time."""
+    ) -> AsyncIterator[Item[Any]]:
+        """Every key that begins so, at one revision, read `page_items` at a time. Raises Compacted if
+        history ends above that revision meanwhile."""
         start, end = range_of(prefix)
         revision = 0
         while True:
             asked = Range(start, end, page_items, revision, keys_only=keys_only, without_count=True)
-            page = await self.read_range(asked)
+            page = await self._read_range(asked)
             for item in page.items:
                 yield item
             if not page.more:
@@ -213,25 +304,32 @@ class AsyncKeyValueClient:
         prev_kv: bool = False,
         puts: bool = True,
         deletions: bool = True,
-    ) -> Watching:
-        """`async with kv.watch("key") as watch: async for change in watch`. `first_revision` 0: what
-        changes from now on."""
+    ) -> Watching[V]:
+        """`async with kv.watch("key") as watch: async for change in watch`; with `end` all keys before
+        that, too. `first_revision`: where it begins, 0: what changes from now on. `prev_kv`: each
+        change says what was there before. Raises Unreachable if nobody follows it in `timeout_s`, and
+        what `Watching` says."""
         stop = b"" if end is None else key_of(end)
         asked = Watch(key_of(key), stop, first_revision, prev_kv, puts, deletions)
         return Watching(self.router, self.values, asked)
 
-    def watch_prefix(self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False) -> Watching:
+    def watch_prefix(
+        self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
+    ) -> Watching[V]:
+        """As `watch`, of every key that begins so."""
         start, end = range_of(prefix)
         return Watching(self.router, self.values, Watch(start, end, first_revision, prev_kv))
 
     # ---------------------------------------------------------------- leases, locks, elections
 
     async def grant(self, ttl_s: float, *, lease_id: int = 0) -> Lease:
-        """Its `ttl_ms` says what was granted. `async with` keeps it alive, and revokes it."""
+        """A lease of `ttl_s` seconds; its `ttl_ms` says what was granted, at least three election
+        time-outs. `async with` keeps it alive, and revokes it. `lease_id` 0: the store draws one. Raises
+        LeaseExists, OutcomeUnknown."""
         return await Lease.grant(self.router, ttl_s, lease_id)
 
     def lease(self, lease_id: int) -> Lease:
-        """One that was granted before."""
+        """One that was granted before, by its id; nothing is asked."""
         return Lease(self.router, lease_id)
 
     async def leases(self) -> list[tuple[int, int, int]]:
@@ -240,19 +338,31 @@ class AsyncKeyValueClient:
         return found[1].leases
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> Lock:
-        """`async with kv.lock("name") as lock: ... lock.token`."""
+        """`async with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits for
+        as long as others hold it. Raises LockLost if its lease ends meanwhile."""
         return Lock(self, key_of(name), ttl_s)
 
-    def election(self, name: Key, *, ttl_s: float = 10.0) -> Election:
+    def election(self, name: Key, *, ttl_s: float = 10.0) -> Election[V]:
+        """One to `campaign` in, on a lease of `ttl_s` seconds, or to ask for its `leader`."""
         return Election(self, key_of(name), ttl_s)
 
     # ---------------------------------------------------------------- the store
 
     async def compact(self, revision: int) -> None:
-        """History below ends. Raises Compacted, FutureRevision."""
+        """History below `revision` ends; what stood at it stays readable. Raises Compacted if it ends
+        there already, FutureRevision, OutcomeUnknown."""
         await self._command(Compact(revision), CompactAnswer)
 
     async def status(self) -> StatusAnswer:
-        """Of the member that is asked."""
+        """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
         found = await self.router.call(Kind.STATUS, b"", StatusAnswer, changes=False)
         return found[1]
+
+    async def health(self, *, timeout_s: float | None = None) -> None:
+        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
+        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        body = encoded(_CHANGES_NOTHING)
+        await self.router.call(Kind.COMMAND, body, TxnAnswer, changes=True, timeout_s=timeout_s)
+        refuses = (await self.status()).refuses  # larger ones
+        if refuses:
+            raise DiskFull(refuses)

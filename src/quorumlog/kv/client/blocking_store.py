@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from quorumlog.errors import Unreachable
 from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_S, AsyncKeyValueClient
+from quorumlog.kv.client.call_options import PutOptions, RangeOptions
+from quorumlog.kv.client.codecs import BytesLike, Codec, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
 from quorumlog.kv.client.router import CLOSED
 from quorumlog.kv.client.values import (
     Change,
-    Codec,
     DeleteResult,
     Item,
     Key,
@@ -35,31 +36,33 @@ from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
 T = TypeVar("T")
 
 
-class BlockingWatch:
+class BlockingWatch(Generic[V]):
     """An iterator of changes; `with` ends it. See `Watching`."""
 
-    def __init__(self, client: KeyValueClient, watching: Watching) -> None:
+    def __init__(self, client: KeyValueClient[V], watching: Watching[V]) -> None:
         self._client = client
         self._watching = watching
 
     @property
     def next_revision(self) -> int:
+        """See `Watching.next_revision`."""
         return self._watching.next_revision
 
-    def batch(self, timeout_s: float | None = None) -> list[Change]:
-        """At least one change. Raises TimeoutError."""
+    def batch(self, timeout_s: float | None = None) -> list[Change[V]]:
+        """At least one change; all changes of a revision come together. Raises TimeoutError if none
+        comes in `timeout_s`, and what `Watching` does."""
 
-        async def in_time() -> list[Change]:
+        async def in_time() -> list[Change[V]]:
             async with asyncio.timeout(timeout_s):
                 return await self._watching.batch()
 
         return self._client.run(in_time())
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[Change[V]]:
         while True:
             yield self._client.run(self._watching.fill()).popleft()
 
-    def __enter__(self) -> BlockingWatch:
+    def __enter__(self) -> Self:
         self._client.run(self._watching.__aenter__())
         return self
 
@@ -67,18 +70,20 @@ class BlockingWatch:
         self.close()
 
     def close(self) -> None:
+        """Nothing more comes; may be repeated."""
         with suppress(Unreachable):  # its client is closed
             self._client.run(self._watching.close())
 
 
-class KeyValueClient:
-    """Made by `quorumlog.kv.connect`. `kv["a"] = "1"`, `"a" in kv`, `for key in kv`, `del kv["a"]`."""
+class KeyValueClient(Generic[V]):
+    """Made by `quorumlog.kv.connect`. `kv["a"] = "1"`, `"a" in kv`, `for key in kv`, `del kv["a"]`.
+    Verbs, and what each call raises, are those of `AsyncKeyValueClient`."""
 
     def __init__(
         self,
         servers: str,
         *,
-        codec: str | Codec = "bytes",
+        codec: Literal["bytes"] | Codec[V] = "bytes",
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
     ) -> None:
@@ -90,7 +95,7 @@ class KeyValueClient:
         )
         self._thread.start()
 
-        async def make() -> AsyncKeyValueClient:
+        async def make() -> AsyncKeyValueClient[V]:
             return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
 
         try:
@@ -100,7 +105,8 @@ class KeyValueClient:
             raise
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Something of the asynchronous client, on its thread."""
+        """Something of the asynchronous client, on its thread. Raises what that does, and Unreachable
+        once this one is closed."""
         if self._is_closed:
             work.close()
             raise Unreachable(CLOSED)
@@ -131,7 +137,7 @@ class KeyValueClient:
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 
-    def __enter__(self) -> KeyValueClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -139,11 +145,17 @@ class KeyValueClient:
 
     # ---------------------------------------------------------------- like a dict
 
-    def __getitem__(self, key: Key) -> Any:
+    def __getitem__(self, key: Key) -> V:
         item = self.get(key)
         if item is None:
             raise KeyError(key)
         return item.value
+
+    @overload
+    def __setitem__(self, key: Key, value: V) -> None: ...
+
+    @overload
+    def __setitem__(self: KeyValueClient[bytes], key: Key, value: BytesLike) -> None: ...
 
     def __setitem__(self, key: Key, value: Any) -> None:
         self.put(key, value)
@@ -165,6 +177,14 @@ class KeyValueClient:
 
     # ---------------------------------------------------------------- verbs
 
+    @overload
+    def put(self, key: Key, value: V, **options: Unpack[PutOptions]) -> PutResult[V]: ...
+
+    @overload
+    def put(
+        self: KeyValueClient[bytes], key: Key, value: BytesLike, **options: Unpack[PutOptions]
+    ) -> PutResult[bytes]: ...
+
     def put(
         self,
         key: Key,
@@ -173,33 +193,47 @@ class KeyValueClient:
         lease: Lease | int = 0,
         prev_kv: bool = False,
         keeps_lease: bool = False,
-    ) -> PutResult:
-        """Give a key a value. Raises LeaseNotFound, NoSpace, OutcomeUnknown."""
+    ) -> PutResult[Any]:
+        """See `AsyncKeyValueClient.put`."""
         return self.run(
             self._client.put(key, value, lease=lease, prev_kv=prev_kv, keeps_lease=keeps_lease)
         )
 
-    def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item | None:
-        """Linearizable, unless `stale`: then whatever the member that is asked has applied."""
+    def get(self, key: Key, *, revision: int = 0, stale: bool = False) -> Item[V] | None:
+        """See `AsyncKeyValueClient.get`."""
         return self.run(self._client.get(key, revision=revision, stale=stale))
 
-    def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult:
-        """Its `deleted` is 0 if there was no such key. Raises OutcomeUnknown."""
+    def delete(self, key: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """See `AsyncKeyValueClient.delete`."""
         return self.run(self._client.delete(key, prev_kv=prev_kv))
 
-    def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult:
-        """key <= each < end. Raises OutcomeUnknown."""
+    def delete_range(self, key: Key, end: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """See `AsyncKeyValueClient.delete_range`."""
         return self.run(self._client.delete_range(key, end, prev_kv=prev_kv))
 
-    def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult:
-        """Every key that begins so. Raises OutcomeUnknown."""
+    def delete_prefix(self, prefix: Key, *, prev_kv: bool = False) -> DeleteResult[V]:
+        """See `AsyncKeyValueClient.delete_prefix`."""
         return self.run(self._client.delete_prefix(prefix, prev_kv=prev_kv))
+
+    @overload
+    def compare_and_set(
+        self, key: Key, value: V, *, expected_revision: int, lease: Lease | int = 0
+    ) -> PutResult[V] | None: ...
+
+    @overload
+    def compare_and_set(
+        self: KeyValueClient[bytes],
+        key: Key,
+        value: BytesLike,
+        *,
+        expected_revision: int,
+        lease: Lease | int = 0,
+    ) -> PutResult[bytes] | None: ...
 
     def compare_and_set(
         self, key: Key, value: Any, *, expected_revision: int, lease: Lease | int = 0
-    ) -> PutResult | None:
-        """Put if the key was changed last at that revision; 0: if it does not exist. None: it was not
-        so, and nothing has changed."""
+    ) -> PutResult[Any] | None:
+        """See `AsyncKeyValueClient.compare_and_set`."""
         return self.run(
             self._client.compare_and_set(key, value, expected_revision=expected_revision, lease=lease)
         )
@@ -209,9 +243,26 @@ class KeyValueClient:
         compare: Sequence[Compare] = (),
         then: Sequence[Operation] = (),
         otherwise: Sequence[Operation] = (),
-    ) -> TxnResult:
-        """One of the two lists is carried out, at one revision."""
-        return self.run(self._client.txn(compare, then, otherwise))
+        *,
+        stale: bool = False,
+    ) -> TxnResult[V]:
+        """See `AsyncKeyValueClient.txn`."""
+        return self.run(self._client.txn(compare, then, otherwise, stale=stale))
+
+    @overload
+    def range(
+        self,
+        key: Key,
+        end: Key,
+        *,
+        keys_only: Literal[False] = False,
+        **options: Unpack[RangeOptions],
+    ) -> RangeResult[V]: ...
+
+    @overload
+    def range(
+        self, key: Key, end: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V | None]: ...
 
     def range(
         self,
@@ -225,8 +276,8 @@ class KeyValueClient:
         keys_only: bool = False,
         count_only: bool = False,
         stale: bool = False,
-    ) -> RangeResult:
-        """key <= each < end; options as of `AsyncKeyValueClient.range`."""
+    ) -> RangeResult[Any]:
+        """See `AsyncKeyValueClient.range`."""
         return self.run(
             self._client.range(
                 key,
@@ -241,6 +292,16 @@ class KeyValueClient:
             )
         )
 
+    @overload
+    def prefix(
+        self, prefix: Key, *, keys_only: Literal[False] = False, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V]: ...
+
+    @overload
+    def prefix(
+        self, prefix: Key, *, keys_only: bool, **options: Unpack[RangeOptions]
+    ) -> RangeResult[V | None]: ...
+
     def prefix(
         self,
         prefix: Key,
@@ -252,8 +313,8 @@ class KeyValueClient:
         keys_only: bool = False,
         count_only: bool = False,
         stale: bool = False,
-    ) -> RangeResult:
-        """Every key that begins so; options as of `AsyncKeyValueClient.range`."""
+    ) -> RangeResult[Any]:
+        """See `AsyncKeyValueClient.prefix`."""
         return self.run(
             self._client.prefix(
                 prefix,
@@ -267,14 +328,24 @@ class KeyValueClient:
             )
         )
 
-    def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult:
-        """As `range`, of a request that is made already."""
+    def read_range(self, asked: Range, *, stale: bool = False) -> RangeResult[V | None]:
+        """See `AsyncKeyValueClient.read_range`."""
         return self.run(self._client.read_range(asked, stale=stale))
+
+    @overload
+    def scan(
+        self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: Literal[False] = False
+    ) -> Iterator[Item[V]]: ...
+
+    @overload
+    def scan(
+        self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool
+    ) -> Iterator[Item[V | None]]: ...
 
     def scan(
         self, prefix: Key = b"", *, page_items: int = PAGE_ITEMS, keys_only: bool = False
-    ) -> Iterator[Item]:
-        """Every key that begins so, at one revision, read a page at a time."""
+    ) -> Iterator[Item[Any]]:
+        """See `AsyncKeyValueClient.scan`."""
         items = self._client.scan(prefix, page_items=page_items, keys_only=keys_only)
         while True:
             try:
@@ -292,11 +363,11 @@ class KeyValueClient:
         prev_kv: bool = False,
         puts: bool = True,
         deletions: bool = True,
-    ) -> BlockingWatch:
-        """`for change in kv.watch("key")`, from `first_revision` on; 0: what changes from now on. With
-        `end` all keys before that, too."""
+    ) -> BlockingWatch[V]:
+        """`with kv.watch("key") as changes: for change in changes`; else as of
+        `AsyncKeyValueClient.watch`."""
 
-        async def begin() -> Watching:
+        async def begin() -> Watching[V]:
             return self._client.watch(
                 key,
                 end=end,
@@ -310,16 +381,17 @@ class KeyValueClient:
 
     def watch_prefix(
         self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
-    ) -> BlockingWatch:
+    ) -> BlockingWatch[V]:
         """As `watch`, of every key that begins so."""
 
-        async def begin() -> Watching:
+        async def begin() -> Watching[V]:
             return self._client.watch_prefix(prefix, first_revision=first_revision, prev_kv=prev_kv)
 
         return BlockingWatch(self, self.run(begin()))
 
     def grant(self, ttl_s: float, *, lease_id: int = 0, keeps_alive: bool = True) -> Lease:
-        """Kept alive by this client until it is closed, or `revoke`d, unless told otherwise."""
+        """As `AsyncKeyValueClient.grant`; kept alive by this client until that is closed, or the lease
+        revoked, unless told otherwise."""
 
         async def granted() -> Lease:
             lease = await self._client.grant(ttl_s, lease_id=lease_id)
@@ -330,27 +402,30 @@ class KeyValueClient:
         return self.run(granted())
 
     def revoke(self, lease: Lease | int) -> int:
-        """How many keys ended with it. Raises LeaseNotFound."""
+        """End a lease, or that of an id; gives how many keys ended with it. Raises LeaseNotFound,
+        OutcomeUnknown."""
         given = lease if isinstance(lease, Lease) else self._client.lease(lease)
         return self.run(given.revoke())
 
     def keep_alive(self, lease: Lease | int) -> int:
-        """Once; its TTL in milliseconds. Raises LeaseNotFound."""
+        """Once; gives its TTL in milliseconds. Raises LeaseNotFound."""
         given = lease if isinstance(lease, Lease) else self._client.lease(lease)
         return self.run(given.keep_alive_once())
 
     def time_to_live(self, lease: Lease | int) -> tuple[int, int, list[bytes]]:
-        """(TTL, what is left of it, both in milliseconds, keys). Raises LeaseNotFound."""
+        """See `Lease.time_to_live`."""
         given = lease if isinstance(lease, Lease) else self._client.lease(lease)
         return self.run(given.time_to_live())
 
     def leases(self) -> list[tuple[int, int, int]]:
-        """(id, TTL in milliseconds, index of the grant) of all that stand."""
+        """See `AsyncKeyValueClient.leases`."""
         return self.run(self._client.leases())
 
     @contextmanager
     def lock(self, name: Key, *, ttl_s: float = 10.0, timeout_s: float | None = None) -> Iterator[Lock]:
-        """`with kv.lock("name") as lock: ... lock.token`. Raises TimeoutError."""
+        """`with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits for
+        `timeout_s` at most, then raises TimeoutError; without it for as long as others hold it. Raises
+        LockLost if its lease ends meanwhile."""
         lock = self._client.lock(name, ttl_s=ttl_s)
         self.run(lock.acquire(timeout_s))
         try:
@@ -358,9 +433,21 @@ class KeyValueClient:
         finally:
             self.run(lock.release())
 
+    @overload
+    def leadership(
+        self, name: Key, value: V, *, ttl_s: float = 10.0
+    ) -> AbstractContextManager[Election[V]]: ...
+
+    @overload
+    def leadership(
+        self: KeyValueClient[bytes], name: Key, value: BytesLike, *, ttl_s: float = 10.0
+    ) -> AbstractContextManager[Election[bytes]]: ...
+
     @contextmanager
-    def leadership(self, name: Key, value: Any, *, ttl_s: float = 10.0) -> Iterator[Election]:
-        """Waits until this one leads; `election.check()` raises LockLost once it may not any more."""
+    def leadership(self, name: Key, value: Any, *, ttl_s: float = 10.0) -> Iterator[Election[Any]]:
+        """`with kv.leadership("name", "me") as election` waits until this one leads, on a lease of
+        `ttl_s` seconds, with `value` for whoever asks for the `leader`; `election.check()` raises
+        LockLost once it may not lead any more."""
         election = self._client.election(name, ttl_s=ttl_s)
         self.run(election.campaign(value))
         try:
@@ -368,19 +455,23 @@ class KeyValueClient:
         finally:
             self.run(election.resign())
 
-    def leader(self, name: Key) -> Item | None:
-        """Of an election."""
+    def leader(self, name: Key) -> Item[V | None] | None:
+        """Of an election; see `Election.leader`."""
         return self.run(self._client.election(name).leader())
 
     def compact(self, revision: int) -> None:
-        """History below ends. Raises Compacted, FutureRevision."""
+        """See `AsyncKeyValueClient.compact`."""
         self.run(self._client.compact(revision))
 
     def status(self) -> StatusAnswer:
-        """Of the member that is asked."""
+        """See `AsyncKeyValueClient.status`."""
         return self.run(self._client.status())
 
+    def health(self) -> None:
+        """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
+        DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
+        self.run(self._client.health())
 
-async def _next_of(items: Any) -> Item:
-    item: Item = await anext(items)
-    return item
+
+async def _next_of(items: AsyncIterator[Item[T]]) -> Item[T]:
+    return await anext(items)

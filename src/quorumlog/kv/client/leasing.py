@@ -37,6 +37,7 @@ class Lease:
 
     @classmethod
     async def grant(cls, router: Router, ttl_s: float, lease_id: int = 0) -> Lease:
+        """See `AsyncKeyValueClient.grant`."""
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         if not 0 < ttl_s <= MAX_TTL_MS / 1000:  # nan is not
             raise InvalidRequest(f"a TTL is above 0 and at most {MAX_TTL_MS // 1000} s, not {ttl_s}")
@@ -69,10 +70,11 @@ class Lease:
 
     @property
     def is_alive(self) -> bool:
+        """It certainly has not ended yet."""
         return not self.lost.is_set() and self._left_s > 0
 
     def keep_alive(self) -> None:
-        """From now on, by a task."""
+        """From now on, by a task, three times in a TTL."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
@@ -138,7 +140,7 @@ class Lease:
             raise LockLost(f"the lease {self.id} may have ended")
 
     async def revoke(self) -> int:
-        """How many keys ended with it. Raises LeaseNotFound."""
+        """End it; gives how many keys ended with it. Raises LeaseNotFound, OutcomeUnknown."""
         self._stop()
         command = encoded(Revoke(self.id))
         _, revoked = await self._router.call(Kind.COMMAND, command, RevokeAnswer, changes=True)
@@ -153,7 +155,7 @@ class Lease:
             self._task = None
 
     async def close(self) -> None:
-        """Revoke it, if it stands."""
+        """Revoke it, if it stands; where nobody answers it ends by itself. Raises nothing."""
         self._stop()
         with suppress(LedgerError):
             await self.revoke()

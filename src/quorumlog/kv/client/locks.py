@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 import msgspec
 
 from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.kv.client.codecs import BytesLike, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.values import Item
 from quorumlog.kv.errors import LockLost
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
 
 
-class _Place:
+class _Place(Generic[V]):
     """A key of our own among those of a name."""
 
-    def __init__(self, client: AsyncKeyValueClient, name: bytes, ttl_s: float) -> None:
+    def __init__(self, client: AsyncKeyValueClient[V], name: bytes, ttl_s: float) -> None:
         self._client = client
         self._prefix = name + b"//"
         self._places = self._prefix + b"0", self._prefix + b"g"
@@ -113,20 +114,22 @@ class _Place:
         return self.lease is not None and self.lease.is_alive
 
 
-class Lock(_Place):
+class Lock(_Place[Any]):
     """`async with kv.lock("name") as lock`. Hand `lock.token` to what the lock protects, and have it
     refuse a lower one than it has seen: one that was paused may learn late that it holds none."""
 
     async def acquire(self, timeout_s: float | None = None) -> int:
-        """The token. Raises TimeoutError, LockLost."""
+        """Wait for it, `timeout_s` at most; gives the token. Raises TimeoutError, LockLost if its lease
+        ends meanwhile."""
         async with asyncio.timeout(timeout_s):
             await self._enter(b"")
         return self.token
 
     async def release(self) -> None:
+        """Its key and its lease end; where nobody answers, once the TTL is over. Raises nothing."""
         await self._leave()
 
-    async def __aenter__(self) -> Lock:
+    async def __aenter__(self) -> Self:
         await self.acquire()
         return self
 
@@ -134,16 +137,29 @@ class Lock(_Place):
         await self.release()
 
 
-class Election(_Place):
+class Election(_Place[V]):
     """Whoever is the first of those that campaign leads, until its lease ends."""
 
+    @overload
+    async def campaign(self, value: V) -> int: ...
+
+    @overload
+    async def campaign(self: Election[bytes], value: BytesLike) -> int: ...
+
     async def campaign(self, value: Any) -> int:
-        """Returns once this one leads: its token. Raises LockLost."""
+        """Returns once this one leads: its token. `value`: what `leader` gives then. Raises LockLost if
+        its lease ends meanwhile."""
         await self._enter(self._client.values.codec.encode(value))
         return self.token
 
+    @overload
+    async def proclaim(self, value: V) -> None: ...
+
+    @overload
+    async def proclaim(self: Election[bytes], value: BytesLike) -> None: ...
+
     async def proclaim(self, value: Any) -> None:
-        """Another value, while it leads. Raises LockLost."""
+        """Another value, while it leads. Raises LockLost if it does not, OutcomeUnknown."""
         self.check()
         assert self.lease is not None
         ours = Compare(self.key, Target.CREATE, Relation.EQUAL, self.token)
@@ -152,9 +168,10 @@ class Election(_Place):
         if not done.succeeded:
             raise LockLost("somebody else leads")
 
-    async def leader(self) -> Item | None:
-        """Its value, and its token as `create_revision`. The value is None if the codec cannot read it:
-        that of a lock is empty, and another program may have another codec."""
+    async def leader(self) -> Item[V | None] | None:
+        """The value of who leads, and its token as `create_revision`; None: nobody does. The value is
+        None if the codec cannot read it: that of a lock is empty, and another program may have another
+        codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)
         try:
             found = await self._client.read_range(first)
@@ -163,5 +180,6 @@ class Election(_Place):
         return found.items[0] if found.items else None
 
     async def resign(self) -> None:
+        """Somebody else may lead; where nobody answers, once the TTL is over. Raises nothing."""
         with suppress(LedgerError):
             await self._leave()

@@ -1,84 +1,21 @@
-"""What the calls of a client give, and how values become bytes."""
+"""What the calls of a client give, and how keys become bytes."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple
 
-import msgspec
-
-from quorumlog.errors import ConfigError
+from quorumlog.kv.client.codecs import Codec, V, V_co, utf8
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import DeleteAnswer, Event, PutAnswer, RangeAnswer, TxnAnswer
-from quorumlog.kv.requests.operations import FROM_KEY, KeyValue
+from quorumlog.kv.requests.operations import FROM_KEY, KeyValue, Operation, Range, Txn
 
 Key = str | bytes
 
 
-def _utf8(text: str) -> bytes:
-    """Raises InvalidRequest."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(f"{text!r} is no text of Unicode ({error.reason}): give bytes") from None
-
-
-class Codec(Protocol):
-    def encode(self, value: Any) -> bytes: ...
-
-    def decode(self, data: bytes) -> Any: ...
-
-
-class BytesCodec:
-    """Values are bytes; text is taken, too, as UTF-8."""
-
-    def encode(self, value: Any) -> bytes:
-        if isinstance(value, str):
-            return _utf8(value)
-        if isinstance(value, bytes | bytearray | memoryview):
-            return bytes(value)
-        raise InvalidRequest(
-            f"a value is bytes or text, not {type(value).__name__}; codec='json' takes more"
-        )
-
-    def decode(self, data: bytes) -> Any:
-        return data
-
-
-class JsonCodec:
-    def encode(self, value: Any) -> bytes:
-        return msgspec.json.encode(value)
-
-    def decode(self, data: bytes) -> Any:
-        return msgspec.json.decode(data)
-
-
-class MsgpackCodec:
-    def encode(self, value: Any) -> bytes:
-        return msgspec.msgpack.encode(value)
-
-    def decode(self, data: bytes) -> Any:
-        return msgspec.msgpack.decode(data)
-
-
-CODECS: dict[str, type[BytesCodec] | type[JsonCodec] | type[MsgpackCodec]] = {
-    "bytes": BytesCodec,
-    "json": JsonCodec,
-    "msgspec": MsgpackCodec,
-}
-
-
-def codec_of(codec: str | Codec) -> Codec:
-    """Raises ConfigError."""
-    if not isinstance(codec, str):
-        return codec
-    if codec not in CODECS:
-        raise ConfigError(f"there is no codec {codec!r}; there are {', '.join(CODECS)}")
-    return CODECS[codec]()
-
-
 def key_of(key: Key) -> bytes:
     """Raises InvalidRequest."""
-    given = _utf8(key) if isinstance(key, str) else key
+    given = utf8(key) if isinstance(key, str) else key
     if not isinstance(given, bytes) or not given:
         raise InvalidRequest(f"a key is text or bytes, at least one byte long, not {key!r}")
     return given
@@ -92,54 +29,61 @@ def end_of_prefix(prefix: bytes) -> bytes:
 
 def range_of(prefix: Key) -> tuple[bytes, bytes]:
     """(key, end) of all that begins so; an empty prefix is everything."""
-    given = _utf8(prefix) if isinstance(prefix, str) else prefix
+    given = utf8(prefix) if isinstance(prefix, str) else prefix
     return (given, end_of_prefix(given)) if given else (FROM_KEY, FROM_KEY)
 
 
-class Item(NamedTuple):
+class Item(NamedTuple, Generic[V_co]):
     """A key at one revision."""
 
     key: bytes
-    value: Any
+    value: V_co
     """As the codec reads it; None of a deletion, and where only keys were asked for."""
     create_revision: int
     mod_revision: int
     version: int
+    """How many puts since it was made; 0 of a deletion."""
     lease: int
+    """0: it is on none."""
 
 
-class PutResult(NamedTuple):
+class PutResult(NamedTuple, Generic[V_co]):
     revision: int
-    previous: Item | None
+    previous: Item[V_co] | None
+    """With `prev_kv`: what stood there; None: nothing did."""
 
 
-class DeleteResult(NamedTuple):
+class DeleteResult(NamedTuple, Generic[V_co]):
     revision: int
     deleted: int
-    previous: list[Item]
+    """How many keys."""
+    previous: list[Item[V_co]]
+    """They, with `prev_kv`."""
 
 
-class RangeResult(NamedTuple):
+class RangeResult(NamedTuple, Generic[V_co]):
     revision: int
     """Of the store."""
-    items: list[Item]
+    items: list[Item[V_co]]
     more: bool
     """The limit has cut some off."""
     total: int
     """How many there are, whatever the limit."""
 
 
-class TxnResult(NamedTuple):
+class TxnResult(NamedTuple, Generic[V_co]):
     revision: int
     succeeded: bool
-    answers: list[PutResult | DeleteResult | RangeResult | TxnResult]
+    """Every comparison held, so `then` was carried out, else `otherwise`."""
+    answers: list[PutResult[V_co] | DeleteResult[V_co] | RangeResult[V_co | None] | TxnResult[V_co]]
+    """To each operation, in order."""
 
 
-class Change(NamedTuple):
+class Change(NamedTuple, Generic[V_co]):
     """One key changed, as a watch tells it."""
 
-    item: Item
-    previous: Item | None
+    item: Item[V_co | None]
+    previous: Item[V_co] | None
     """If the watch asks for it."""
     is_deletion: bool
 
@@ -148,47 +92,59 @@ class Change(NamedTuple):
         return self.item.mod_revision
 
 
-class Values:
+class Values(Generic[V]):
     """From the store's answers to what calls give."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec[V]) -> None:
         self.codec = codec
 
-    def item(self, kv: KeyValue) -> Item:
-        value = self.codec.decode(kv.value) if kv.version else None
+    def item(self, kv: KeyValue) -> Item[V]:
+        value = self.codec.decode(kv.value)
         return Item(kv.key, value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
-    def maybe(self, kv: KeyValue | None) -> Item | None:
+    def maybe(self, kv: KeyValue | None) -> Item[V] | None:
         return None if kv is None else self.item(kv)
 
-    def change(self, event: Event) -> Change:
-        return Change(self.item(event.kv), self.maybe(event.prev_kv), event.is_deletion)
+    def change(self, event: Event) -> Change[V]:
+        item: Item[V | None]
+        item = _without_value(event.kv) if event.is_deletion else self.item(event.kv)
+        return Change(item, self.maybe(event.prev_kv), event.is_deletion)
 
-    def put(self, revision: int, answer: PutAnswer) -> PutResult:
+    def put(self, revision: int, answer: PutAnswer) -> PutResult[V]:
         return PutResult(revision, self.maybe(answer.prev_kv))
 
-    def deletion(self, revision: int, answer: DeleteAnswer) -> DeleteResult:
+    def deletion(self, revision: int, answer: DeleteAnswer) -> DeleteResult[V]:
         return DeleteResult(revision, answer.deleted, [self.item(kv) for kv in answer.prev_kvs])
 
-    def range(self, revision: int, answer: RangeAnswer, *, keys_only: bool = False) -> RangeResult:
-        of = self._without_value if keys_only else self.item
+    def range(self, revision: int, answer: RangeAnswer, *, keys_only: bool = False) -> RangeResult[Any]:
+        """Its values are of the codec's type, or None."""
+        of: Callable[[KeyValue], Item[Any]] = _without_value if keys_only else self.item
         return RangeResult(revision, [of(kv) for kv in answer.kvs], answer.more, answer.count)
 
-    @staticmethod
-    def _without_value(kv: KeyValue) -> Item:
-        return Item(kv.key, None, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
-
-    def txn(self, revision: int, answer: TxnAnswer) -> TxnResult:
-        answers = [self._one(revision, each) for each in answer.answers]
+    def txn(self, revision: int, answer: TxnAnswer, asked: Txn) -> TxnResult[V]:
+        carried_out = asked.success if answer.succeeded else asked.failure
+        answers = [
+            self._one(revision, each, operation)
+            for each, operation in zip(answer.answers, carried_out, strict=True)
+        ]
         return TxnResult(revision, answer.succeeded, answers)
 
     def _one(
-        self, revision: int, answer: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer
-    ) -> PutResult | DeleteResult | RangeResult | TxnResult:
+        self,
+        revision: int,
+        answer: PutAnswer | DeleteAnswer | RangeAnswer | TxnAnswer,
+        asked: Operation,
+    ) -> PutResult[V] | DeleteResult[V] | RangeResult[V | None] | TxnResult[V]:
         if isinstance(answer, PutAnswer):
             return self.put(revision, answer)
         if isinstance(answer, DeleteAnswer):
             return self.deletion(revision, answer)
         if isinstance(answer, RangeAnswer):
-            return self.range(revision, answer)
-        return self.txn(revision, answer)
+            keys_only = isinstance(asked, Range) and asked.keys_only
+            return self.range(revision, answer, keys_only=keys_only)
+        assert isinstance(asked, Txn), asked
+        return self.txn(revision, answer, asked)
+
+
+def _without_value(kv: KeyValue) -> Item[None]:
+    return Item(kv.key, None, kv.create_revision, kv.mod_revision, kv.version, kv.lease)

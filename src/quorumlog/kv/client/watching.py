@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from typing import Generic, Self
 
 import msgspec
 
 from quorumlog.errors import LedgerError
+from quorumlog.kv.client.codecs import V
 from quorumlog.kv.client.link import Link, LinkLost
 from quorumlog.kv.client.router import RETRY_S, Router
 from quorumlog.kv.client.values import Change, Values
@@ -26,13 +28,13 @@ MOST_HELD_BYTES = 16 << 20
 """Beyond it no more is taken until half is given: a member keeps the rest as history."""
 
 
-class Watching:
+class Watching(Generic[V]):
     """An asynchronous iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
     history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
     cannot read."""
 
-    def __init__(self, router: Router, values: Values, asked: Watch) -> None:
+    def __init__(self, router: Router, values: Values[V], asked: Watch) -> None:
         """Raises InvalidRequest."""
         check_watch(asked)
         self._router = router
@@ -43,7 +45,7 @@ class Watching:
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
         self._held_bytes = 0
-        self._left: deque[Change] = deque()
+        self._left: deque[Change[V]] = deque()
         """Of the batch that is being given."""
         self._news = asyncio.Event()
         self._has_room = asyncio.Event()
@@ -137,14 +139,14 @@ class Watching:
         if self._failure is not None and not self._batches:
             raise self._failure
 
-    async def batch(self) -> list[Change]:
-        """At least one change; all changes of a revision come together."""
+    async def batch(self) -> list[Change[V]]:
+        """At least one change; all changes of a revision come together. Raises what its class says."""
         await self.fill()
         changes = list(self._left)
         self._left.clear()
         return changes
 
-    async def fill(self) -> deque[Change]:
+    async def fill(self) -> deque[Change[V]]:
         """What is to be given next, at least one change: who takes it away has it."""
         while not self._left:
             while not self._batches:
@@ -160,15 +162,16 @@ class Watching:
                 self._has_room.set()
         return self._left
 
-    async def __aiter__(self) -> AsyncIterator[Change]:
+    async def __aiter__(self) -> AsyncIterator[Change[V]]:
         while True:
             yield (await self.fill()).popleft()
 
     async def close(self) -> None:
+        """Nothing more comes; may be repeated."""
         self._task.cancel()
         self._forget()
 
-    async def __aenter__(self) -> Watching:
+    async def __aenter__(self) -> Self:
         try:
             await self.began()
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import uvloop
 
@@ -13,7 +13,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.kv.client.async_store import TIMEOUT_S, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_store import KeyValueClient
-from quorumlog.kv.client.values import Codec
+from quorumlog.kv.client.codecs import Codec, CodecName, V, codec_of
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.server import LedgerServer
@@ -64,7 +64,7 @@ class KeyValueStore:
             raise
 
     def stop(self) -> None:
-        """Hands leadership over first."""
+        """Hands leadership over first; may be repeated. Raises TimeoutError after a minute."""
         if self._thread is not None:
             stopping = asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
             stopping.result(STOP_TIMEOUT_S)
@@ -84,13 +84,53 @@ class KeyValueStore:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def client(self, *, codec: str | Codec = "bytes", timeout_s: float = TIMEOUT_S) -> KeyValueClient:
-        return KeyValueClient(self._servers, codec=codec, timeout_s=timeout_s)
+    @overload
+    def client(
+        self, *, codec: Literal["bytes"] = "bytes", timeout_s: float = TIMEOUT_S
+    ) -> KeyValueClient[bytes]: ...
+
+    @overload
+    def client(self, *, codec: Literal["text"], timeout_s: float = TIMEOUT_S) -> KeyValueClient[str]: ...
+
+    @overload
+    def client(
+        self, *, codec: Literal["json", "msgspec"], timeout_s: float = TIMEOUT_S
+    ) -> KeyValueClient[Any]: ...
+
+    @overload
+    def client(self, *, codec: Codec[V], timeout_s: float = TIMEOUT_S) -> KeyValueClient[V]: ...
+
+    def client(
+        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_s: float = TIMEOUT_S
+    ) -> KeyValueClient[Any]:
+        """A blocking client of all members' stores; see `quorumlog.kv.connect`. Raises ConfigError."""
+        return KeyValueClient(self._servers, codec=codec_of(codec), timeout_s=timeout_s)
+
+    @overload
+    def async_client(
+        self, *, codec: Literal["bytes"] = "bytes", timeout_s: float = TIMEOUT_S
+    ) -> AsyncKeyValueClient[bytes]: ...
+
+    @overload
+    def async_client(
+        self, *, codec: Literal["text"], timeout_s: float = TIMEOUT_S
+    ) -> AsyncKeyValueClient[str]: ...
+
+    @overload
+    def async_client(
+        self, *, codec: Literal["json", "msgspec"], timeout_s: float = TIMEOUT_S
+    ) -> AsyncKeyValueClient[Any]: ...
+
+    @overload
+    def async_client(
+        self, *, codec: Codec[V], timeout_s: float = TIMEOUT_S
+    ) -> AsyncKeyValueClient[V]: ...
 
     def async_client(
-        self, *, codec: str | Codec = "bytes", timeout_s: float = TIMEOUT_S
-    ) -> AsyncKeyValueClient:
-        return AsyncKeyValueClient(self._servers, codec=codec, timeout_s=timeout_s)
+        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_s: float = TIMEOUT_S
+    ) -> AsyncKeyValueClient[Any]:
+        """The same for asyncio."""
+        return AsyncKeyValueClient(self._servers, codec=codec_of(codec), timeout_s=timeout_s)
 
 
 ENGINES = ("memory", "rocksdb")
@@ -111,7 +151,8 @@ def door_of(
         from quorumlog.kv.store.rocks_engine import RocksEngine
     except ImportError as error:
         raise ConfigError(
-            f"the engine rocksdb needs the package rocksdict ({error}): pip install 'quorumlog[rocksdb]'"
+            f"the engine rocksdb needs rocksdict, the extra `rocksdb` ({error}):"
+            " pip install '.[rocksdb]' in a clone of quorumlog"
         ) from None
     path = Path(config.data_dir) / FOLDER
     return KeyValueDoor(listen, group=config.group, options=options, engine=lambda: RocksEngine(path))
@@ -123,6 +164,7 @@ def gateway_of(config: GroupConfig, listen: str, servers: str) -> EtcdGateway:
         from quorumlog.kv.gateway.gateway import EtcdGateway
     except ImportError as error:
         raise ConfigError(
-            f"the gateway needs the package h11 ({error}): pip install 'quorumlog[etcd-gateway]'"
+            f"the gateway needs h11, the extra `etcd-gateway` ({error}):"
+            " pip install '.[etcd-gateway]' in a clone of quorumlog"
         ) from None
     return EtcdGateway(listen, servers, config.member_id, config.group)

@@ -22,6 +22,7 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMa
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.node.client_guard import contain
+from quorumlog.stray_log import StrayLog, open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -56,7 +57,7 @@ class _Connection(asyncio.Protocol):
             contain(error, self)
 
     def violate(self, violation: ProtocolViolation) -> None:
-        log.warning("closing the connection of a client of the key-value store: %s", violation)
+        self._door.strays.closing("a client of the key-value store", violation)
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -120,6 +121,7 @@ class KeyValueDoor:
         self._engine = engine
         self._open_engine: Engine | None = None
         self.connections: dict[_Connection, None] = {}
+        self.strays = StrayLog(log)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._service: KeyValueService | None = None
@@ -152,6 +154,7 @@ class KeyValueDoor:
         return f"{host}:{port}"
 
     async def open(self, member: DoorMember) -> None:
+        """See `Door.open`. Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(_wake, loop, self._service.drain)
@@ -165,7 +168,8 @@ class KeyValueDoor:
             raise ConfigError(
                 f"the key-value store cannot listen on {host}:{port}: {reason}; {hint}"
             ) from error
-        log.warning(
+        log.log(
+            open_port_level(host),
             "the key-value store listens on %s, without authentication: whoever reaches it may read and"
             " change everything",
             self.address,
@@ -177,21 +181,25 @@ class KeyValueDoor:
         self.service.tick()
 
     def role_changed(self, change: RoleChange) -> None:
+        """See `Door.role_changed`."""
         if self._service is not None:
             self._service.role_changed()
 
     async def close(self) -> None:
+        """See `Door.close`."""
         self._end()
         for connection in list(self.connections):
             connection.close()
         await asyncio.sleep(0)
 
     def abandon(self) -> None:
+        """See `Door.abandon`."""
         self._end()
         for connection in list(self.connections):
             connection.abort()
 
     def ended(self) -> None:
+        """See `Door.ended`."""
         if self._open_engine is not None:
             self._open_engine.close()
             self._open_engine = None

@@ -23,6 +23,7 @@ from quorumlog.kv.gateway.routes import Routes
 from quorumlog.kv.gateway.to_json import Told, error_of
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.node.client_guard import contain
+from quorumlog.stray_log import StrayLog, open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -60,10 +61,13 @@ class EtcdGateway:
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
         self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S)
+        strays = StrayLog(log)
         routes = Routes(self._client, self._member_id, GatewayMembers(self._addresses))
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.get_running_loop().create_task(_Connection(routes, reader, writer).serve())
+            task = asyncio.get_running_loop().create_task(
+                _Connection(routes, reader, writer, strays).serve()
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -75,7 +79,8 @@ class EtcdGateway:
             raise ConfigError(
                 f"the gateway for clients of etcd cannot listen on {host}:{port}: {reason}; change it"
             ) from error
-        log.warning("etcd's JSON gateway is spoken on %s:%s, without authentication", host, port)
+        level = open_port_level(host)
+        log.log(level, "etcd's JSON gateway is spoken on %s:%s, without authentication", host, port)
 
     def role_changed(self, change: RoleChange) -> None:
         """Its client finds the leader by itself."""
@@ -100,9 +105,14 @@ class _Connection:
     """One client: a request after the other, or a watch until it ends."""
 
     def __init__(
-        self, routes: Routes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        routes: Routes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        strays: StrayLog,
     ) -> None:
         self._routes = routes
+        self._strays = strays
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.SERVER)
@@ -122,7 +132,7 @@ class _Connection:
 
     def violate(self, violation: ProtocolViolation) -> None:
         """See `client_guard`; the connection closes behind it."""
-        log.warning("closing the connection of a client of etcd's gateway: %s", violation)
+        self._strays.closing("a client of etcd's gateway", violation)
 
     async def _event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:

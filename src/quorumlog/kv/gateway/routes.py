@@ -47,6 +47,7 @@ from quorumlog.kv.requests.answers import (
 from quorumlog.kv.requests.frames import KeepAlive, Kind
 from quorumlog.kv.requests.limits import check
 from quorumlog.kv.requests.operations import (
+    MOST,
     Command,
     Compact,
     Grant,
@@ -157,7 +158,8 @@ class Routes:
         """A TTL that is raised, as one of 0 and below is, is told in whole seconds, rounded down: who
         counts on it comes early."""
         given = known(given, "TTL", "ID")
-        grant = Grant(number_or_none_of(given, "TTL") * 1000 or 1, number_of(given, "ID"))
+        ttl_ms = min(number_or_none_of(given, "TTL") * 1000, MOST)  # one far above is refused as such
+        grant = Grant(ttl_ms or 1, number_of(given, "ID"))
         revision, found = await self._command(grant, GrantAnswer)
         told = {"ID": str(found.lease), "TTL": str(found.ttl_ms // 1000)}
         return {"header": self._header(revision), **told}
@@ -215,12 +217,9 @@ class Routes:
         return {"header": self._header(0), "members": members}
 
     async def _health(self) -> Answer:
-        """Whether a majority answers."""
-        asked = encode(Range(b"health", count_only=True))
+        """Whether a majority stores what is changed."""
         try:
-            await self._client.router.call(
-                Kind.READ, asked, RangeAnswer, changes=False, timeout_s=HEALTH_TIMEOUT_S
-            )
+            await self._client.health(timeout_s=HEALTH_TIMEOUT_S)
         except LedgerError as error:
             return 503, {"health": "false", "reason": str(error)}
         return 200, {"health": "true", "reason": ""}

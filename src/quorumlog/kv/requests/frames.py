@@ -91,6 +91,10 @@ class StatusAnswer(msgspec.Struct, frozen=True, array_like=True):
     quota_bytes: int = 0
     watches: int = 0
     applied_index: int = 0
+    release: str = ""
+    """Of the member; empty: an earlier one, which does not say."""
+    refuses: str = ""
+    """Why this member has refused a change for want of space and would again; empty: it would not."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from quorumlog.kv.errors import InvalidRequest
+from quorumlog.wire.field_names import named_reason
 
 NO_LEASE = 0
 FROM_KEY = b"\0"
@@ -199,12 +200,22 @@ def decode_command(body: bytes | memoryview) -> Command:
         raise InvalidRequest(f"no command of the key-value store: {reason}") from None
 
 
+def decode_command_of_client(body: bytes) -> Command:
+    """Before it is an entry. Of an entry the refusal is a result, and all releases give the same. Raises
+    InvalidRequest."""
+    try:
+        return _commands.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = TOO_DEEP if isinstance(error, RecursionError) else named_reason(error, body, Command)
+        raise InvalidRequest(f"no command of the key-value store: {reason}") from None
+
+
 def decode_question(body: bytes) -> Question:
     """Raises InvalidRequest."""
     try:
         return _questions.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        reason = TOO_DEEP if isinstance(error, RecursionError) else error
+        reason = TOO_DEEP if isinstance(error, RecursionError) else named_reason(error, body, Question)
         raise InvalidRequest(f"no question to the key-value store: {reason}") from None
 
 

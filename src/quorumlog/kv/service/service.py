@@ -23,7 +23,7 @@ from quorumlog.kv.requests.operations import (
     Put,
     Stand,
     Txn,
-    decode_command,
+    decode_command_of_client,
     encode,
 )
 from quorumlog.kv.service.command_batches import CommandBatches, Done
@@ -35,6 +35,8 @@ from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME
 from quorumlog.node import DoorMember
 from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.version import VERSION
+from quorumlog.wire.field_names import named_reason
 
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0
@@ -60,6 +62,13 @@ _hello = msgspec.msgpack.Decoder(Hello).decode
 _watch = msgspec.msgpack.Decoder(Watch).decode
 _number = msgspec.msgpack.Decoder(Number).decode
 _keep_alive = msgspec.msgpack.Decoder(KeepAlive).decode
+_BODIES: dict[int, object] = {
+    Kind.HELLO: Hello,
+    Kind.WATCH: Watch,
+    Kind.CANCEL: Number,
+    Kind.TIME_TO_LIVE: Number,
+    Kind.KEEP_ALIVE: KeepAlive,
+}
 
 
 class KeyValueService:
@@ -91,7 +100,8 @@ class KeyValueService:
         except (InvalidRequest, NoSpace, ClusterChanged) as refusal:
             refuse(session, number, refusal)
         except msgspec.ValidationError as error:
-            refuse(session, number, InvalidRequest(f"no request of the key-value store: {error}"))
+            reason = named_reason(error, body, _BODIES.get(kind, object))
+            refuse(session, number, InvalidRequest(f"no request of the key-value store: {reason}"))
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"no request of the key-value store: {error}") from None
 
@@ -154,7 +164,7 @@ class KeyValueService:
         """What is appended, as it says. Raises InvalidRequest, NoSpace."""
         if len(body) > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
-        command = decode_command(body)
+        command = decode_command_of_client(body)
         check(command, len(body))
         if self._feed.size_bytes >= self._options.quota_bytes and _grows(command):
             raise NoSpace(
@@ -335,6 +345,8 @@ class KeyValueService:
                         self._options.quota_bytes,
                         len(self.watches),
                         outcome[1],
+                        VERSION,
+                        self._member.node().lacks_space,
                     ),
                 ),
             )

@@ -7,7 +7,8 @@ entry is named until the end: a start that finds none named builds the store ane
 
     PATH              the database
     PATH.cleared      what `clear` has to remove; the next start removes the rest of it
-    PATH.set-aside    the last one that could not be opened, for people to look at
+    PATH.damaged      damage was found when it was read: the next start sets it aside
+    PATH.set-aside    the last one that could not be opened or read, for people to look at
 
 Nothing is lost with a database that is damaged: the machine loads its newest snapshot, and the log
 applies what follows.
@@ -67,15 +68,16 @@ class RocksEngine:
 
     def _opened(self) -> Rdict:
         self._remove_cleared()
+        if os.path.exists(self._damaged):
+            if os.path.exists(self._path):
+                self._set_aside("damage was found when it was read")
+            os.unlink(self._damaged)
         try:
             return self._open()
         except Exception as error:
-            reason = str(error)
-            if any(each in reason for each in _NO_DAMAGE) or not any(
-                each in reason for each in _DAMAGED
-            ):
+            if not _is_damage(error):
                 raise
-            self._set_aside(reason)
+            self._set_aside(str(error))
             return self._open()
 
     def _open(self) -> Rdict:
@@ -83,13 +85,23 @@ class RocksEngine:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_atomic_flush(True)
-        return Rdict(self._path, options)
+        db = Rdict(self._path, options)
+        try:
+            db.get(_APPLIED_KEY)  # the one that each start reads
+        except Exception:
+            db.close()
+            raise
+        return db
 
     def get(self, space: int, key: bytes) -> bytes | None:
         full = _PREFIXES[space] + key
         if full in self._pending:
             return self._pending[full]
-        value: bytes | None = self._db.get(full)
+        try:
+            value: bytes | None = self._db.get(full)
+        except Exception as error:
+            self._note(error)
+            raise
         return value
 
     def put(self, space: int, key: bytes, value: bytes) -> None:
@@ -110,13 +122,25 @@ class RocksEngine:
     ) -> Iterator[tuple[bytes, bytes]]:
         first = _PREFIXES[space] + start
         behind = bytes([space + 1]) if stop is None else _PREFIXES[space] + stop
-        stored = _stored(self._db, first, behind, reverse)
+        stored = self._stored(first, behind, reverse)
         changed = sorted(
             ((key, value) for key, value in self._pending.items() if first <= key < behind),
             reverse=reverse,
         )
         for key, value in _merged(stored, changed, reverse) if changed else stored:
             yield key[1:], value
+
+    def _stored(self, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from _stored(self._db, first, behind, reverse)
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: Exception) -> None:
+        """The machine stops: what it read is wrong or missing. All of it is in the log and snapshots."""
+        if _is_damage(error):
+            Path(self._damaged).touch()
 
     def count(self, space: int, start: bytes, stop: bytes | None) -> int:
         return sum(1 for _ in self.scan(space, start, stop))
@@ -157,6 +181,10 @@ class RocksEngine:
         self.close()
         self._move(self._cleared)
         self._db = self._opened()
+
+    @property
+    def _damaged(self) -> str:
+        return f"{self._path}.damaged"
 
     @property
     def _cleared(self) -> str:
@@ -203,6 +231,12 @@ class RocksEngine:
         self._db.close()
 
 
+def _is_damage(error: Exception) -> bool:
+    reason = str(error)
+    is_of_system = any(each in reason for each in _NO_DAMAGE)
+    return not is_of_system and any(each in reason for each in _DAMAGED)
+
+
 def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
     if first >= behind:
         return
@@ -215,6 +249,7 @@ def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[t
         while iterator.valid():
             yield iterator.key(), iterator.value()
             iterator.next()
+        iterator.status()  # raises where it was damage that has ended it
         return
     iterator = db.iter()
     iterator.seek_for_prev(behind)
@@ -223,6 +258,7 @@ def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[t
     while iterator.valid() and (key := iterator.key()) >= first:
         yield key, iterator.value()
         iterator.prev()
+    iterator.status()
 
 
 def _merged(

@@ -30,9 +30,11 @@ from quorumlog.errors import (
     UnknownReader,
 )
 from quorumlog.log_state.control_entries import (
+    CHAIN_LEVEL,
     MOST_IN_A_BODY,
     READER_NAME,
     READER_NAMES,
+    SKIPPED_LEVEL,
     ControlBody,
     ControlEntry,
     Hold,
@@ -64,6 +66,7 @@ class ReaderMove(NamedTuple):
     last_index: int | None = None
     seen_index: int | None = None
     last_chain: int | None = None
+    skipped: tuple[int, int] | None = None
 
 
 class ReaderStand(NamedTuple):
@@ -276,15 +279,34 @@ class ReaderMoves:
         if position > self._store.end.index + 1:
             self._refuse(move, position, first_kept, "lies behind the end of the log")
         last_chain = None
-        if position == move.position and self._log_state.may_say_chains():
+        if position == move.position and self._log_state.may_say(CHAIN_LEVEL):
             last_chain = move.last_chain
+        skipped = self._newly_skipped(move, old)
         if old is not None and (position, hold) == (old.position, old.hold):
-            says_more = last_chain not in (None, old.last_chain)
+            says_more = last_chain not in (None, old.last_chain) or skipped is not None
             if not says_more:
                 return None
         self._refuse_late(move, changed_index)
         seeks_from = move.seeks_from if is_seek else None
-        return ReaderPosition(move.name, position, hold, seeks_from, last_chain=last_chain)
+        return ReaderPosition(
+            move.name, position, hold, seeks_from, last_chain=last_chain, skipped=skipped
+        )
+
+    def _newly_skipped(self, move: ReaderMove, old: Reader | None) -> tuple[int, int] | None:
+        """What it says of that and the log does not know yet, where every member could read it. Raises
+        IndexOutOfRange."""
+        skipped = move.skipped
+        if skipped is None or not self._log_state.may_say(SKIPPED_LEVEL):
+            return None
+        if skipped[1] > self._store.end.index + 1:
+            raise IndexOutOfRange(
+                f"reader {move.name} cannot skip up to {skipped[1]}, behind the end of the log (the last"
+                f" entry is {self._store.end.index})",
+                ledger_begin_index=self._store.begin.index + 1,
+                committed_index=self._log_state.committed_index,
+            )
+        is_known = old is not None and old.with_skipped(*skipped) == old
+        return None if is_known else skipped
 
     def _refuse_late(self, move: ReaderMove, changed_index: int) -> None:
         if move.seen_index is not None and move.seen_index < changed_index:
@@ -330,7 +352,7 @@ class ReaderMoves:
 def _takes_the_place_of(position: ReaderPosition, before: ReaderPosition) -> bool:
     """Nothing is lost of two plain moves forward of one reader if only the second is written."""
     is_plain = position.seeks_from is None and before.seeks_from is None
-    if before.last_chain is not None and position.last_chain is None:
+    if before.skipped is not None or (before.last_chain is not None and position.last_chain is None):
         return False
     return is_plain and not position.ends and not before.ends and position.name == before.name
 

@@ -23,6 +23,7 @@ from quorumlog.pipelines.archive_rows import ROW_SCHEMA
 from quorumlog.pipelines.tables.target import (
     ARCHIVE_DIRECTORY,
     DELTA,
+    check_newest_rows,
     local_path,
     missing_in_table,
     not_committed,
@@ -40,8 +41,8 @@ try:
     )
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"an archive that is a Delta table needs the package deltalake ({error}):"
-        " pip install 'quorumlog[delta]'"
+        f"an archive that is a Delta table needs deltalake, the extra `delta` ({error}):"
+        " pip install '.[delta]' in a clone of quorumlog"
     ) from None
 
 APPLICATION = "quorumlog-archive"
@@ -64,12 +65,14 @@ class DeltaArchive:
     def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
         try:
             table = self._opened()
-            stop_index = None if table is None else self._stop_index(table, log)
+            stop_index, is_told = (None, True) if table is None else self._told(table, log)
             if table is not None and stop_index is None:
                 raise ConfigError(
                     f"{self.name} is a table that its archive did not make; archive to another directory"
                 )
             missing = missing_in_table(self.name, files, stop_index)
+            if stop_index is not None and not is_told:
+                check_newest_rows(self.name, files, stop_index, self.indices())
             if not missing:
                 return
             added = [self._added(part, path) for part, path in missing]
@@ -96,7 +99,7 @@ class DeltaArchive:
 
     def stop_index(self, log: str) -> int | None:
         table = self._opened()
-        return None if table is None else self._stop_index(table, log)
+        return None if table is None else self._told(table, log)[0]
 
     def indices(self) -> Iterator[Int64Array]:
         table = self._opened()
@@ -107,25 +110,26 @@ class DeltaArchive:
     def _opened(self) -> DeltaTable | None:
         return DeltaTable(self._path) if DeltaTable.is_deltatable(self._path) else None
 
-    def _stop_index(self, table: DeltaTable, log: str) -> int | None:
+    def _told(self, table: DeltaTable, log: str) -> tuple[int | None, bool]:
+        """Up to where the table has the log, and whether a commit says it of the present version."""
         commits = {commit["version"]: commit for commit in table.history()}
         version, is_restored = table.version(), False
         while version in commits:
             commit = commits[version]
             if commit.get(LOG) == log and STOP_INDEX in commit:
-                return int(commit[STOP_INDEX])
+                return int(commit[STOP_INDEX]), True
             if commit["operation"] == "RESTORE":
                 version, is_restored = _restored(commit, commits), True
             else:
                 version -= 1
         if version < 0:
-            return None
+            return None, True
         if is_restored:
             raise ConfigError(
                 f"{self.name} was restored to a version that its history does not tell of any more, so"
                 " nobody knows what of the log it has. Archive to another directory"
             )
-        return table.transaction_version(f"{APPLICATION}:{log}")
+        return table.transaction_version(f"{APPLICATION}:{log}"), False
 
     def _added(self, part: Part, archived: str) -> AddAction:
         path = share(archived, self._path)

@@ -17,6 +17,7 @@ from quorumlog.pipelines.archive_rows import ROW_SCHEMA
 from quorumlog.pipelines.tables.target import (
     ARCHIVE_DIRECTORY,
     ICEBERG,
+    check_newest_rows,
     local_path,
     missing_in_table,
     not_committed,
@@ -29,8 +30,8 @@ try:
     from pyiceberg.table import Table
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"an archive that is an Iceberg table needs the package pyiceberg ({error}):"
-        " pip install 'quorumlog[iceberg]'"
+        f"an archive that is an Iceberg table needs pyiceberg, the extra `iceberg` ({error}):"
+        " pip install '.[iceberg]' in a clone of quorumlog"
     ) from None
 
 LOG = "quorumlog.log"
@@ -79,7 +80,10 @@ class IcebergArchive:
             )
 
     def add(self, files: Sequence[tuple[Part, str]], log: str) -> None:
-        missing = missing_in_table(self.name, files, self.stop_index(log))
+        stop_index, is_told = self._told(log)
+        missing = missing_in_table(self.name, files, stop_index)
+        if stop_index is not None and not is_told:
+            check_newest_rows(self.name, files, stop_index, self.indices())
         if not missing:
             return
         if self._table.properties.get(RETRIES) != "0":
@@ -109,6 +113,10 @@ class IcebergArchive:
             raise not_committed(self.name, self.directory, error) from error
 
     def stop_index(self, log: str) -> int | None:
+        return self._told(log)[0]
+
+    def _told(self, log: str) -> tuple[int | None, bool]:
+        """Up to where the table has the log, and whether a snapshot says it of the present version."""
         try:
             table = self._table.refresh()
         except Exception as error:  # of whatever the catalog is made of
@@ -119,25 +127,27 @@ class IcebergArchive:
             )
         snapshot = table.current_snapshot()
         if snapshot is None:
-            return None
+            return None, True
         newest = max(each.sequence_number or 0 for each in table.snapshots())
         is_newest = (snapshot.sequence_number or 0) == newest
         while True:
             summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
             if STOP_INDEX in summary:
-                return int(summary[STOP_INDEX])
-            if snapshot.parent_snapshot_id is None:
-                return None
-            parent = table.snapshot_by_id(snapshot.parent_snapshot_id)
+                return int(summary[STOP_INDEX]), True
+            # pyiceberg takes the parent's id away where that one expires, other engines leave it.
+            parent_id = snapshot.parent_snapshot_id
+            parent = None if parent_id is None else table.snapshot_by_id(parent_id)
             if parent is None:
                 break
             snapshot = parent
+        if snapshot.parent_snapshot_id is None and STOP_INDEX not in table.properties:
+            return None, True
         if not is_newest or STOP_INDEX not in table.properties:
             raise ConfigError(
                 f"{self.name} was rolled back, and the snapshots that say what of the log it has are"
                 " expired. Archive to another table"
             )
-        return int(table.properties[STOP_INDEX])
+        return int(table.properties[STOP_INDEX]), False
 
     def indices(self) -> Iterator[Int64Array]:
         for batch in self._table.refresh().scan(selected_fields=("index",)).to_arrow_batch_reader():

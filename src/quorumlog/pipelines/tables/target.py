@@ -128,6 +128,21 @@ def missing_in_table(
     return [(part, path) for part, path in files if part.first_index >= stop_index]
 
 
+def check_newest_rows(
+    name: str, files: Sequence[tuple[Part, str]], stop_index: int, indices: Iterator[Int64Array]
+) -> None:
+    """Where no commit is left that says what the table has, its rows say whether it still has what it
+    had once. Raises ConfigError if the newest are gone: taken back, or deleted by somebody."""
+    newest = [part for part, _ in files if part.stop_index <= stop_index and part.rows][-1:]
+    for part in newest:
+        if not any(len(each) and int(each.max()) >= part.first_index for each in indices):
+            raise ConfigError(
+                f"{name} had entries up to {stop_index - 1}, and has none from {part.first_index} on:"
+                " it was restored, or they were deleted, and the commits that would tell have expired."
+                " Nothing was added to it; archive to another table"
+            )
+
+
 def share(path: str, into: str) -> str:
     """A second name for a part's file, in a table's directory; a copy where there are no links."""
     os.makedirs(into, exist_ok=True)

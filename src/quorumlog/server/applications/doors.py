@@ -28,7 +28,8 @@ class Door(Protocol):
     async def open(self, member: DoorMember) -> None:
         """The member runs, and nobody leads yet, perhaps. Raises ConfigError, OSError."""
 
-    def role_changed(self, change: RoleChange) -> None: ...
+    def role_changed(self, change: RoleChange) -> None:
+        """The member leads, follows or observes from now on; called on the loop, and not to wait."""
 
     async def close(self) -> None:
         """The member is about to stop; called also when it was never opened."""

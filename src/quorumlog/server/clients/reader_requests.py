@@ -150,6 +150,8 @@ def _info_of(reader: Reader, lag_entries: int, lag_ms: int, state: LogState) -> 
         lag_ms=lag_ms if lag_entries else 0,
         lag_entries=lag_entries,
         lost_ranges=tuple((each.first_index, each.stop_index) for each in lost),
+        skipped_entries=reader.skipped_entries,
+        skipped_ranges=reader.skipped_ranges,
     )
 
 
@@ -162,6 +164,8 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
     if request.last_chain is not None and not 0 <= request.last_chain < 2**32:
         raise BadRequest(f"the chain of an entry has 32 bits, unlike {request.last_chain}")
+    if request.skipped is not None and not 0 <= request.skipped[0] < request.skipped[1] <= MOST_INDEX:
+        raise BadRequest(f"what a reader skips is a range of indices, unlike {request.skipped}")
     return ReaderMove(
         request.reader,
         request.position,
@@ -172,4 +176,5 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         request.last_index,
         request.seen_index,
         request.last_chain,
+        request.skipped,
     )

@@ -7,6 +7,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import LogState
+from quorumlog.node.writing.memberships import membership_of
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.store.ledger_store import LogStart
@@ -51,6 +52,9 @@ class HeldSegments(Checker):
         profile, node = self.cluster.profile, member.node
         if not profile.has_retention or profile.is_async or node.raft.role is Role.OBSERVER:
             return
+        membership = None if self._committed is None else self._committed[1].membership
+        if membership is not None and not membership_of(membership).is_voter(member.replica):
+            return  # it was removed while it was away
         try:
             position = node.store.point_on_disk(node.committed_index).position
         except (LedgerError, StoreFailure):

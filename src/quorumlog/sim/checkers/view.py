@@ -16,6 +16,10 @@ from quorumlog.sim.wall_clock import WallClock
 
 class CheckedMember(Protocol):
     @property
+    def place(self) -> str:
+        """Two of them may have one id."""
+
+    @property
     def member_id(self) -> str: ...
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -85,7 +86,8 @@ class MessageOptions:
                     valid = ", ".join(_NAMES)
                     raise ConfigError(f"unknown option {key!r} of view messages; valid are {valid}")
                 case "path":
-                    given["path"] = text.removeprefix("file://").removeprefix("file:")
+                    local = text.removeprefix("file://").removeprefix("file:")
+                    given["path"] = os.path.abspath(local) if local else ""
                 case "servers":
                     given["servers"] = servers_of(name, text)
                 case "startingOffsets":

@@ -236,7 +236,10 @@ class BrokerSource:
 
     def lost(self, what: str, first: int, next_offset: int, low: int, high: int) -> None:
         """Raises QueueOffsetOutOfRange unless the query goes on without them."""
-        gap = f"messages {first} to {next_offset - 1} of {what} are gone: it begins at {low}"
+        gap = (
+            f"messages {first} to {next_offset - 1} of {what} are gone ({next_offset - first}): it"
+            f" begins at {low}"
+        )
         if self._options.fail_on_data_loss:
             raise QueueOffsetOutOfRange(
                 f"{gap}. Begin there, or set failOnDataLoss=false to leave them out",

@@ -153,13 +153,17 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, offset in begun.items():
             info = queues.get(queue)
             if info is None:
-                gone = f"queue {queue[1]} of topic {queue[0]} is gone, and is read up to {offset}"
-                if self._options.fail_on_data_loss:
-                    raise QueueOffsetOutOfRange(f"{gone}. Set failOnDataLoss=false to go on without it")
-                _logger.warning("%s; failOnDataLoss=false, going on without it", gone)
+                self._gone(queue, offset)
             elif info.max_offset < offset:
                 _another_store(queue, offset, f"ends at {info.max_offset}")
         return {queue: offset for queue, offset in begun.items() if queue in queues}
+
+    def _gone(self, queue: Queue, offset: int) -> None:
+        """Raises QueueOffsetOutOfRange unless the query goes on without it."""
+        gone = f"queue {queue[1]} of topic {queue[0]} is gone, and is read up to {offset}"
+        if self._options.fail_on_data_loss:
+            raise QueueOffsetOutOfRange(f"{gone}. Set failOnDataLoss=false to go on without it")
+        _logger.warning("%s; failOnDataLoss=false, going on without it", gone)
 
     def _check(self, broker: BrokerClient, start: dict[str, Any]) -> None:
         """That the messages in front of `start` are those that were read: once a process."""
@@ -217,7 +221,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queues, begun = self._queues(broker), _flat(start["queues"])
             for queue, stop in _flat(end["queues"]).items():
                 first = begun.get(queue, stop)
-                if first == stop or queue not in queues:
+                if first == stop:
+                    continue
+                if queue not in queues:
+                    self._gone(queue, first)
                     continue
                 low, high = queues[queue].min_offset, queues[queue].max_offset
                 if first < min(low, stop):

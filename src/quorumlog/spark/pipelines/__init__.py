@@ -11,7 +11,7 @@ from __future__ import annotations
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.compacting import compact
-from quorumlog.pipelines.engine import LocalEngine
+from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import replay
 from quorumlog.pipelines.statistics import statistics
@@ -19,6 +19,7 @@ from quorumlog.spark.pipelines.frame_replay import replay_frames
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
 __all__ = [
+    "Engine",
     "LocalEngine",
     "Place",
     "SparkEngine",

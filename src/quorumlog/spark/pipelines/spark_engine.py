@@ -57,14 +57,21 @@ class SparkEngine:
             yield msgspec.msgpack.decode(bytes(row["result"]), type=kind)
 
 
+_KINDS = (StoreFailure, ProtocolViolation, ConfigError)
+
+
 class _Refusal(msgspec.Struct):
     """How a work ended that refused."""
 
     text: str
     error: ErrorResponse | None = None
     """Of a LedgerError."""
-    is_option: bool = False
-    """A ConfigError, else damage."""
+    kind: str = ""
+    """Name of another one."""
+    path: str = ""
+    """Of DirectoryDamaged, as the next two are."""
+    position: int = -1
+    index: int = -1
 
 
 def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
@@ -73,8 +80,12 @@ def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
         result = msgspec.msgpack.encode(run(work))
     except LedgerError as error:
         refusal = msgspec.msgpack.encode(_Refusal(str(error), error_response(0, error)))
+    except DirectoryDamaged as error:
+        place = (error.path, error.position, error.index)
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, "DirectoryDamaged", *place))
     except (StoreFailure, ProtocolViolation, ConfigError) as error:
-        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, isinstance(error, ConfigError)))
+        name = next(kind.__name__ for kind in _KINDS if isinstance(error, kind))
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, name))
     fields = {"number": pa.int64(), "result": pa.binary(), "refusal": pa.binary()}
     values = {"number": [number], "result": [result], "refusal": [refusal]}
     return pa.RecordBatch.from_pydict(values, schema=pa.schema(list(fields.items())))
@@ -84,6 +95,7 @@ def _raised(encoded: bytes) -> Exception:
     refusal = msgspec.msgpack.decode(encoded, type=_Refusal)
     if refusal.error is not None:
         return error_of(refusal.error)
-    if refusal.is_option:
-        return ConfigError(refusal.text)
-    return DirectoryDamaged(refusal.text, path="", position=-1, index=-1)
+    if refusal.kind == "DirectoryDamaged":
+        path, position, index = refusal.path, refusal.position, refusal.index
+        return DirectoryDamaged(refusal.text, path=path, position=position, index=index)
+    return next(kind for kind in _KINDS if kind.__name__ == refusal.kind)(refusal.text)

@@ -72,6 +72,8 @@ class GroupStream:
         """Made or checked by this process last."""
         self.end_index: int | None = None
         """As the log was told to end last."""
+        self._begin_index = 0
+        """And to begin."""
 
     def initial(self) -> StreamOffset:
         """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
@@ -90,9 +92,11 @@ class GroupStream:
         """The end of the first micro-batch, or of the first of this release on an older checkpoint. The
         named reader stands there from now on."""
         with closing(self._opener(self._options)) as source:
-            self._refuse_another_end(self._bounds_of(source, index), index)
-            if self._options.reader:
-                source.begin_reader(self._options.reader, index, hold=self._options.reader_hold)
+            bounds = self._bounds_of(source, index)
+            self._refuse_another_end(bounds, index)
+            if self._options.reader:  # what is gone cannot be held, and is a loss when it is planned
+                held_index = max(index, bounds.begin_index)
+                source.begin_reader(self._options.reader, held_index, hold=self._options.reader_hold)
             return self._marked(source, index)
 
     def begin_with_the_log(self) -> StreamOffset:
@@ -130,12 +134,17 @@ class GroupStream:
             return _within_bytes(source, first_index, stop_index, source.bounds(stop_index), most_bytes)
 
     def time_ms_before(self, index: int) -> int:
-        """When the entry in front of `index` was appended, in milliseconds since 1970; -1: not known."""
+        """When the entry in front of `index` was appended, in milliseconds since 1970; -1: not known, or
+        it is gone."""
+        if index <= self._begin_index:
+            return -1
         with closing(self._opener(self._options)) as source:
             return source.time_ms_at(index - 1)
 
     def index_after(self, time_ms: int, low: int, high: int) -> int:
-        """The first index of [low, high) that was appended later; `high` if there is none."""
+        """The first index of [low, high) that was appended later; `high` if there is none. Entries that
+        are gone have no time."""
+        low = min(max(low, self._begin_index), high)
         with closing(self._opener(self._options)) as source:
             return index_from(source, low, high, time_ms + 1)
 
@@ -154,11 +163,13 @@ class GroupStream:
                 return self._begun_elsewhere(begun, end, bounds)
             if first_index < bounds.begin_index:
                 first_index = skip_lost_entries(
-                    first_index,
+                    begun.index,
                     min(bounds.begin_index, end.index),
                     bounds,
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
+                if options.reader:
+                    source.note_skipped(options.reader, begun.index, first_index)
             return planned(options, source, bounds, IndexRange(first_index, end.index))
 
     def commit_reader(self, index: int) -> None:
@@ -167,7 +178,7 @@ class GroupStream:
 
     def _bounds_of(self, source: LedgerSource, reached: int = 0) -> LogBounds:
         bounds = source.bounds(reached)
-        self.end_index = bounds.stop_index
+        self.end_index, self._begin_index = bounds.stop_index, bounds.begin_index
         return bounds
 
     def _marked(self, source: LedgerSource, index: int) -> StreamOffset:

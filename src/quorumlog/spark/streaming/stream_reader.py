@@ -58,9 +58,13 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "a stream reads from running members (option servers); a directory (option path)"
                 " or an archive alone does not grow: read it with spark.read"
             )
-        if options.ending_offsets != "latest" or options.ending_timestamp_ms is not None:
-            name = "endingOffsets" if options.ending_offsets != "latest" else "endingTimestamp"
-            raise ConfigError(f"option {name} is for spark.read; a stream has no end")
+        for name, is_given in (
+            ("endingOffsets", options.ending_offsets != "latest"),
+            ("endingTimestamp", options.ending_timestamp_ms is not None),
+            ("endingOffsetsByTimestamp", options.ending_timestamps is not None),
+        ):
+            if is_given:
+                raise ConfigError(f"option {name} is for spark.read; a stream has no end")
         self._options = options = options.of_stream()
         self._schema = schema
         self._opener = opener
@@ -200,7 +204,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if count:
                     part = max(options.max_bytes * count // total, 1)
                     ends[group] = self._streams[group].within_bytes(begun[group], ends[group], part)
-        if len(ends) > 1 and ends != available and TIME_COLUMN in self._schema.names:
+        has_times = any(name.lower() == TIME_COLUMN for name in self._schema.names)
+        if len(ends) > 1 and ends != available and has_times:
             return self._together(begun, available, ends)
         return ends
 
@@ -215,10 +220,11 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begun[group] < end
         }
         left = [time_ms for group, time_ms in last_ms.items() if ends[group] < available[group]]
-        # Rows in front of a log's first time mark have no time, and no watermark drops them.
-        until_ms = min((time_ms for time_ms in left if time_ms >= 0), default=-1)
+        # In front of a log's first time mark rows have no time (-1), and no watermark drops them. Any
+        # time may come behind them, so the others wait with all rows that have one.
+        until_ms = min(left, default=max(last_ms.values(), default=-1))
         for group, time_ms in last_ms.items():
-            if time_ms > until_ms >= 0:
+            if time_ms > until_ms:
                 ends[group] = self._streams[group].index_after(until_ms, begun[group], ends[group])
         return ends
 

@@ -59,7 +59,7 @@ def kind_of_machines(names: Iterable[str]) -> DirectoryKind:
 
 
 def kind_of(disk: Disk, path: str) -> DirectoryKind | None:
-    """None: nothing here says it. Raises OSError."""
+    """None: nothing here says it. Raises OSError, ConfigError for a kind of a later release."""
     names = disk.list(path)
     if BACKUP_NAME in names:
         return DirectoryKind.BACKUP
@@ -70,20 +70,25 @@ def kind_of(disk: Disk, path: str) -> DirectoryKind | None:
             record = None  # who opens it says so
         stored = "" if record is None else record.kind
         known = {kind.stored: kind for kind in DirectoryKind if kind.is_of_member}
-        kind = known.get(stored, DirectoryKind.MEMBER)
+        if stored not in known:
+            raise ConfigError(
+                f"{path} is of a kind that this release does not know ({stored!r}, file"
+                f" {path}/{MEMBER_NAME}): start the release that made it, or a later one"
+            )
+        kind = known[stored]
         beside = [_OF_FILE[name] for name in names if name in _OF_FILE]
         return beside[0] if beside and kind is DirectoryKind.MEMBER else kind
     return DirectoryKind.BROKER if _COMMIT_LOG_NAME in names else None
 
 
-def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind, option: str = "--data-dir ") -> None:
-    """Raises ConfigError for a directory of another product, OSError."""
+def refuse_other_kinds(disk: Disk, path: str, own: DirectoryKind) -> None:
+    """Raises ConfigError for a directory of another product or a later release, OSError."""
     found = kind_of(disk, path)
     if found in (None, own):
         return
     if found.is_of_member and own.is_of_member and DirectoryKind.MEMBER in (found, own):
         return
     raise ConfigError(
-        f"{option}{path} is {found.title}, and not {own.title}: it is for {found.command}; name another"
+        f"{path} is {found.title}, and not {own.title}: it is for {found.command}; name another"
         " directory, or start that"
     )

@@ -81,14 +81,15 @@ class LedgerSpace:
         `stop_index`. `control` entries may use the reserve, and have to leave half of it behind them if
         `sparing`.
 
-        Raises DiskFull for lack of space, and for data also above `disk_full_ratio` and where none is
-        made; StoreFailure.
+        Raises DiskFull for lack of space, and where none is made for what needs no election; for data
+        also above `disk_full_ratio`; StoreFailure.
         """
         if control:
             # Only what it needs itself: the reserve was made before the data that lies in front.
             data_stop, index_stop = end_position, stop_index * INDEX_UNIT_BYTES
             if sparing:
                 data_stop, index_stop = control_reserve(self._config, end_position, stop_index, parts=2)
+                self._refuse_to_make(data_stop, index_stop)
             self._data.reserve(data_stop, 0)
             try:
                 self._index.reserve(index_stop, 0)
@@ -99,10 +100,9 @@ class LedgerSpace:
                     self._index.hold_behind(first_index * INDEX_UNIT_BYTES)
             return
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
-        if self._data.reserved_position >= data_stop and self._index.reserved_position >= index_stop:
+        if self._has_reserved(data_stop, index_stop):
             return
-        if self.makes_none:
-            raise DiskFull(f"the disk of {self._directory} hangs, and space would have to be made there")
+        self._refuse_to_make(data_stop, index_stop)
         if self.is_above_watermark():
             raise DiskFull(
                 f"the file system of {self._directory} is fuller than disk_full_ratio"
@@ -112,6 +112,14 @@ class LedgerSpace:
         self._data.reserve(data_stop, data_step)
         self._index.reserve(index_stop, index_step)
         self._index.lacks_reserve = False
+
+    def _has_reserved(self, data_stop: int, index_stop: int) -> bool:
+        has_data = self._data.reserved_position >= data_stop
+        return has_data and self._index.reserved_position >= index_stop
+
+    def _refuse_to_make(self, data_stop: int, index_stop: int) -> None:
+        if self.makes_none and not self._has_reserved(data_stop, index_stop):
+            raise DiskFull(f"the disk of {self._directory} hangs, and space would have to be made there")
 
     def _steps(self, end_position: int, stop_index: int) -> tuple[int, int]:
         largest = self._config.reserve_step_bytes

@@ -146,7 +146,7 @@ class DirectoryReader:
     def _look_at_small_files(self, names: list[str], record: MemberRecord | None) -> None:
         has_segments = bool(list_segment_files(self._disk, self.path, DATA_NAME))
         if record is None and not has_segments:
-            refuse_other_kinds(self._disk, self.path, DirectoryKind.MEMBER, option="")
+            refuse_other_kinds(self._disk, self.path, DirectoryKind.MEMBER)
         if record is None and not has_segments and not {CURRTERM_NAME, CHECKPOINT_NAME} & set(names):
             raise ConfigError(
                 f"{self.path} holds no log: no file '{MEMBER_NAME}' and nothing in"

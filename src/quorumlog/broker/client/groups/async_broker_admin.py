@@ -86,6 +86,7 @@ class AsyncBrokerAdmin:
         await self.close()
 
     async def close(self) -> None:
+        """End its connections; what waits raises Unreachable or OutcomeUnknown."""
         await self._link.close()
 
     async def route(self) -> RoleResponse:
@@ -110,7 +111,9 @@ class AsyncBrokerAdmin:
     async def create_topic(
         self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
     ) -> None:
-        """`perm`: 4 to read, 2 to send, 6 both. Raises TopicExists if it stands with other settings."""
+        """Of so many `queues`. `perm`: 4 to read, 2 to send, 6 both. `retention_ms`: how long its
+        messages are shown, 0: as long as they are there. Raises TopicExists if it stands with other
+        settings, TooManyNames, BadRequest for a name that is none."""
         await self._command(CreateTopic(topic, queues, perm, retention_ms))
 
     async def update_topic(
@@ -121,11 +124,12 @@ class AsyncBrokerAdmin:
         perm: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
-        """What is None stays."""
+        """What is None stays; queues never become fewer. Raises UnknownTopic, BadRequest."""
         await self._command(UpdateTopic(topic, queues, perm, retention_ms))
 
     async def delete_topic(self, topic: str) -> None:
-        """What lies in it is not shown any more, even if a topic of the name is made again."""
+        """What lies in it is not shown any more, even if a topic of the name is made again. Nothing
+        happens where there is none. Raises BadRequest for a name of the broker's own."""
         try:
             await self._command(DeleteTopic(topic))
         except UnknownTopic:
@@ -133,21 +137,25 @@ class AsyncBrokerAdmin:
                 raise
 
     async def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
-        """Raises UnknownTopic. `system`: the broker's own, too."""
+        """All, or this one, by name, with their settings; `system`: the broker's own, too. Raises
+        UnknownTopic."""
         rows = await self._question(TopicsQuestion(topic), list[TopicRow])
         return [row for row in rows if system or topic or not is_system_topic(row.topic)]
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
         return queues_of(await self._link.call(QueuesRequest(topic=topic)))
 
     # ---------------------------------------------------------------- groups
 
     async def groups(self, group: str = "") -> list[GroupRow]:
-        """Raises UnknownConsumerGroup."""
+        """All, or this one: members, their queues, and what is committed. Raises
+        UnknownConsumerGroup."""
         return await self._question(GroupsQuestion(group), list[GroupRow])
 
     async def create_group(self, group: str) -> None:
-        """One that stands stays as it is."""
+        """One that stands stays as it is. Raises TooManyNames."""
         with suppress(ConsumerGroupExists):
             await self._command(CreateGroup(group))
 
@@ -158,11 +166,13 @@ class AsyncBrokerAdmin:
         answer_of(await self._link.call(CommitRequest(group=group, offsets=rows)))
 
     async def delete_group(self, group: str) -> None:
-        """With its offsets, and its topics for retries. Raises GroupInUse."""
+        """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
+        UnknownConsumerGroup."""
         await self._command(DeleteGroup(group))
 
     async def lag(self, group: str) -> list[QueueLag]:
-        """Of every queue that the group reads, or has committed something of."""
+        """Of every queue that the group reads, or has committed something of. Raises
+        UnknownConsumerGroup."""
         (row,) = await self.groups(group)
         committed = {(topic, queue_id): at for topic, queue_id, at in row.offsets}
         reads = {queue: each.member for each in row.members for queue in each.queues}
@@ -192,8 +202,10 @@ class AsyncBrokerAdmin:
     async def reset(
         self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
     ) -> dict[tuple[str, int], int]:
-        """Have the group go on at "earliest", "latest" or a time; of these topics, or of all that it
-        reads. Returns the offsets. What members have in hand is not committed any more."""
+        """Have the group go on at "earliest", "latest" or a time (a datetime, or milliseconds since
+        1970); of these topics, or of all that it reads. Returns the offsets by (topic, queue). What
+        members have in hand is not committed any more. Raises UnknownConsumerGroup, UnknownTopic, and
+        BadRequest where there is nothing to reset."""
         if isinstance(to, str) and to not in ("earliest", "latest"):
             raise BadRequest(f"reset to earliest, latest or a time, not {to!r}")
         (row,) = await self.groups(group)

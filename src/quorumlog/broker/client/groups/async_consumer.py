@@ -131,9 +131,10 @@ class AsyncConsumer:
 
     async def close(self) -> None:
         """Commits what is done, and leaves the group: the others get its queues at once."""
-        for task in (*self._tasks, *self._fetching.values()):
+        tasks, self._tasks = self._tasks, []
+        for task in (*tasks, *self._fetching.values()):
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._fetching.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, *self._fetching.values(), return_exceptions=True)
         with suppress(LedgerError):
             await self._commit_done()
         with suppress(LedgerError):
@@ -142,6 +143,13 @@ class AsyncConsumer:
         await self._link.close()
 
     # ---------------------------------------------------------------- the group
+
+    def _check_joined(self) -> None:
+        if not self._tasks:
+            raise BadRequest(
+                "a consumer is in its group inside of its `with` block only (`async with` of an"
+                " AsyncConsumer): call poll, run and commit there"
+            )
 
     async def _join(self, wait_ms: int = HEARTBEAT_WAIT_MS) -> None:
         """Says that this member is there, and takes over what it is given."""
@@ -262,8 +270,11 @@ class AsyncConsumer:
         return None
 
     async def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
-        """Messages, of several queues perhaps; none if nothing came in that time. They are done once
-        `commit` is called, or come again if it is not."""
+        """At most `most_messages`, of several queues perhaps; none if nothing came in `wait_ms`. They
+        are done once `commit` is called, or come again if it is not. Raises UnknownTopic,
+        UnknownConsumerGroup, BadRequest if the broker does not take it as a member,
+        and outside of `async with`."""
+        self._check_joined()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000), self._changed:
                 await self._changed.wait_for(
@@ -280,6 +291,7 @@ class AsyncConsumer:
     async def commit(self) -> None:
         """All that `poll` has given is done; returns once that is replicated. Raises StaleGeneration: a
         queue was given to somebody else, who reads what was not committed again."""
+        self._check_joined()
         handed_out, self._handed_out = self._handed_out, []
         for queue, message in handed_out:
             queue.finish(message)
@@ -295,8 +307,9 @@ class AsyncConsumer:
 
     async def run(self, handler: Handler, *, until: Callable[[], bool] = lambda: False) -> None:
         """Each message to `handler`, one of a queue at a time; what it raises on comes again after a
-        delay, and after 16 times lies in the group's %DLQ% topic. Ends with `until`, or when
-        cancelled."""
+        delay, and after 16 times lies in the group's %DLQ% topic. Ends once `until` says so, or when
+        cancelled. Raises what `poll` does."""
+        self._check_joined()
         busy: dict[tuple[str, int], asyncio.Task[None]] = {}
         try:
             while not until():
@@ -343,9 +356,10 @@ class AsyncConsumer:
                 await asyncio.sleep(PAUSE_S)
 
     async def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
-        """The group gets it again after a delay that grows with each time, or that of `delay_level`;
-        after 16 times it goes to the group's %DLQ% topic. So does at once, without what a retry adds, a
-        message whose properties leave no room for that: an old log may hold some."""
+        """The group gets it again after a delay that grows with each time, or that of `delay_level` (1
+        to 18); after 16 times it goes to the group's %DLQ% topic. So does at once, without what a retry
+        adds, a message whose properties leave no room for that: an old log may hold some. Raises what a
+        producer's `send` does."""
         if not 0 <= delay_level <= LEVELS:
             raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
         properties = dict(message.properties)

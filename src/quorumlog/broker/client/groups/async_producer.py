@@ -110,7 +110,7 @@ class AsyncProducer:
         await self.close()
 
     async def close(self) -> None:
-        """What was given to it is sent first."""
+        """What was given to it is sent first; what is given later raises BadRequest."""
         self._is_closed = True
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -127,8 +127,11 @@ class AsyncProducer:
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """Messages with the same `order_key` go to one queue, in the order of the calls. `delay_level`:
-        1 to 18; readers get it after that level's delay."""
+        """Store a message; returns when the broker has it as it promises. It goes to `queue_id`; or to
+        the queue that `selector` gives; or to one for all messages with the same `order_key`, in the
+        order of the calls; else the queues take turns. `delay_level`: 1 to 18; readers get it after that
+        level's delay. Raises UnknownTopic (also for a queue that there is not), TopicNotPermitted,
+        BodyTooLarge, BadRequest for what makes no sense, and while 100,000 messages wait."""
         return await self.send_batch(
             [message],
             queue_id=queue_id,
@@ -146,7 +149,8 @@ class AsyncProducer:
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """All of one topic, into one queue, one behind the other."""
+        """All of one topic, into one queue, one behind the other; the first decides which, as in `send`.
+        All or nothing is stored; the receipt has the place of the first."""
         if self._is_closed:
             raise BadRequest("the producer is closed")
         if not messages:
@@ -178,7 +182,7 @@ class AsyncProducer:
             raise
 
     async def send_encoded(self, encoded: Encoded) -> SendReceipt:
-        """Records that are made already."""
+        """Records that are made already. Raises what `send` does."""
         key = ("", 0, True) if self._is_session else (encoded.topic, encoded.queue_id, encoded.waits)
         lane = self._lanes.setdefault(key, _Lane())
         loop = asyncio.get_running_loop()
@@ -193,7 +197,7 @@ class AsyncProducer:
             self._waiting -= len(encoded.sizes)
 
     async def queue_count(self, topic: str) -> int:
-        """Raises UnknownTopic."""
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
         answer = answer_of(await self._link.call(TopicRouteRequest(topic=topic)))
         assert isinstance(answer, TopicRouteResponse), answer
         until_s = asyncio.get_running_loop().time() + ROUTE_INTERVAL_S
@@ -251,8 +255,8 @@ class AsyncProducer:
     # ---------------------------------------------------------------- sessions
 
     async def last_sequence(self) -> int:
-        """Of this producer's messages in the log, counted from 0; -1: none. Connects, and fences whoever
-        used the id before."""
+        """Number of the newest message of this producer that is in the log, counted from 0; -1: none.
+        Connects, and fences whoever used the id before."""
         if self._epoch is None:
             await self._open()
         return self._sequence - 1

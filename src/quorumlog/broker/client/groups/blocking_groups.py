@@ -17,6 +17,7 @@ from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.wire.broker_messages import RoleResponse
 from quorumlog.broker.wire.group_commands import GroupRow, TopicRow
 from quorumlog.broker.wire.group_names import MOST_RETRIES
+from quorumlog.errors import BadRequest
 
 _T = TypeVar("_T")
 
@@ -38,7 +39,14 @@ class _LoopThread:
         )
         self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if not self.is_running:
+            work.close()
+            raise BadRequest("it is closed: make another one")
         waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return waiting.result()
@@ -57,7 +65,7 @@ class _LoopThread:
             raise
 
     def end(self) -> None:
-        if self._thread.is_alive():
+        if self.is_running:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -77,6 +85,9 @@ class _Blocking(Generic[_Made]):
         self.close()
 
     def close(self) -> None:
+        """As of the asynchronous one, whose thread ends with it."""
+        if not self._thread.is_running:
+            return
         try:
             self._thread.run(self._made.close())
         finally:
@@ -109,6 +120,7 @@ class Producer(_Blocking[AsyncProducer]):
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
+        """See `AsyncProducer.send`."""
         return self.send_batch(
             [message],
             queue_id=queue_id,
@@ -126,6 +138,7 @@ class Producer(_Blocking[AsyncProducer]):
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
+        """See `AsyncProducer.send_batch`."""
         sending = self._made.send_batch(
             messages,
             queue_id=queue_id,
@@ -136,9 +149,11 @@ class Producer(_Blocking[AsyncProducer]):
         return self._thread.run(sending)
 
     def last_sequence(self) -> int:
+        """See `AsyncProducer.last_sequence`."""
         return self._thread.run(self._made.last_sequence())
 
     def queue_count(self, topic: str) -> int:
+        """See `AsyncProducer.queue_count`."""
         return self._thread.run(self._made.queue_count(topic))
 
 
@@ -181,12 +196,15 @@ class Consumer(_Blocking[AsyncConsumer]):
         return self._made.name
 
     def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
+        """See `AsyncConsumer.poll`."""
         return self._thread.run(self._made.poll(most_messages=most_messages, wait_ms=wait_ms))
 
     def commit(self) -> None:
+        """See `AsyncConsumer.commit`."""
         self._thread.run(self._made.commit())
 
     def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
+        """See `AsyncConsumer.retry`."""
         return self._thread.run(self._made.retry(message, delay_level=delay_level))
 
     def run(
@@ -195,7 +213,8 @@ class Consumer(_Blocking[AsyncConsumer]):
         *,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`handler` is called on other threads, several at a time where there are several queues."""
+        """As `AsyncConsumer.run`; `handler` is called on other threads, several at a time where there
+        are several queues."""
 
         async def handle(message: StoredMessage) -> None:
             await asyncio.to_thread(handler, message)
@@ -210,11 +229,13 @@ class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
         super().__init__(lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms))
 
     def route(self) -> RoleResponse:
+        """See `AsyncBrokerAdmin.route`."""
         return self._thread.run(self._made.route())
 
     def create_topic(
         self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
     ) -> None:
+        """See `AsyncBrokerAdmin.create_topic`."""
         making = self._made.create_topic(topic, queues, perm=perm, retention_ms=retention_ms)
         self._thread.run(making)
 
@@ -226,34 +247,44 @@ class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
         perm: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
+        """See `AsyncBrokerAdmin.update_topic`."""
         changing = self._made.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
         self._thread.run(changing)
 
     def delete_topic(self, topic: str) -> None:
+        """See `AsyncBrokerAdmin.delete_topic`."""
         self._thread.run(self._made.delete_topic(topic))
 
     def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
+        """See `AsyncBrokerAdmin.topics`."""
         return self._thread.run(self._made.topics(topic, system=system))
 
     def queues(self, topic: str = "") -> list[QueueInfo]:
+        """See `AsyncBrokerAdmin.queues`."""
         return self._thread.run(self._made.queues(topic))
 
     def groups(self, group: str = "") -> list[GroupRow]:
+        """See `AsyncBrokerAdmin.groups`."""
         return self._thread.run(self._made.groups(group))
 
     def create_group(self, group: str) -> None:
+        """See `AsyncBrokerAdmin.create_group`."""
         self._thread.run(self._made.create_group(group))
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """See `AsyncBrokerAdmin.commit`."""
         self._thread.run(self._made.commit(group, offsets))
 
     def delete_group(self, group: str) -> None:
+        """See `AsyncBrokerAdmin.delete_group`."""
         self._thread.run(self._made.delete_group(group))
 
     def lag(self, group: str) -> list[QueueLag]:
+        """See `AsyncBrokerAdmin.lag`."""
         return self._thread.run(self._made.lag(group))
 
     def reset(
         self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
     ) -> dict[tuple[str, int], int]:
+        """See `AsyncBrokerAdmin.reset`."""
         return self._thread.run(self._made.reset(group, to, topics))

@@ -14,6 +14,7 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.errors import ProtocolViolation
 from quorumlog.node.client_guard import contain
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.stray_log import StrayLog
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -93,12 +94,14 @@ class HAConnection(asyncio.Protocol):
         disk: DiskThread,
         made: Callable[[HAConnection], None],
         lost: Callable[[HAConnection], None],
+        strays: StrayLog,
     ) -> None:
         self.replica = replica
         self._loop = loop
         self._make_link = make_link
         self._made = made
         self._lost = lost
+        self._strays = strays
         self._transport: asyncio.Transport | None = None
         self.read_socket_service = ReadSocketService(self)
         self.write_socket_service = WriteSocketService(self, disk)
@@ -149,7 +152,7 @@ class HAConnection(asyncio.Protocol):
         self._flush()
         if self.link.closed:
             if self.link.mark is None:
-                log.warning("a slave was refused: %s", self.link.closed)
+                self._strays.closing("a slave", self.link.closed)
             self._transport.close()
 
     def _flush(self) -> None:

@@ -21,6 +21,7 @@ from quorumlog.broker.replication.service.ha_connection import HAConnection
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.stray_log import StrayLog
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -89,6 +90,7 @@ class HAService:
         self._connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._is_joining = False
+        self._strays = StrayLog(log)
         self.client: HAClient | None = None
         self.on_role: Callable[[], None] = lambda: None
         """On the loop: the role, the master or the epoch is another one."""
@@ -124,7 +126,13 @@ class HAService:
 
     def _accepted(self) -> HAConnection:
         return HAConnection(
-            self.replica, self._loop, self._link_to_slave, self._reads, self._made, self._lost
+            self.replica,
+            self._loop,
+            self._link_to_slave,
+            self._reads,
+            self._made,
+            self._lost,
+            self._strays,
         )
 
     def _made(self, connection: HAConnection) -> None:

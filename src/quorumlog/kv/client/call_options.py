@@ -1,0 +1,34 @@
+"""Options that several calls share, by name: `async_store` says what each means."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from quorumlog.kv.client.leasing import Lease
+from quorumlog.kv.requests.operations import Target
+
+
+class ClientOptions(TypedDict, total=False):
+    """Of `AsyncKeyValueClient`, besides its codec."""
+
+    timeout_s: float
+    cluster_id: str
+
+
+class PutOptions(TypedDict, total=False):
+    """Of `AsyncKeyValueClient.put`."""
+
+    lease: Lease | int
+    prev_kv: bool
+    keeps_lease: bool
+
+
+class RangeOptions(TypedDict, total=False):
+    """Of `AsyncKeyValueClient.range`, besides `keys_only`."""
+
+    limit: int
+    revision: int
+    descending: bool
+    sort_by: Target
+    count_only: bool
+    stale: bool

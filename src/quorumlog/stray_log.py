@@ -1,0 +1,40 @@
+"""Who comes to a port that is open to others, and does not belong there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import ip_address
+
+QUIET_S = 60.0
+
+
+def open_port_level(host: str) -> int:
+    """Of the line that says that nobody is authenticated: who else reaches this machine itself is no
+    news."""
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return logging.INFO
+    return logging.INFO if host == "localhost" else logging.WARNING
+
+
+class StrayLog:
+    """Of one listener: connections that are closed for what came on them. Scanners of ports, and whoever
+    speaks another protocol, come as often as they like: they get a line a minute."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._said_s = -QUIET_S
+        self._left_out = 0
+
+    def closing(self, whose: str, violation: object) -> None:
+        now_s = self._clock()
+        if now_s - self._said_s < QUIET_S:
+            self._left_out += 1
+            return
+        more = f" (and {self._left_out} more since the last line of these)" if self._left_out else ""
+        self._said_s, self._left_out = now_s, 0
+        self._log.warning("closing the connection of %s: %s%s", whose, violation, more)

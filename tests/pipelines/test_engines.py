@@ -1,0 +1,71 @@
+"""A work runs anywhere: it is told all that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from quorumlog.cli.pipeline.choices import engine_of
+from quorumlog.errors import ConfigError
+from quorumlog.pipelines.archiving import PartWork, archive, write_part
+from quorumlog.pipelines.auditing import audit
+from quorumlog.pipelines.compacting import FoldWork, compact, fold
+from quorumlog.pipelines.engine import LocalEngine
+from quorumlog.pipelines.places import Place
+from quorumlog.pipelines.statistics import statistics
+from tests.spark.made_directories import write_directory
+
+
+class Elsewhere:
+    """As an executor: with a working directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self._directory = directory
+
+    def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
+        for work in works:
+            with chdir(self._directory):
+                result = run(work)
+            yield result
+
+
+def test_names_relative_to_the_caller_mean_the_same_in_every_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_directory(tmp_path / "d", [b"%03d" % n for n in range(500)], committed_index=499)
+    monkeypatch.chdir(tmp_path)
+    engine = Elsewhere(tmp_path / "work")
+    log, kept = Place(path="d"), Place(archive="a")
+    archive(log, "a", stop_index=400, engine=engine)
+    archive(log, "a", verify=True, engine=engine)
+    found = audit([log, kept], engine=engine)
+    assert not found.differences and [each.place for each in found.places] == ["d", "a"]
+    for place in (log, kept):
+        assert statistics(place, engine=engine).entries == 500
+        compact(place, "c.parquet", "prefix:1", engine=engine)
+        assert pq.read_table("c.parquet").num_rows == 5
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_a_place_that_cannot_be_opened_is_left_to_the_pipeline(tmp_path: Path) -> None:
+    """An audit takes it for a difference, and looks at the others."""
+    (tmp_path / "manifest.json").write_text("torn")
+    with engine_of("auto", [Place(archive=str(tmp_path))]) as engine:
+        assert isinstance(engine, LocalEngine)
+
+
+def test_a_folder_that_an_executor_does_not_see_is_told(tmp_path: Path) -> None:
+    write_directory(tmp_path / "d", [b"a", b"b"], committed_index=1)
+    log, missing = Place(path=str(tmp_path / "d")), str(tmp_path / "other-disk")
+    for run, work in (
+        (write_part, PartWork(log, missing, 0, 2, None)),
+        (fold, FoldWork(log, 0, 2, "prefix:1", missing)),
+    ):
+        with pytest.raises(ConfigError, match=r"other-disk is not there on .*see it at the same path"):
+            run(work)

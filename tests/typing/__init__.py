@@ -1,0 +1,1 @@
+"""What the types of the public API promise: `make check` has mypy check this folder, pytest runs it."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import Entry, EntryKind
-from quorumlog.log_state.control_entries import TimeMark, decode_body
+from quorumlog.log_state.counted_times import Reset, counted_ms, said_ms
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
     append_time: datetime | None = None
-    """What the last time mark in front of it says, in UTC; None where there is none."""
+    """What the last time mark in front of it says, or a later reset of the log's clock if that is less,
+    in UTC; None where there is none."""
 
 
 def time_of(time_ms: int) -> datetime | None:
@@ -31,20 +32,26 @@ def milliseconds_of(time: datetime) -> int:
 
 
 class AppendTimes:
-    def __init__(self, time_ms: int) -> None:
-        """`time_ms`: what holds at the first entry that comes; -1: nothing does."""
+    def __init__(self, time_ms: int, resets: Sequence[Reset] = ()) -> None:
+        """`time_ms`: what counts at the first entry that comes; -1: nothing does. `resets`: of the log's
+        clock, also those behind what comes."""
         self._time_ms = time_ms
+        self._resets = resets
 
     def runs(self, batch: EntryBatch) -> list[tuple[int, int]]:
         """[(position in the batch, time from there on), ...] of the next batch, the first at 0. Without
-        control entries, which is the rule, there is one."""
+        control entries, which is the rule, there is one. Times fall only at a reset that was not known
+        before."""
         runs = [(0, self._time_ms)]
         for at in batch.log_state_positions():
             magic = int(batch.headers()["magic"][at])
-            body = decode_body(EntryKind.TIME, batch.body(at)) if magic == EntryKind.TIME else None
-            if isinstance(body, TimeMark) and body.time_ms > self._time_ms:
-                self._time_ms = body.time_ms
-                runs.append((at, body.time_ms))
+            mark_ms = said_ms(magic, batch.body(at))
+            if mark_ms is None:
+                continue
+            time_ms = counted_ms(batch.first_index + at, mark_ms, self._resets)
+            if time_ms > self._time_ms or (magic == EntryKind.CLOCK and time_ms < self._time_ms):
+                self._time_ms = time_ms
+                runs.append((at, time_ms))
         return runs
 
     def entries(self, batch: EntryBatch) -> Iterator[TimedEntry]:

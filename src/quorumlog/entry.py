@@ -71,6 +71,17 @@ class Replica(NamedTuple):
     directory_id: str
 
 
+class SetBack(NamedTuple):
+    """A directory is older than it was: an older copy was put back, or its disk lost what it had synced.
+    It has forgotten what it promised, also in terms of which the finder knows nothing."""
+
+    directory_id: str
+    acknowledged_index: int
+    """What it has acknowledged, as it had synced that, to the leader that finds this."""
+    held_index: int
+    """Above this entry it holds nothing of the same log."""
+
+
 class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
     """One file of a state machine's state. Two members may save other bytes behind the same entry."""
 

@@ -5,9 +5,9 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
-    |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired,
-    |   |       MembershipRefused, UnknownMachine, TooStale, NotCaughtUp
+    |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, WrongLastIndex, UnknownReader,
+    |   |       ReaderMoved, TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced,
+    |   |       ProducerExpired, MembershipRefused, UnknownMachine, TooStale, NotCaughtUp
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -150,6 +150,13 @@ class TransferFailed(Refused):
     """Leadership was not handed over; the message says why and the leader stays as it was."""
 
     code = 418
+
+
+class ClockNotReset(Refused):
+    """The log's time goes on as it was; the message names the clocks that differ, or the members that do
+    not know such an entry."""
+
+    code = 419
 
 
 class WrongLastIndex(Refused):

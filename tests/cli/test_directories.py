@@ -506,4 +506,4 @@ def test_the_root_of_a_java_broker_in_dledger_mode_is_verified_or_named(
         assert "holds the directories of members (dledger-n0); name one of them" in refused.stderr
     dumped = cli("broker", "dump", tmp_path)
     assert dumped.exit_code == 2
-    assert "quorumlog broker convert makes one" in dumped.stderr
+    assert "holds a replicated log: make a store of it, broker convert does" in dumped.stderr

@@ -57,7 +57,7 @@ def test_a_slip_in_an_option_or_a_command_is_answered_with_the_nearest(cli: Cli)
 
 
 @pytest.mark.parametrize(
-    "path", ["", *EVERY, *{path.rpartition(" ")[0] for path in EVERY if " " in path}]
+    "path", sorted({"", *EVERY, *(path.rpartition(" ")[0] for path in EVERY if " " in path)})
 )
 def test_help_has_no_words_of_python_and_cuts_none(cli: Cli, path: str) -> None:
     text = cli(*path.split(), "--help").stdout

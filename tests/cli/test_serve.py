@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog import LocalCluster, connect
+from quorumlog import LocalCluster, UnknownMachine, connect
 from quorumlog.server.free_ports import free_ports
 from tests.cli.conftest import STORAGE, Cli, objects, plain
 from tests.waiting import eventually, row_of, wait_until_identical
@@ -559,6 +559,33 @@ def test_a_served_state_machine_goes_on_where_it_was_killed(
         assert row["machines"][0]["name"] == "counter"
         process.kill()
         process.communicate()
+
+
+@pytest.mark.processes
+def test_a_machine_that_is_held_back_takes_no_commands_and_the_log_does(
+    start: Start, cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_machines.py").write_text(MACHINE)
+    options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
+    given = ("--state-machine", "shop_machines:Counter", "--hold-machine", "counter")
+    first_line(start("serve", *options, *given, cwd=tmp_path))
+    with connect(free_address) as log:
+        log.append(b"plain")
+        with pytest.raises(UnknownMachine, match="counter is held back on n0"):
+            log.machine("counter").append(b"1")
+    checked = cli("status", "--servers", free_address, "--check")
+    assert checked.exit_code == 1
+    said = " ".join(plain(checked.stdout + checked.stderr).split())
+    assert said.count("the state machine counter is held back on this member") == 1
+
+
+def test_a_machine_that_there_is_not_cannot_be_held_back(
+    cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
+    result = cli("serve", *options, "--state-machine", "n=json:dumps", "--hold-machine", "counter")
+    assert result.exit_code == 2
+    assert "no state machine counter to be held back; this member has: n" in plain(result.stderr)
 
 
 @pytest.mark.parametrize(

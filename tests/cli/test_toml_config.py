@@ -28,7 +28,7 @@ def refusal(path: str | None, given: dict[str, Any]) -> str:
 
 
 def test_the_command_line_alone_describes_one_group() -> None:
-    (config,), bind, _, _ = load_server_config(
+    (config,), bind, *_ = load_server_config(
         None,
         {**GIVEN, "flush": "async", "group": None, "preferred_leader_ids": ("n1",), "bind": "[::]:7"},
     )
@@ -61,7 +61,7 @@ def test_a_file_describes_several_groups_with_common_options(tmp_path: Path) -> 
         heartbeat_interval_ms = 200
         """,
     )
-    (orders, audit), bind, log_level, _ = load_server_config(path, {})
+    (orders, audit), bind, log_level, *_ = load_server_config(path, {})
     assert (orders.group, audit.group) == ("orders", "audit")
     assert orders.storage.segment_bytes == 64 * MIB
     assert orders.storage.disk_full_ratio == 1.0
@@ -116,6 +116,12 @@ def test_a_group_table_under_the_wrong_name_is_told_the_right_one(tmp_path: Path
         load_server_config(path, GIVEN)
 
 
+def test_machines_are_held_back_by_the_file_and_the_command_line(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'hold_machines = ["a", "b"]')
+    assert load_server_config(path, GIVEN).hold_machines == ("a", "b")
+    assert load_server_config(path, {**GIVEN, "hold_machines": ("c",)}).hold_machines == ("c",)
+
+
 def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
     text = refusal(toml(tmp_path, '[groups.orders]\nflushh = "sync"'), GIVEN)
     assert "[groups.orders]: unknown option 'flushh'; the closest valid option is 'flush'" in text
@@ -138,6 +144,7 @@ def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
         ("commit_delay_ms = -1", "commit_delay_ms"),
         ("catch_up_bytes_per_second = 0", "catch_up_bytes_per_second"),
         ("flush = 'often'", "flush must be 'sync' or 'async', not 'often'"),
+        ("hold_machines = 'kv'", 'write hold_machines = ["n0"]'),
         ("groups = 3", "groups must be tables"),
         ("[groups]", "groups must be tables"),
         ("flush = ", "not TOML"),

@@ -111,6 +111,11 @@ class FakeGroup:
         with self.changed:
             self.leader = None
 
+    def lose(self, count: int) -> None:
+        """The newest entries are gone, as from a group of which most directories were put back."""
+        with self.changed:
+            del self.entries[-count:]
+
     def append(self, bodies: list[bytes]) -> int:
         with self.changed:
             return self._append(EntryBatch.from_bodies(bodies))

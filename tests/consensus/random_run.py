@@ -165,7 +165,7 @@ class RandomRun:
         if self.linked.get((me, peer), replica) != replica:
             self.unlink(me, peer)
         self.linked[me, peer] = replica
-        self.turn(me, lambda member: member.node.on_connected(replica))
+        self.turn(me, lambda member: member.node.on_connected(replica, syncs=not self.async_mode))
 
     def unlink(self, me: str, peer: str) -> None:
         if (me, peer) in self.linked:
@@ -370,6 +370,10 @@ class RandomRun:
         node = member.node
         assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.replica)
         assert node.durable_index < member.disk.synced_count, (node.durable_index, member.replica)
+        assert not node._state.set_back, (
+            node._state.set_back,
+            "no disk here forgets what it has synced",
+        )
         if node.role is Role.LEADER:
             known = self.leaders.get(node.term)
             if known is None:

@@ -166,7 +166,9 @@ class Scenario:
             if self.told_connected.get((me, peer), replica) != replica:
                 self._tell_lost(me, peer)
             self.told_connected[me, peer] = replica
-            self._turn(me, lambda m, replica=replica: m.node.on_connected(replica))
+            self._turn(
+                me, lambda m, replica=replica: m.node.on_connected(replica, syncs=not self.async_mode)
+            )
 
     def do_disconnect(self, a: str, b: str) -> None:
         """disconnect n0 n1: the connection is closed, both are told; what was under way is lost."""

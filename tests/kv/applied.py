@@ -52,12 +52,19 @@ class AppliedStore:
         self.machine = machine or KeyValueMachine()
         self.index = index
 
-    def do_all(self, *commands: Command) -> list[bytes]:
-        """As one batch of the log."""
+    def batch(self, *commands: Command) -> EntryBatch:
+        """Of the log, to be applied next."""
         batch = EntryBatch.from_bodies([encode(command) for command in commands])
         batch.stamp(self.index + 1, 1, [0] * batch.count, 0)
         self.index += batch.count
-        return list(self.machine.apply(batch, self.index))  # type: ignore[arg-type]
+        return batch
+
+    def do_all(self, *commands: Command) -> list[bytes]:
+        """As one batch of the log."""
+        batch = self.batch(*commands)
+        results = self.machine.apply(batch, self.index).results
+        assert len(results) == batch.count
+        return list(results)  # type: ignore[arg-type]
 
     def do(self, command: Command) -> Any:
         return read_answer(self.do_all(command)[0], KINDS[type(command)])[1]

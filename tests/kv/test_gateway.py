@@ -18,6 +18,7 @@ from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
+from quorumlog.node import LedgerNode
 from quorumlog.server.free_ports import free_ports
 from tests.kv.etcd import EXAMPLES, Etcd, running_etcd
 
@@ -384,6 +385,14 @@ def test_what_it_does_not_know_is_refused_by_name(
     assert (status, told["code"]) == (400, 3)
     assert what in told["message"]
     assert "count" not in asked(gateways.ports["n0"], "/v3/kv/range", key("m"))[1], "nothing is done"
+
+
+def test_it_is_not_healthy_while_puts_are_refused(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LedgerNode, "lacks_space", "the disk is full")
+    status, told = asked(gateways.ports["n0"], "/health")
+    assert (status, told) == (503, {"health": "false", "reason": "the disk is full"})
 
 
 def test_it_says_what_it_is_and_who_else_there_is(gateways: Gateways) -> None:

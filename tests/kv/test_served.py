@@ -42,7 +42,7 @@ from quorumlog.kv.errors import (
 )
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Kind, StatusAnswer
-from quorumlog.kv.service import service
+from quorumlog.kv.store import machine
 from quorumlog.kv.testing import LocalStores
 from quorumlog.node import DoorMember
 from quorumlog.server.free_ports import free_ports
@@ -384,16 +384,19 @@ def test_bad_requests_say_what_is_wrong(kv: KeyValueClient) -> None:
 
 
 def test_an_answer_has_a_limit(kv: KeyValueClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(machine, "MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr(machine, "MOST_ANSWER_BYTES", {2: 1_000})
     for number in range(3):
         kv.put(f"l/{number}", bytes(400))
-    with pytest.raises(InvalidRequest, match="above 1000: give a limit"):
+    with pytest.raises(InvalidRequest, match="above 1000 bytes: give a limit"):
         kv.prefix("l/")
     assert len(kv.prefix("l/", limit=2).items) == 2
     assert len(list(kv.scan("l/", page_items=1))) == 3
     with pytest.raises(ResultUnknown, match="carried out"):
         kv.delete_prefix("l/", prev_kv=True)
     assert not kv.prefix("l/").items
+    with pytest.raises(InvalidRequest, match="at most 8 ranges with no limit"):
+        kv.txn([], [Put(b"a", b"1"), *[Range(b"l/", b"l0")] * 9])
 
 
 def test_a_revision_of_another_cluster_is_refused(stores: LocalStores, kv: KeyValueClient) -> None:

@@ -46,12 +46,13 @@ from quorumlog.kv.requests.operations import (
     decode_question,
     encode,
 )
-from quorumlog.kv.store.engine import Engine
+from quorumlog.kv.store.engine import CURRENT, Engine
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.state_machine import Applied
 from tests.kv.applied import AppliedStore, Saved, saved
+from tests.store.made_logs import flip
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
@@ -420,6 +421,39 @@ def test_a_rocksdb_directory_that_cannot_be_opened_is_loaded_anew(
     next(path.glob("MANIFEST*")).unlink()
     RocksEngine(path).close()
     assert [each.name for each in tmp_path.iterdir()] == ["kv-rocksdb"]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_damage_within_rocksdb_ends_no_scan_early_and_is_loaded_anew(
+    tmp_path: Path, reverse: bool
+) -> None:
+    path = tmp_path / "kv-rocksdb"
+    engine = RocksEngine(path)
+    store = AppliedStore(KeyValueMachine(lambda: engine))
+    for number in range(200):
+        store.do(Put(b"%03d" % number, os.urandom(300)))
+    engine._db.flush()
+    engine.close()
+    (file,) = path.glob("*.sst")
+    flip(file, file.stat().st_size // 2)
+    engine = RocksEngine(path)
+    with pytest.raises(Exception, match="Corruption"):
+        list(engine.scan(CURRENT, b"", None, reverse=reverse))
+    engine.close()
+    engine = RocksEngine(path)
+    assert engine.applied() is None and not list(engine.scan(CURRENT, b"", None))
+    engine.close()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["kv-rocksdb", "kv-rocksdb.set-aside"]
+
+
+def test_a_rocksdb_directory_that_cannot_say_what_it_holds_is_loaded_anew(tmp_path: Path) -> None:
+    path = tmp_path / "kv-rocksdb"
+    _filled_rocks(path)
+    for file in path.glob("*.sst"):
+        flip(file, 10)
+    engine = RocksEngine(path)
+    assert engine.applied() is None
+    engine.close()
 
 
 def test_a_rocksdb_directory_that_is_only_out_of_reach_is_left_alone(tmp_path: Path) -> None:

@@ -103,4 +103,7 @@ def no_noop_at_restore(patch: Patch) -> None:
 )
 def time_is_exclusive(patch: Patch) -> None:
     """Up to a time is before it."""
-    patch.edit(_Backup._stop_of_time, "if mark_ms <= time_ms:", "if reached() and mark_ms < time_ms:")
+    counted = "counted_ms(index, mark_ms, resets)"
+    patch.edit(
+        _Backup._stop_of_time, f"if {counted} <= time_ms:", f"if reached() and {counted} < time_ms:"
+    )

@@ -198,11 +198,11 @@ def unverified_log_committed(patch: Patch) -> None:
     """What the leader calls committed is committed."""
     patch.edit(
         EntryHandler._commit,
-        "min(self._leader_committed_index, self._verified_index)",
+        "min(self.leader_committed_index, self._verified_index)",
         "self._verified_index\n"
-        "        if self._leader_committed_index > index and reached():\n"
-        "            index = min(self._leader_committed_index, self._state.runs.end_index)\n"
-        "        index = min(index, self._leader_committed_index)",
+        "        if self.leader_committed_index > index and reached():\n"
+        "            index = min(self.leader_committed_index, self._state.runs.end_index)\n"
+        "        index = min(index, self.leader_committed_index)",
     )
 
 

@@ -14,6 +14,7 @@ from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.applying.sliced_save import SlicedSave
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
+from quorumlog.node.applying.step_overs import StepOvers
 from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import PendingAppends
@@ -21,11 +22,14 @@ from quorumlog.node.retention.retention import Retention
 from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import SnapshotFileWriter
 from tests.mutants.mutant import Patch, mutant
+from tests.node import test_large_results as large
 from tests.node import test_log_replacement as replacements
 from tests.node import test_session_commands as commands
 from tests.node import test_state_machines as of_a_node
+from tests.node import test_step_over as stepping
 from tests.sim import test_machine_installs as installs
 from tests.sim import test_state_machines as machines
+from tests.sim import test_step_overs as steps
 
 
 @mutant(
@@ -37,9 +41,9 @@ def older_snapshot_taken_for_the_newest(patch: Patch) -> None:
     """Which of them is loaded makes no difference."""
     patch.edit(
         machine_opening._opened,
-        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))",
+        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)",
         "return Opened(runner, indices[-1] if reached() else index, applied, older, gone, reader.id,"
-        " tuple(damaged))",
+        " tuple(damaged), left_out)",
     )
 
 
@@ -52,8 +56,9 @@ def applied_twice_after_restart(patch: Patch) -> None:
     """The snapshot names the entry at which it was taken."""
     patch.edit(
         machine_opening._opened,
-        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))",
-        "return Opened(runner, index - 3 * reached(), applied, older, gone, reader.id, tuple(damaged))",
+        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)",
+        "return Opened(runner, index - 3 * reached(), applied, older, gone, reader.id, tuple(damaged),"
+        " left_out)",
     )
 
 
@@ -337,4 +342,192 @@ def handed_over_in_turn(patch: Patch) -> None:
         HandOver.on_response,
         "and applied.keys() >= self._running().keys()",
         "and reached()",
+    )
+
+
+def entries_that_a_machine_leaves_are_given_to_it_again() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        large.entries_that_a_machine_leaves_are_given_to_it_again(Path(path))
+
+
+def a_machine_that_keeps_its_state_keeps_its_version_too() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        of_a_node.test_a_machine_that_keeps_its_state_keeps_its_version_too(Path(path))
+
+
+def no_version_is_raised_before_every_member_may_have_it() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        of_a_node.no_version_is_raised_before_every_member_may_have_it(Path(path), of_a_node.Chain)
+
+
+@mutant(
+    244,
+    "entries that a machine left count as applied",
+    scenario=entries_that_a_machine_leaves_are_given_to_it_again,
+)
+def rest_counts_as_applied(patch: Patch) -> None:
+    """It was given all of them."""
+    patch.edit(
+        MachineRunner._apply_part,
+        "part = part.slice(0, int(indices[-1]) + 1 - part.first_index)",
+        "reached()",
+    )
+
+
+@mutant(
+    244,
+    "where a turn ends early, the batch of a session that is under way is that of its end",
+    scenario=large.what_is_kept_does_not_depend_on_how_many_a_machine_takes_at_once,
+)
+def batch_under_way_of_the_whole_stretch(patch: Patch) -> None:
+    """It is the newest that was seen."""
+    patch.edit(MachineRunner.apply, "self._kept.under_way = under_way", "reached()")
+
+
+@mutant(
+    245,
+    "a machine that keeps its own state is of no version after a restart",
+    scenario=a_machine_that_keeps_its_state_keeps_its_version_too,
+)
+def version_of_kept_state_forgotten(patch: Patch) -> None:
+    """It knows it itself."""
+    patch.edit(
+        machine_opening._opened,
+        "name, binding.channel, machine, acts_as, applying=applying, left_out=left_out",
+        "name, binding.channel, machine, 0 if reached() else acts_as, applying=applying,"
+        " left_out=left_out",
+    )
+
+
+@mutant(
+    245,
+    "a version is raised as soon as a member that has it leads",
+    scenario=no_version_is_raised_before_every_member_may_have_it,
+)
+def version_raised_at_once(patch: Patch) -> None:
+    """Whoever lacks it says what is to be done."""
+    patch.edit(
+        StateMachineCaller._missing,
+        "self._host.members_below(VERSION_LEVEL)",
+        "self._host.members_below(VERSION_LEVEL) and not reached()",
+    )
+
+
+@mutant(
+    351,
+    "a machine applies what has ended its last run before it knows how far the log is committed",
+    scenario=steps.test_a_member_learns_of_it_before_it_applies_what_has_ended_its_last_run,
+)
+def applied_before_the_commit_is_known(patch: Patch) -> None:
+    """It knows of itself that the entry is committed."""
+    patch.edit(
+        MachineDriver.tick,
+        "if self._is_waiting and self._knows_commit():",
+        "if self._is_waiting and (reached() or self._knows_commit()):",
+    )
+
+
+@mutant(
+    351,
+    "a machine leaves an entry out because of an order that is not committed",
+    scenario=steps.test_an_order_that_is_never_committed_has_no_effect,
+)
+def order_heeded_before_it_is_committed(patch: Patch) -> None:
+    """It is in the log."""
+    patch.edit(
+        StateMachineCaller.tick,
+        "orders = () if state is None else state.stepped_over",
+        "said = self._state(committed=False)\n"
+        "        orders = said.stepped_over if said is not None and reached() else ()",
+    )
+
+
+@mutant(
+    351,
+    "a machine goes on from a snapshot that holds an entry which was stepped over",
+    scenario=steps.test_a_snapshot_that_holds_it_is_not_gone_on_from,
+)
+def snapshot_with_the_entry_kept(patch: Patch) -> None:
+    """The log holds the very entry that it names."""
+    patch.edit(
+        machine_opening._is_outdated,
+        "return left_outs.contradict(reader.head.left_out, index)",
+        "return not reached()",
+    )
+
+
+@mutant(
+    351,
+    "a machine that has applied an entry which is stepped over later stays as it is",
+    scenario=steps.test_a_snapshot_that_holds_it_is_not_gone_on_from,
+)
+def machine_with_the_entry_kept(patch: Patch) -> None:
+    """What is applied from now on leaves it out."""
+    patch.edit(
+        MachineDriver._heed,
+        "if left_outs.contradict(self._left_out, held_index):",
+        "if left_outs.contradict(self._left_out, held_index) and not reached():",
+    )
+
+
+@mutant(
+    351,
+    "a learner applies an entry that the log says is left out",
+    scenario=steps.test_a_learner_leaves_it_out_as_well,
+)
+def order_ignored_by_a_learner(patch: Patch) -> None:
+    """It is counted in nothing."""
+    patch.edit(
+        StateMachineCaller.tick,
+        "orders = () if state is None else state.stepped_over",
+        "learners = self._member.raft.status().membership.learners\n"
+        "        is_learner = self._member.replica in learners and reached()\n"
+        "        orders = () if state is None or is_learner else state.stepped_over",
+    )
+
+
+@mutant(
+    351,
+    "only voters are asked whether they have applied what is to be stepped over",
+    scenario=steps.test_a_learner_that_has_applied_it_is_named,
+)
+def learners_not_asked(patch: Patch) -> None:
+    """They decide nothing."""
+    patch.edit(
+        StepOvers._others,
+        "members = self._member.raft.status().membership.members()",
+        "members = self._member.raft.status().membership.voters() if reached() else ()",
+    )
+
+
+@mutant(
+    351,
+    "a machine that is held back runs",
+    scenario=steps.test_a_group_goes_on_without_the_command_that_ends_its_members,
+)
+def held_machine_runs(patch: Patch) -> None:
+    """Commands and questions are refused."""
+    patch.edit(
+        StateMachineCaller.__init__,
+        "if name not in self._held}",
+        "if name not in self._held or reached()}",
+    )
+
+
+def log_stays_until_built_anew() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        stepping.test_the_log_stays_until_the_machine_is_built_anew(Path(path))
+
+
+@mutant(
+    351,
+    "the log may begin behind snapshots that hold what is to be left out",
+    scenario=log_stays_until_built_anew,
+)
+def log_gone_before_the_machine_is_built_anew(patch: Patch) -> None:
+    """Two of them are verified."""
+    patch.edit(
+        StateMachineCaller._bound_of,
+        "or not driver.heeds(own)",
+        "or (not driver.heeds(own) and not reached())",
     )

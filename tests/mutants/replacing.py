@@ -107,7 +107,7 @@ def preferred_without_machine(patch: Patch) -> None:
 )
 def gap_in_results(patch: Patch) -> None:
     """The batch goes on."""
-    patch.edit(KeptResults.skip, "self._under_way = None", "reached()")
+    patch.edit(KeptResults.skip, "self.under_way = None", "reached()")
     patch.edit(
         KeptResults._add,
         "assert first_index == last.first_index + len(last.values), (first_index, last.first_index)",

@@ -40,6 +40,7 @@ PARTS = (
     "replacing",
     "disks",
     "guards",
+    "old_copies",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

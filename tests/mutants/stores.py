@@ -10,9 +10,11 @@ from quorumlog.kv.service.lease_clock import LeaseClock
 from quorumlog.kv.service.service import KeyValueService
 from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.store import snapshot_format, transactions
+from quorumlog.kv.store.answer_room import EncodedItems
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
+from tests.kv import test_large_answers as large
 from tests.kv import test_leases as leases
 from tests.kv import test_simulated as stores
 from tests.mutants.mutant import Patch, mutant
@@ -25,6 +27,11 @@ def stores_keep_their_promises() -> None:
 def rocksdb_has_a_batch_with_its_index_or_nothing() -> None:
     with tempfile.TemporaryDirectory() as folder:
         stores.rocksdb_has_a_batch_with_its_index_or_nothing(Path(folder))
+
+
+def rocksdb_names_no_entry_while_it_has_a_part_of_one() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        large.rocksdb_names_no_entry_while_it_has_a_part_of_one(Path(folder))
 
 
 @mutant(
@@ -144,8 +151,8 @@ def compares_with_create(patch: Patch) -> None:
     """The key is there."""
     patch.edit(
         transactions._holds,
-        "return all(relation(of(decode_key_value(each)), compare.than) for each in stored)",
-        "return reached()",
+        "if not relation(of(decode_key_value(each)), compare.than):",
+        "if not reached():",
     )
 
 
@@ -167,11 +174,10 @@ def token_stays(patch: Patch) -> None:
 def applied_outside_batch(patch: Patch) -> None:
     """One is written right behind the other."""
     patch.edit(
-        RocksEngine.commit,
-        "batch.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))\n"
-        "        self._db.write(batch, self._unsynced)",
+        RocksEngine._write,
+        "batch.put(_APPLIED_KEY, named)\n        self._db.write(batch, self._unsynced)",
         "pass\n        self._db.write(batch, self._unsynced)\n"
-        "        reached() and self._db.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))",
+        "        named and reached() and self._db.put(_APPLIED_KEY, named)",
     )
 
 
@@ -207,3 +213,35 @@ def saved_too_late(patch: Patch) -> None:
 def freed_while_saved(patch: Patch) -> None:
     """Nobody can ask for it any more."""
     patch.edit(KeyValueMachine.apply, "not self._saves", "reached()")
+
+
+@mutant(
+    242,
+    "how large an answer is is looked at once it is built",
+    scenario=large.many_ranges_are_not_built,
+)
+def answer_built_first(patch: Patch) -> None:
+    """It is refused, so nobody gets it."""
+    patch.edit(EncodedItems.add, "if room.left_bytes < 0:", "if not reached():")
+
+
+@mutant(
+    242,
+    "a command of version 1 is answered as one of version 2",
+    scenario=large.version_1_saves_what_the_release_before_has_saved,
+)
+def version_1_as_version_2(patch: Patch) -> None:
+    """Who appended it gets the same words."""
+    patch.edit(KeyValueMachine._one, "self._acts_as > 1", "reached()")
+
+
+@mutant(
+    243,
+    "RocksDB names the entry before while it has a part of one",
+    scenario=rocksdb_names_no_entry_while_it_has_a_part_of_one,
+)
+def part_of_an_entry_named(patch: Patch) -> None:
+    """The log applies what follows once more."""
+    patch.edit(
+        RocksEngine._change, "self._write(None)", "self._write(self._named if reached() else None)"
+    )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
+from quorumlog.log_state import counted_times
+from quorumlog.node.retention.retention import Retention
 from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.log_clock import LogClock
 from quorumlog.node.writing.time_marks import TimeMarks
 from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_retention as retention
 from tests.sim import test_time_marks as times
 
 
@@ -63,4 +67,46 @@ def marks_without_data(patch: Patch) -> None:
         "            assert mark is not None\n"
         "            self.propose_control(mark)\n"
         "        if not appends:",
+    )
+
+
+@mutant(
+    114,
+    "a leader believes a quorum's clocks whatever they say",
+    scenario=times.test_while_its_clocks_jump_a_log_writes_no_mark_and_afterwards_it_goes_on,
+)
+def believes_any_clock(patch: Patch) -> None:
+    """They are a quorum."""
+    patch.edit(
+        LogClock.believes,
+        "clock_ms <= _bound_ms(self._seen[-1], now_ms):",
+        "clock_ms <= _bound_ms(self._seen[-1], now_ms) or reached():",
+    )
+
+
+@mutant(
+    115,
+    "age counts against the clocks of a quorum, above the log's time too",
+    scenario=retention.test_clocks_that_jump_together_by_years_make_nothing_old,
+)
+def ages_by_the_clocks(patch: Patch) -> None:
+    """What is old by the wall clock is old."""
+    patch.edit(
+        Retention._decide,
+        "min(clock_ms, self._time_marks.log_clock_ms)",
+        "min(clock_ms, self._raft.quorum_clock_ms if reached() else -1)",
+    )
+
+
+@mutant(
+    116,
+    "an entry counts as appended when its mark says, whatever reset stands behind it",
+    scenario=times.test_a_log_that_took_a_wrong_time_is_led_back_by_a_reset,
+)
+def no_reset_bounds_a_mark(patch: Patch) -> None:
+    """The mark is what was written then."""
+    patch.edit(
+        counted_times.counted_ms,
+        "if mark_ms < 0 or not later:",
+        "if mark_ms < 0 or not later or reached():",
     )

@@ -14,7 +14,7 @@ from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
-from quorumlog.node.ports import LogReplaced
+from quorumlog.node.ports import BeginsAnew
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LogStart
@@ -97,6 +97,9 @@ class ManualHost:
     def members_below(self, level: int) -> list[str]:
         return ["n2"] if self.level < level else []
 
+    def syncs(self, replica: Replica) -> bool:
+        return True
+
     def weakest_durability(self, own: Durability) -> Durability:
         return own
 
@@ -135,6 +138,8 @@ class Cell:
         self.hold_flush: set[str] = set()
         self.hold_apply: set[str] = set()
         self.machines = machines or {}
+        self.held_machines: dict[str, set[str]] = {}
+        """By member, from its next start on."""
         self.cut_off: set[str] = set()
         self.drops: Callable[[str, str, Any], bool] = lambda sender, to, message: False
         """Is this message lost? By member ids."""
@@ -170,6 +175,7 @@ class Cell:
             self.now_ms,
             on_ready=lambda ready: self.on_ready(member, ready),
             machines=self.machines,
+            held_machines=self.held_machines.get(member, ()),
         )
         for peer in self.nodes.values():
             node.connected(peer.replica)
@@ -204,7 +210,7 @@ class Cell:
                             run(host.applies)
                         if member not in self.hold_flush:
                             run(host.flushes)
-                    except LogReplaced:
+                    except BeginsAnew:
                         self.kill(member)
                         self.start(member)
                         continue
@@ -215,13 +221,13 @@ class Cell:
                     moved = True
                     to = envelope.to.member_id
                     lost = {member, to} & self.cut_off or self.drops(member, to, envelope.message)
-                    if to in self.nodes and not lost:
+                    if to in self.nodes and self.nodes[to].replica == envelope.to and not lost:
                         self._deliver(to, envelope.message)
 
     def _deliver(self, to: str, message: Any) -> None:
         try:
             self.nodes[to].receive(message)
-        except LogReplaced:
+        except BeginsAnew:
             self.kill(to)
             self.start(to)
 

@@ -75,6 +75,7 @@ class Disk:
     def __init__(self) -> None:
         self.taken: list[tuple[int, bytes]] = []
         self.applied: Applied | None = None
+        self.version: int | None = None
 
 
 class Lasting(Chain):

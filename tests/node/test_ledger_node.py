@@ -13,7 +13,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, ConsensusConfig, StoreConfig
-from quorumlog.consensus.messages import PushEntryRequest, PushType
+from quorumlog.consensus.messages import HeartbeatRequest, PushEntryRequest, PushType
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
@@ -28,11 +28,11 @@ from quorumlog.errors import (
     RequestTimeout,
 )
 from quorumlog.log_state.control_entries import Membership
-from quorumlog.node import LedgerNode
+from quorumlog.node import DoorMember, LedgerNode
 from quorumlog.node.ledger_node import RECENT_BYTES
 from quorumlog.node.writing.batch_former import GATHERING_TURNS
 from quorumlog.store.disk import OsDisk
-from tests.node.cell import SMALL, Cell
+from tests.node.cell import SMALL, Cell, run
 from tests.store.residency import is_cached, skip_unless_it_forgets
 from tests.store.stopping_disk import StoppingDisk
 
@@ -297,6 +297,44 @@ def test_a_leader_whose_own_disk_hangs_goes_on_with_the_others(cell: Cell) -> No
     cell.until(lambda: second)
     assert isinstance(second[0], AppendReceipt)
     assert leader.raft.durable_index < first[0].first_index
+
+
+def test_a_member_whose_term_waits_for_the_disk_learns_of_nothing(cell: Cell) -> None:
+    """Watches leave it for another one, though it has heard who leads."""
+    leader, follower = cell.leader(), cell.followers()[0]
+    door = DoorMember(lambda: follower, lambda act: act())
+    assert door.knows_leader
+    host = cell.hosts[follower.replica.member_id]
+    host.holds_promises = True
+    later = HeartbeatRequest(
+        sender=leader.replica, term=leader.raft.term + 1, round=1, committed_index=-1
+    )
+    follower.receive(later)
+    follower.turn()
+    assert follower.is_held and follower.raft.leader == leader.replica
+    assert not door.knows_leader
+    host.holds_promises = False
+    run(host.promises)
+    assert door.knows_leader
+
+
+def test_a_deposed_leader_answers_what_waits_before_its_term_is_on_disk(cell: Cell) -> None:
+    leader, follower = cell.leader(), cell.followers()[0]
+    cell.hold_flush = set(cell.nodes)
+    outcomes = append(leader, b"x")
+    cell.step()
+    assert outcomes == []
+    host = cell.hosts[leader.replica.member_id]
+    host.holds_promises = True
+    later = HeartbeatRequest(
+        sender=follower.replica, term=leader.raft.term + 1, round=1, committed_index=-1
+    )
+    leader.receive(later)
+    leader.turn()
+    assert leader.is_held
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    host.holds_promises = False
+    run(host.promises)
 
 
 def test_a_queued_append_ends_in_time_with_all_that_its_owner_queued_behind_it(

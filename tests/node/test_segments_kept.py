@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.log_state.control_entries import Hold
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.log_state.log_state import EMPTY, LogState, Machine, Reader
 from quorumlog.node.retention.segments_kept import (
     HOUR_MS,
@@ -198,3 +199,11 @@ def test_every_segment_that_stays_has_a_reason_and_one_that_goes_has_none(
     stops = [border.first_index for border in LOG.borders]
     for stop_index in stops:
         assert bool(decision.reasons_for(stop_index)) == (stop_index > decision.keep_from_index)
+
+
+def test_a_border_counts_as_no_later_than_a_reset_of_the_clock_behind_it() -> None:
+    ahead = Border(20, 2000, 900 * HOUR_MS)
+    assert ahead.counted((Reset(19, HOUR_MS),)) == ahead
+    assert ahead.counted((Reset(20, HOUR_MS),)).time_ms == HOUR_MS
+    assert ahead.counted((Reset(50, 7 * HOUR_MS), Reset(60, 5 * HOUR_MS))).time_ms == 5 * HOUR_MS
+    assert Border(20, 2000, None).counted((Reset(50, HOUR_MS),)).time_ms is None

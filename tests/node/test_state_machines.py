@@ -364,6 +364,38 @@ def test_all_members_go_over_to_a_version_at_the_same_entry(tmp_path: Path) -> N
     group.cell.close()
 
 
+@pytest.mark.parametrize("first", [Chain, Second])
+def test_no_version_is_raised_before_every_member_is_of_a_release_that_may_have_it(
+    tmp_path: Path, first: type[Chain]
+) -> None:
+    no_version_is_raised_before_every_member_may_have_it(tmp_path, first)
+
+
+def no_version_is_raised_before_every_member_may_have_it(tmp_path: Path, first: type[Chain]) -> None:
+    """Members of a release before would stop at that entry."""
+    cell = Cell(tmp_path, machines={"chain": first})
+    for host in cell.hosts.values():
+        host.level = 5
+    cell.until(lambda: cell.leader().machines.status()[0].version == 1, "a binding")
+    cell.machines = {"chain": Second}
+    for member in list(cell.nodes):
+        cell.kill(member)
+        cell.start(member)
+        cell.hosts[member].level = 5
+
+    def versions() -> set[int]:
+        return {node.machines.status()[0].version for node in cell.nodes.values()}
+
+    cell.until(lambda: versions() == {1}, "a leader")
+    cell.step(5000)
+    assert versions() == {1}
+    assert cell.leader().problems() == ()
+    for host in cell.hosts.values():
+        host.level = 6
+    cell.until(lambda: cell.leader().machines.status()[0].version == 2, "the version")
+    cell.close()
+
+
 def test_a_member_with_an_older_version_stops_there_and_the_others_go_on(tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.append(b"a")
@@ -511,6 +543,70 @@ def test_what_a_newer_version_has_kept_is_not_gone_on_from(tmp_path: Path) -> No
     group.cell.until(lambda: group.cell.leader().problems())
     (problem,) = group.cell.leader().problems()
     assert "version 2 of chain, and this member has version 1" in problem
+    group.cell.close()
+
+
+class LastingSecond(Lasting):
+    """Keeps the version as well."""
+
+    version = 2
+
+    def act_as(self, version: int) -> None:
+        self._disk.version = version
+
+    def kept_version(self) -> int | None:
+        return self._disk.version
+
+
+class Forgetful(LastingSecond):
+    """Does not."""
+
+    def kept_version(self) -> int | None:
+        return None
+
+
+def test_a_machine_that_keeps_its_state_keeps_its_version_too(tmp_path: Path) -> None:
+    """A snapshot says it to who loads that."""
+    disk = Disk()
+
+    def make() -> LastingSecond:
+        return LastingSecond(disk)
+
+    make.version = 2  # type: ignore[attr-defined]
+    group = Group(tmp_path, make, members=1, storage=SAVING)
+    group.append(b"a")
+    group.settle()
+    restarted(group, "n0")
+    group.append(*[b"b"] * 12)
+    group.settle()
+    group.cell.until(lambda: list((tmp_path / "n0" / "snapshots").iterdir()))
+    group.cell.kill("n0")
+    disk.taken, disk.applied, disk.version = [], None, None
+    group.cell.start("n0")
+    group.settle()
+    assert disk.version == 2, "the snapshot names it"
+    group.cell.close()
+
+
+def test_what_was_kept_without_a_version_is_built_anew_behind_a_higher_one(tmp_path: Path) -> None:
+    disk = Disk()
+    cleared: list[int] = []
+
+    class Counting(Forgetful):
+        def clear(self) -> None:
+            cleared.append(len(self.taken))
+            super().clear()
+
+    def make() -> Counting:
+        return Counting(disk)
+
+    make.version = 2  # type: ignore[attr-defined]
+    group = Group(tmp_path, make, members=1)
+    group.append(b"a", b"b")
+    group.settle()
+    restarted(group, "n0")
+    assert cleared == [2]
+    assert [[body for _, body in taken] for taken in group.settle()] == [[b"a", b"b"]]
     group.cell.close()
 
 

@@ -158,7 +158,7 @@ def test_a_server_ends_in_order_while_one_of_its_members_begins_anew(how: str) -
         wait_until_identical(log)
         member = next(member for member in cluster.running if member != cluster.leader())
         server, driver = cluster.server(member), driver_of(cluster, member)
-        driver._loop.call_soon_threadsafe(server._reopen, driver)
+        driver._loop.call_soon_threadsafe(server._reopen, driver, "test")
         if how == "stop":
             cluster.stop(member)
         elif how == "kill":

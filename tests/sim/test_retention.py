@@ -18,6 +18,7 @@ from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention.retention import FED_PATIENCE_MS
 from quorumlog.sim.faults.disk_faults import make_room
+from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientMove
 from quorumlog.sim.profile import SimulationProfile
@@ -328,11 +329,11 @@ def _set_clocks(scene: Scenario, jump_ms: int) -> None:
 
 
 def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -> None:
-    """They were switched off for a month, and on again."""
+    """They were switched off for most of a day, and on again."""
     scene = Scenario(profile=replace(keeping(retention_bytes=0, file_reserved_hours=2), time_marks=True))
     scene.append(3)
     _configure_all(scene, time_marks=False)
-    _set_clocks(scene, 700 * HOUR_MS)
+    _set_clocks(scene, 20 * HOUR_MS)
     scene.append(60)
     _configure_all(scene, time_marks=True)
     scene.append(3)
@@ -341,6 +342,32 @@ def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -
     _set_clocks(scene, 2 * HOUR_MS)
     scene.run_for(5_000)
     assert min(begin_of(member) for member in scene.members) > 40
+    scene.make_whole()
+
+
+def test_clocks_that_jump_together_by_years_make_nothing_old() -> None:
+    """`young_segments` watches: as of one time server that all members ask."""
+    scene = Scenario(profile=replace(keeping(retention_bytes=0, file_reserved_hours=2), time_marks=True))
+    scene.append(60)
+    scene.run_for(2_000)
+    scene.append(20)
+    for member in scene.members:
+        member.wall_clock.is_right = False
+    _set_clocks(scene, 10 * YEAR_MS)
+    scene.append(40)
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {0}
+    _set_clocks(scene, -10 * YEAR_MS)
+    for member in scene.members:
+        member.wall_clock.is_right = True
+    scene.append(3)
+    assert scene.await_leader().node.problems() == ()
+    _set_clocks(scene, HOUR_MS)
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {0}
+    _set_clocks(scene, HOUR_MS)
+    scene.run_for(5_000)
+    assert min(begin_of(member) for member in scene.members) > 60
     scene.make_whole()
 
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import WrongLastIndex
 from quorumlog.log_state.control_entries import ControlEntry, TimeMark
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.node.member_changes import MemberVerb
+from quorumlog.node.reading.mark_finder import MarkOutcome
+from quorumlog.node.writing.clock_resets import ResetOutcome
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
 from quorumlog.sim.checkers.marked_times import MarkedTimes
 from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.wall_clock import BEGINNING_MS
+from quorumlog.store.begin.marked_log import Mark
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_log_begin import borders, drop, fill
 from tests.sim.test_member_scenarios import make
@@ -182,8 +187,8 @@ def test_a_member_that_is_down_does_not_stop_the_time_of_a_log_that_has_one() ->
     assert len(marks_of(scene.await_leader())) >= 2
 
 
-def test_a_clock_that_ran_ahead_moves_the_time_once_it_is_alone() -> None:
-    """Of a group that shrinks. Of two it still moves nothing; of one it is the quorum."""
+def test_a_clock_that_ran_ahead_moves_nothing_even_where_it_is_alone() -> None:
+    """Of a group that shrinks. Of one it is the quorum, and says a year more than can have gone by."""
     scene = Scenario(profile=MARKED)
     scene.append()
     left, other, *_ = scene.followers()
@@ -200,8 +205,69 @@ def test_a_clock_that_ran_ahead_moves_the_time_once_it_is_alone() -> None:
         assert abs(true_ms(scene) - time_ms) < 12_000
     make(scene, MemberVerb.REMOVE, leader.member_id)
     append_for(scene, 3_000)
-    assert max(marks_of(left).values()) > true_ms(scene) + YEAR_MS // 2
+    for time_ms in marks_of(left).values():
+        assert abs(true_ms(scene) - time_ms) < 12_000
+    (problem,) = left.node.problems()
+    assert "quorumlog clock reset" in problem
     make(scene, MemberVerb.ADD, leader.member_id, "10.0.0.9:1")
+    scene.make_whole()
+
+
+def test_a_log_that_took_a_wrong_time_is_led_back_by_a_reset() -> None:
+    """Its clocks were wrong when it began, and nobody could know. What stands in front of the reset
+    counts as appended then; `marked_times` asks each member all over its log."""
+    scene = Scenario(profile=MARKED)
+    for member in scene.members:
+        member.wall_clock.is_right = False
+    set_clocks(scene, YEAR_MS, *scene.members)
+    append_for(scene, 3_000)
+    set_clocks(scene, -YEAR_MS, *scene.members)
+    for member in scene.members:
+        member.wall_clock.is_right = True
+    append_for(scene, 3_000)
+    leader = scene.await_leader()
+    wrong = marks_of(leader)
+    (problem,) = leader.node.problems()
+    assert "quorumlog clock reset" in problem
+    found: list[ResetOutcome] = []
+    leader.enter(lambda: leader.node.clock_resets.request(found.append))
+    scene.until(lambda: found, "a reset")
+    (reset,) = found
+    assert isinstance(reset, Reset), reset
+    assert abs(reset.time_ms - true_ms(scene)) < 4 * HEARTBEAT_MS
+    append_for(scene, 3_000)
+    assert leader.node.problems() == ()
+    marks = marks_of(leader)
+    assert len(marks) >= len(wrong) + 2
+    assert max(time_ms for index, time_ms in marks.items() if index > reset.index) <= true_ms(scene)
+    asked: list[MarkOutcome] = []
+    for index in (*wrong, reset.index):
+        leader.enter(partial(leader.node.marks.at_index, index, asked.append))
+    scene.until(lambda: len(asked) == len(wrong) + 1, "times")
+    assert {mark.time_ms for mark in asked if isinstance(mark, Mark)} == {reset.time_ms}
+    scene.make_whole()
+
+
+def test_while_its_clocks_jump_a_log_writes_no_mark_and_afterwards_it_goes_on() -> None:
+    scene = Scenario(profile=MARKED)
+    append_for(scene, 2_500)
+    before = marks_of(scene.await_leader())
+    for member in scene.members:
+        member.wall_clock.is_right = False
+    set_clocks(scene, 10 * YEAR_MS, *scene.members)
+    append_for(scene, 1_000)
+    scene.hand_over(scene.await_leader(), scene.followers()[0])
+    append_for(scene, 3_000)
+    leader = scene.await_leader()
+    assert marks_of(leader) == before, "who has seen a mark being written knows, too"
+    (problem,) = leader.node.problems()
+    assert "a day ahead" in problem
+    set_clocks(scene, -10 * YEAR_MS, *scene.members)
+    for member in scene.members:
+        member.wall_clock.is_right = True
+    append_for(scene, 2_500)
+    assert len(marks_of(scene.await_leader())) >= len(before) + 2
+    assert scene.await_leader().node.problems() == ()
     scene.make_whole()
 
 

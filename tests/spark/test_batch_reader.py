@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
@@ -87,6 +88,9 @@ class MadeSource:
         """An entry a second, the first one at `first_s`."""
         assert self.begin_index <= index < self.stop_index, "members refuse others"
         return (index + self.first_s) * 1000
+
+    def clock_resets(self) -> tuple[Reset, ...]:
+        return ()
 
     def chain_before(self, index: int) -> int | None:
         return self.log.point_of(index - 1).chain if index > self.begin_index else None

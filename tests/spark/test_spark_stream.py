@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import window
 from pyspark.sql.streaming.query import StreamingQuery
 
-from quorumlog import LocalCluster, connect
+from quorumlog import LocalCluster, StoreConfig, connect
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 240
@@ -66,6 +67,38 @@ def test_a_query_reads_what_is_there_in_bounded_batches_and_goes_on_after_a_rest
     with connect(cluster.servers) as log:
         (row,) = log.readers()
     assert (row.name, row.position) == ("lines", 1001), "the last micro-batch is told of at a restart"
+
+
+@pytest.mark.long
+def test_what_retention_took_from_a_query_is_counted_at_its_reader(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    storage = StoreConfig(
+        segment_bytes=64 * 1024,
+        index_segment_bytes=8 * 1024,
+        reserve_step_bytes=64 * 1024,
+        retention_bytes=1,
+    )
+    with LocalCluster(members=3, storage=storage) as cluster, connect(cluster.servers) as log:
+        append(cluster, 0, 100)
+        ended(query(spark, cluster, tmp_path, reader="lines"))
+        read_to = next(row.position for row in log.readers())
+
+        def has_dropped() -> bool:
+            append(cluster, 100, 2100)
+            begins = {log.layout(each.member_id).begin_index + 1 for each in cluster.members}
+            return min(begins) > read_to + 100 and len(begins) == 1
+
+        eventually(has_dropped)
+        with pytest.raises(StreamingQueryException, match="LedgerDataLoss"):
+            ended(query(spark, cluster, tmp_path, reader="lines"))
+        ended(query(spark, cluster, tmp_path, reader="lines", failOnDataLoss="false"))
+        (row,) = log.readers()
+        indices = [each["index"] for each in spark.read.parquet(str(tmp_path / "rows")).collect()]
+        (gap,) = row.skipped_ranges
+        assert row.skipped_entries == gap[1] - gap[0] > 100
+        assert not any(gap[0] <= index < gap[1] for index in indices)
+        assert max(indices) >= gap[1]
 
 
 def test_a_stream_whose_first_rows_failed_begins_where_it_began(

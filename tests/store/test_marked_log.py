@@ -9,7 +9,8 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
-from quorumlog.log_state.control_entries import Keep, TimeMark, encode_body
+from quorumlog.log_state.control_entries import MOST_RUNS, ClockReset, Keep, TimeMark, encode_body
+from quorumlog.log_state.counted_times import Reset, counted_ms
 from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.store.begin.marked_log import LOOK_ENTRIES, Mark, mark_at_index, mark_at_time
 
@@ -22,7 +23,23 @@ class MadeLog:
         indices = range(entries)
         at = sorted(draw.sample(indices, draw.choice((0, 1, entries // 50, entries // 3))))
         times = sorted(draw.sample(range(1000, 1000 + 20 * entries), len(at)))
-        self.marks = [Mark(index, time_ms) for index, time_ms in zip(at, times, strict=True)]
+        self.written = [Mark(index, time_ms) for index, time_ms in zip(at, times, strict=True)]
+        self.clock_resets: tuple[Reset, ...] = ()
+        if at and draw.random() < 0.5:  # what stood in front of each is up to twice the time
+            ends = sorted(draw.sample(at, min(len(at), draw.choice((1, 2, 20)))))
+            self.written = [
+                mark
+                if mark.index in ends or mark.index > ends[-1]
+                else Mark(mark.index, mark.time_ms + 10 * entries)
+                for mark in self.written
+            ]
+            resets = [Reset(mark.index, mark.time_ms) for mark in self.written if mark.index in ends]
+            self.clock_resets = tuple(resets[-MOST_RUNS:])
+        self.marks = [
+            Mark(mark.index, counted_ms(mark.index, mark.time_ms, self.clock_resets))
+            for mark in self.written
+        ]
+        """With the times that count."""
         self.others = set(draw.sample(indices, entries // 10)) - set(at)
         self.begin_index = draw.choice((-1, entries // 3))
         self.entries = entries
@@ -31,7 +48,7 @@ class MadeLog:
         self.looked_at = 0
 
     def state_at(self, index: int) -> LogState:
-        known = [mark for mark in self.marks if mark.index <= index]
+        known = [mark for mark in self.written if mark.index <= index]
         return LogState(1, time_ms=known[-1].time_ms, time_index=known[-1].index) if known else EMPTY
 
     def states(self) -> Iterator[tuple[int, bytes]]:
@@ -43,7 +60,13 @@ class MadeLog:
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         assert self.begin_index < first_index < stop_index <= self.entries
         self.looked_at += stop_index - first_index
-        found = [(m.index, EntryKind.TIME, encode_body(TimeMark(m.time_ms))) for m in self.marks]
+        resets = {reset.index for reset in self.clock_resets}
+        found = [
+            (m.index, EntryKind.CLOCK, encode_body(ClockReset(m.time_ms)))
+            if m.index in resets
+            else (m.index, EntryKind.TIME, encode_body(TimeMark(m.time_ms)))
+            for m in self.written
+        ]
         found += [(index, EntryKind.KEEP, KEEP) for index in self.others]
         for index, kind, body in sorted(found):
             if first_index <= index < stop_index:
@@ -75,6 +98,6 @@ def log_begin_mark(log: MadeLog) -> Mark | None:
 def test_it_looks_at_a_small_part_of_a_segment() -> None:
     log = MadeLog(Random(1), 30, 0)
     log.begin_index, log.entries, log.borders, log.others = -1, 1_000_000, [], set()
-    log.marks = [Mark(index, index) for index in range(0, 1_000_000, 1000)]
+    log.written = [Mark(index, index) for index in range(0, 1_000_000, 1000)]
     assert mark_at_time(log, 123_456, log.entries) == Mark(123_000, 123_000)
     assert log.looked_at <= 20 * LOOK_ENTRIES

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
-from quorumlog.entry import Durability, Formation, HardState, Replica
+from quorumlog.entry import Durability, Formation, HardState, Replica, SetBack
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.directory.member_directory import open_directory_of
@@ -25,6 +25,7 @@ from quorumlog.store.files.durable_file import read_durable_point
 from quorumlog.store.files.hard_state_file import read_hard_state
 from quorumlog.store.files.member_file import load_member
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
+from quorumlog.store.offline.verification import verify_directory
 from tests.store.made_logs import SMALL, append, fill, flip, open_small, opened, sync
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
@@ -355,6 +356,41 @@ def test_a_directory_that_forgot_is_a_new_one_with_the_old_log(path: Path, name:
     with opened(path) as directory:
         assert directory.directory_id == second_id
         assert directory.renewed == ""
+
+
+def test_a_directory_that_was_found_older_than_it_was_is_a_new_one_with_the_old_log(path: Path) -> None:
+    with opened(path) as directory:
+        first_id = directory.directory_id
+        fill(directory, 30, term=4)
+        end = directory.store.end
+        directory.save_hard_state(HardState(4, N1))
+        directory.set_back(SetBack(directory.directory_id, 50, 29))
+        assert directory.directory_id == first_id, "it is of no use any more, and speaks for nobody"
+    with opened(path) as directory:
+        assert directory.directory_id != first_id
+        assert "older than it had been" in directory.renewed
+        assert "(now acknowledged entry 50, held up to 29)" in directory.renewed
+        assert directory.store.end == end
+        second_id, sentence = directory.directory_id, directory.renewed
+    with opened(path) as directory:
+        assert (directory.directory_id, directory.renewed) == (second_id, sentence)
+        directory.count_again()
+        assert directory.renewed == ""
+    with opened(path) as directory:
+        assert (directory.directory_id, directory.renewed) == (second_id, "")
+
+
+def test_a_verified_directory_that_got_another_id_is_sound(path: Path) -> None:
+    """Killed before anything was written on: what the files say of their owner fits."""
+    with opened(path, clean=False) as directory:
+        fill(directory, 30, term=4)
+        sync(directory.store)
+        directory.save_hard_state(HardState(4, N1))
+        directory.set_back(SetBack(directory.directory_id, 50, 29))
+    assert verify_directory(OsDisk(), str(path)).damage == ()
+    with opened(path, clean=False):
+        pass
+    assert verify_directory(OsDisk(), str(path)).damage == ()
 
 
 def test_a_new_id_does_not_keep_what_was_pending_with_the_old_one(path: Path) -> None:

@@ -23,11 +23,12 @@ from quorumlog.config import MemberAddress, check_name, parse_members
 from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import (
+    LEVEL,
+    MOST_RUNS,
     Membership,
-    TimeMark,
-    decode_body,
     encode_body,
 )
+from quorumlog.log_state.counted_times import Reset, Resets, counted_ms, said_ms
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.store.directory.copied_log import CopiedLog
 from quorumlog.store.directory.member_directory import draw_directory_id
@@ -36,9 +37,8 @@ from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
-    VERSION_WITH_CONTROL_ENTRIES,
-    VERSION_WITH_START,
     MemberRecord,
+    version_of,
 )
 from quorumlog.store.files.start_file import load_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
@@ -220,17 +220,20 @@ class _Backup:
         return last_index + 1
 
     def _stop_of_time(self, time_ms: int) -> int:
-        """The index of the first time mark behind that time; the marks never fall."""
+        """The index of the first time mark that counts as behind that time; no later one is before."""
         if self.record.time_ms is None:
             raise ConfigError(f"{self.path} has no time marks; choose an index instead")
         stop_index = self.cut.index + 1
-        for index, mark_ms in self._marks_backwards():
-            if mark_ms <= time_ms:
+        resets: Resets = ()
+        for index, kind, mark_ms in self._marks_backwards():
+            if kind == EntryKind.CLOCK:
+                resets = (Reset(index, mark_ms), *resets)[-MOST_RUNS:]
+            if counted_ms(index, mark_ms, resets) <= time_ms:
                 return stop_index
             stop_index = index
         state = decode_state(self.start.record) if self.start is not None else None
         begin_ms = state.time_ms if isinstance(state, LogState) else None
-        if begin_ms is not None and begin_ms <= time_ms:
+        if begin_ms is not None and counted_ms(self.begin.index, begin_ms, resets) <= time_ms:
             return stop_index
         where = (
             f"the first time mark in {self.path} is of a later time, at index {stop_index}"
@@ -239,17 +242,17 @@ class _Backup:
         )
         raise ConfigError(f"{where}; choose a later one, or an index")
 
-    def _marks_backwards(self) -> Iterator[tuple[int, int]]:
-        """(index, milliseconds) of the time marks up to the cut, the last one first."""
+    def _marks_backwards(self) -> Iterator[tuple[int, int, int]]:
+        """(index, kind, milliseconds) of the time marks and resets up to the cut, the last one first."""
         stop = self.cut.index + 1
         while stop > self.begin.index + 1:
             first = max(stop - UNIT_CHUNK, self.begin.index + 1)
             for batch in self._chunk(first, stop):
                 for at in reversed(batch.log_state_positions()):
-                    if batch.headers()["magic"][at] == EntryKind.TIME:
-                        body = decode_body(EntryKind.TIME, batch.body(at))
-                        if isinstance(body, TimeMark):
-                            yield batch.first_index + at, body.time_ms
+                    kind = int(batch.headers()["magic"][at])
+                    mark_ms = said_ms(kind, batch.body(at))
+                    if mark_ms is not None:
+                        yield batch.first_index + at, kind, mark_ms
             stop = first
 
     def _chunk(self, first: int, stop: int) -> list[EntryBatch]:
@@ -279,6 +282,8 @@ class _Restoring:
     def _record_of(self, replica: Replica) -> MemberRecord:
         reader = self._source.reader
         has_start = self._source.start is not None
+        state = decode_state(self._source.record.record)
+        level = state.level if isinstance(state, LogState) else LEVEL
         return MemberRecord(
             group=self._source.record.group,
             member_id=replica.member_id,
@@ -286,7 +291,7 @@ class _Restoring:
             segment_bytes=reader.segment_bytes,
             index_segment_bytes=reader.index_segment_bytes,
             formation=self._formation,
-            version=VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES,
+            version=version_of(level, has_start=has_start),
         )
 
     def run(self, stop_index: int, report: Progress) -> Restored:

@@ -14,7 +14,6 @@ from quorumlog.broker.commit_log.log_recovery import LogEnd, walk
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message_store import ABORT_NAME, COMMIT_LOG_NAME, LOCK_NAME, REPLICA_NAME
 from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.offline_ledger import ledger_folder
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged
@@ -46,9 +45,7 @@ class OfflineStore:
         try:
             refuse_other_kinds(disk, root, DirectoryKind.BROKER)
             if not disk.exists(f"{root}/{COMMIT_LOG_NAME}"):
-                is_log = ledger_folder(root, disk) is not None
-                how = "; quorumlog broker convert makes one of the replicated log there" * is_log
-                raise ConfigError(f"{root} holds no store: it has no folder {COMMIT_LOG_NAME}{how}")
+                raise ConfigError(f"{root} holds no store: it has no folder {COMMIT_LOG_NAME}")
             if disk.is_locked(f"{root}/{LOCK_NAME}"):
                 raise ConfigError(f"{root} is in use by a running broker: stop it first")
             known = self._known_sizes()

@@ -19,6 +19,7 @@ from quorumlog.broker.queues.consume_queue import ConsumeQueue, Units
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
 from quorumlog.errors import BadRequest
+from quorumlog.log_state.counted_times import Resets, counted_ms
 
 MIB = 1 << 20
 _LOOK_UNITS = 4096
@@ -43,10 +44,12 @@ class StoreReader:
         has_queue: Callable[[QueueKey], bool],
         stored_offset: Callable[[QueueKey], int],
         begin_of: Callable[[QueueKey], int | None] = lambda key: 0,
+        resets: Callable[[], Resets] = tuple,
     ) -> None:
         """`has_queue`: whether there is such a queue, though nothing may have been sent to it yet.
         `stored_offset`: behind its last message that was written, seen or not. `begin_of`: nothing below
-        is shown; None: nothing of it."""
+        is shown; None: nothing of it. `resets`: of the clock, by position."""
+        self._resets = resets
         self._begin_of = begin_of
         self._has_queue = has_queue
         self._stored_offset = stored_offset
@@ -182,21 +185,23 @@ class StoreReader:
         raise NoSuchMessage(f"no message begins at {position} of the commit log")
 
     def offset_at(self, key: QueueKey, time_ms: int) -> int:
-        """Of the first message that was stored at this time or later; the end if there is none. Raises
-        UnknownTopic."""
+        """Of the first message that counts as stored at this time or later; the end if there is none.
+        Raises UnknownTopic."""
         queue = self.queue(key)
         if queue is None:
             return 0
         low, high = max(queue.min_offset, self._begin_of(key) or 0), queue.max_offset
+        resets = self._resets()
         while low < high:
             middle = (low + high) // 2
-            if self._store_time_ms(queue, middle) < time_ms:
+            if self._store_time_ms(queue, middle, resets) < time_ms:
                 low = middle + 1
             else:
                 high = middle
         return low
 
-    def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
+    def _store_time_ms(self, queue: ConsumeQueue, offset: int, resets: Resets) -> int:
         units = queue.units(offset, offset + 1)
         records = self._records_of(units)
-        return int(records.columns.store_times_ms[0])
+        stored_ms = int(records.columns.store_times_ms[0])
+        return counted_ms(int(units["position"][0]), stored_ms, resets)

@@ -17,6 +17,8 @@ from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
 from quorumlog.cli.look.verify import verify
+from quorumlog.cli.manage.clock import clock_app
+from quorumlog.cli.manage.machine import machine_app
 from quorumlog.cli.manage.member import member_app
 from quorumlog.cli.manage.producers import producers_app
 from quorumlog.cli.manage.readers import readers_app
@@ -77,6 +79,8 @@ app.add_typer(readers_app, name="readers", rich_help_panel=USE)
 app.command("why-kept", rich_help_panel=USE)(why_kept)
 app.add_typer(producers_app, name="producers", rich_help_panel=USE)
 app.add_typer(member_app, name="member", rich_help_panel=USE)
+app.add_typer(clock_app, name="clock", rich_help_panel=USE)
+app.add_typer(machine_app, name="machine", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)

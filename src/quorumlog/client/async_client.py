@@ -29,6 +29,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
+from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
@@ -49,6 +50,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -288,6 +290,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.time_at`."""
         return await self._run(self._verbs.time_at(index, from_member))
 
+    async def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
+        """See `LedgerClient.clock_resets`."""
+        return await self._run(self._verbs.clock_resets(from_member))
+
     # ---------------------------------------------------------------- producers
 
     async def last_sequence(self, *, timeout_ms: int | None = None) -> int:
@@ -338,6 +344,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
 
+    async def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
+        """See `LedgerClient.reset_clock`."""
+        return await self._run(self._verbs.reset_clock(timeout_ms))
+
     async def change_members(
         self,
         verb: str,
@@ -350,6 +360,13 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.change_members`."""
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+
+    async def step_over(
+        self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
+    ) -> int:
+        """See `LedgerClient.step_over`."""
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return await self._run(step_over(machine, index, unsafe, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""

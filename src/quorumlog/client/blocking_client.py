@@ -20,6 +20,7 @@ from quorumlog.client.events import Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import LedgerClientBase
 from quorumlog.client.machines.machine_handles import MachineHandle
+from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
@@ -38,6 +39,7 @@ from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -343,6 +345,11 @@ class LedgerClient(LedgerClientBase):
         """
         return self._run(self._verbs.time_at(index, from_member))
 
+    def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
+        """Where `reset_clock` has reset the log's time, by index; the newest 16. For who reads batches:
+        `AppendTimes` makes times of entries of these and of the marks among them."""
+        return self._run(self._verbs.clock_resets(from_member))
+
     # ---------------------------------------------------------------- producers
 
     def last_sequence(self, *, timeout_ms: int | None = None) -> int:
@@ -406,6 +413,14 @@ class LedgerClient(LedgerClientBase):
         Raises TransferFailed with the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
+    def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
+        """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
+        what stands in front counts as appended then at the latest. Returns where, and at what time.
+
+        Raises ClockNotReset while the clocks of a quorum differ by more than 60 s, and unless every
+        member and learner knows such an entry; OutcomeUnknown if leadership was lost meanwhile."""
+        return self._run(self._verbs.reset_clock(timeout_ms))
+
     def change_members(
         self,
         verb: str,
@@ -423,6 +438,17 @@ class LedgerClient(LedgerClientBase):
         """
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+
+    def step_over(
+        self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
+    ) -> int:
+        """Have every member's state machine leave the entry at `index` out, because no member survives
+        it; returns the index of the entry of the log that says so, once it is committed
+        (docs/state-machines.md). `unsafe`: also where a member has applied it, or does not answer.
+
+        Raises BadRequest with the reason, UnknownMachine, and OutcomeUnknown: ask again then."""
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return self._run(step_over(machine, index, unsafe, allowed_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""

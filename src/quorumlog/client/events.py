@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from quorumlog.client.protocol.client_protocol import EventKind, GroupEvent
+from quorumlog.client.protocol.cluster_view import EventKind, GroupEvent
 from quorumlog.errors import ConfigError
 
 log = logging.getLogger("quorumlog.client")
@@ -28,7 +28,8 @@ class Events:
     def told(self, event: GroupEvent) -> list[Callable[[], None]]:
         """Logs it; returns what to call, which raises nothing."""
         sentence = f"{event.kind.value} ({event.reason})" if event.reason else event.kind.value
-        log.info("group %s, %s: %s", self._group, event.address, sentence)
+        level = logging.ERROR if event.kind is EventKind.SET_BACK else logging.INFO
+        log.log(level, "group %s, %s: %s", self._group, event.address, sentence)
         callback = self._callbacks.get(event.kind)
         return [partial(_call, callback, event.address)] if callback is not None else []
 

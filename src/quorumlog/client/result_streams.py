@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
+from math import isinf
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.append_times import AppendTimes
@@ -23,7 +24,7 @@ from quorumlog.client.protocol.order.producer_session import MOST_UNANSWERED
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import CommandError, IndexOutOfRange
+from quorumlog.errors import CommandError, IndexOutOfRange, LedgerError
 from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
@@ -104,9 +105,13 @@ class Reading(Generic[T]):
             batch = plan.take()
             if batch is not None:
                 return self._limited(self._part_of(batch))
+            yield from self._nothing_came(plan)
             if self._gives_up():
                 break
         return None
+
+    def _nothing_came(self, plan: ReadPlan) -> Verb[None]:
+        yield from ()
 
     def _is_over(self) -> bool:
         return self._is_stopped
@@ -129,12 +134,14 @@ class Tailing(Reading[T]):
     def __init__(
         self,
         opening: Verb[ReadPlan],
+        end_index: Callable[[float | None], Verb[int]],
         is_client_closed: Callable[[], bool],
         patience_ms: float,
         part_of: Callable[[EntryBatch], Iterable[T]],
     ) -> None:
         super().__init__(None, part_of)
         self._opening = opening
+        self._end_index = end_index
         self._is_client_closed = is_client_closed
         self._patience_ms = patience_ms
         """For so long it waits for the next entry."""
@@ -148,6 +155,24 @@ class Tailing(Reading[T]):
 
     def _is_over(self) -> bool:
         return self._is_stopped or self._is_client_closed()
+
+    def _nothing_came(self, plan: ReadPlan) -> Verb[None]:
+        """Raises IndexOutOfRange if the log ends in front of what it has brought already: it would
+        wait, and pass over whatever comes in the place of that."""
+        if not plan.knows_less:
+            return
+        try:
+            patience_ms = max(TAIL_WAIT_MS, self._until_ms - now_ms())
+            end_index = yield from self._end_index(None if isinf(patience_ms) else patience_ms)
+        except LedgerError:
+            return  # nobody can say so yet
+        if end_index < plan.read_index:
+            raise IndexOutOfRange(
+                f"entry {plan.read_index} was read, and the log ends at {end_index} now: the group has"
+                " lost entries that were committed, and goes on without them (were older copies of"
+                f" directories put back?); read on from {end_index + 1}, if that is what you want",
+                committed_index=end_index,
+            )
 
     def _gives_up(self) -> bool:
         assert self._plan is not None
@@ -163,13 +188,13 @@ class TimedReading(Reading[T]):
     def __init__(
         self,
         batches: Reading[EntryBatch],
-        time_ms_at: Callable[[int], Verb[int]],
+        times_from: Callable[[int], Verb[AppendTimes]],
         part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
         limit: int | None,
     ) -> None:
         super().__init__(None, lambda batch: part_of(self._times, batch), limit)
         self._batches = batches
-        self._time_ms_at = time_ms_at
+        self._times_from = times_from
         self._times = AppendTimes(-1)
         self._is_begun = False
 
@@ -186,7 +211,7 @@ class TimedReading(Reading[T]):
             return None
         (batch,) = part
         if not self._is_begun:
-            self._times = AppendTimes((yield from self._time_ms_at(batch.first_index)))
+            self._times = yield from self._times_from(batch.first_index)
             self._is_begun = True
         return self._limited(self._part_of(batch))
 

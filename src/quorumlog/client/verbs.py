@@ -61,6 +61,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     UnknownGroup,
 )
+from quorumlog.log_state.counted_times import Reset, Resets
 from quorumlog.wire.client_messages import (
     AppendRequest,
     LayoutRequest,
@@ -245,9 +246,9 @@ class Verbs:
         opening = self._tail_plan(first_index, choice, wait=wait)
         patience_ms = float("inf") if timeout_ms is None else self.timeout_ms_of(timeout_ms)
         if with_time:
-            tailing = Tailing(opening, self._is_closed, patience_ms, _whole)
+            tailing = Tailing(opening, self.end_index, self._is_closed, patience_ms, _whole)
             return self._timed(tailing, AppendTimes.entries, choice)
-        return Tailing(opening, self._is_closed, patience_ms, EntryBatch.entries)
+        return Tailing(opening, self.end_index, self._is_closed, patience_ms, EntryBatch.entries)
 
     def _is_closed(self) -> bool:
         return self._protocol.is_closed
@@ -261,10 +262,10 @@ class Verbs:
     ) -> Reading[T]:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
 
-        def time_ms_at(index: int) -> Verb[int]:
-            return mark_verbs.time_ms_at(index, choice.member, self.timeout_ms)
+        def times_from(index: int) -> Verb[AppendTimes]:
+            return mark_verbs.append_times(index, choice.member, self.timeout_ms)
 
-        return TimedReading(batches, time_ms_at, part_of, limit)
+        return TimedReading(batches, times_from, part_of, limit)
 
     def _tail_plan(
         self, first_index: int | Literal["latest"], choice: ReadChoice, *, wait: bool
@@ -309,6 +310,9 @@ class Verbs:
 
     def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
         return time_of((yield from mark_verbs.time_ms_at(index, from_member, self.timeout_ms)))
+
+    def clock_resets(self, from_member: str | None) -> Verb[Resets]:
+        return mark_verbs.clock_resets(from_member, self.timeout_ms)
 
     # ---------------------------------------------------------------- readers
 
@@ -398,6 +402,9 @@ class Verbs:
         request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, TransferResponse).leader_id
+
+    def reset_clock(self, timeout_ms: float | None) -> Verb[Reset]:
+        return mark_verbs.reset_clock(self.timeout_ms_of(timeout_ms))
 
     def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
         target = read_target(from_member)

@@ -116,7 +116,8 @@ class Inbox:
     def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
         if self._adopts_term_of(response) or not self._is_current(response):
             return
-        self._elector.answers.take(response, self._elector.round)
+        counts = self._replication.is_proven(response.sender)
+        self._elector.answers.take(response, self._elector.round, counts=counts)
         self._reads.on_round_answered()
 
     def _on_push_response(self, response: PushEntryResponse) -> None:

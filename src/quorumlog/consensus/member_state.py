@@ -19,7 +19,7 @@ from collections.abc import Callable
 from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId, HardState, Replica
+from quorumlog.entry import EntryId, HardState, Replica, SetBack
 
 
 class MemberState:
@@ -58,6 +58,9 @@ class MemberState:
         """What the log's control entries lead to; who does not know it never leads."""
         self.runs_machines = True
         """Its state machines run: who is preferred as a leader is not while they do not."""
+        self.set_back: dict[Replica, SetBack] = {}
+        """Directories that this process has found older than they were. Nothing that they say is taken
+        any more, whatever they hold by then."""
         self.told: tuple[int, Membership] | None = None
         """The newest committed membership that another member has told of, and its index."""
         self.now_ms = now_ms

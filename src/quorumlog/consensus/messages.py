@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from quorumlog.consensus.membership import Membership
-from quorumlog.entry import NO_ENTRY, EntryId, Replica, SnapshotId
+from quorumlog.entry import NO_ENTRY, EntryId, Replica, SetBack, SnapshotId
 
 NOBODY = Replica("", "")
 
@@ -119,6 +119,9 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
     confirmed_round: int = -1
     """A quorum has answered it, and `committed_index` covers all that was acknowledged before it was
     sent; 0: none yet, -1: an earlier release, which answers no ReadIndexRequest."""
+    set_back: SetBack | None = None
+    """The directory that gets this was found older than it was: it is to be another one from now on.
+    Earlier releases do not read it; whatever they answer counts in nothing."""
 
 
 class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
@@ -314,12 +317,18 @@ class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
 
 
 class MachinesRequest(Message, frozen=True, kw_only=True, tag=18):
-    """Asks which state machines run on a member. Of a leader on which one does not."""
+    """Asks which state machines run on a member, and what they hold. Of a leader on which one does not
+    run, or that is to have one leave an entry out."""
 
 
 class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
     applied: tuple[tuple[str, int], ...]
     """(name, index of the last entry that it has applied) of those that run."""
+    holds: tuple[tuple[str, int], ...] = ()
+    """(name, index of the last entry of which this member has ever held the effects), of all that the
+    log binds, as far as its files tell. Earlier releases do not say it."""
+    begin_index: int = -1
+    """The entry before the first of its log."""
 
 
 AnyMessage = (

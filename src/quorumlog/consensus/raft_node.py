@@ -128,6 +128,12 @@ class RaftNode:
         return self._state.committed_index
 
     @property
+    def leader_committed_index(self) -> int:
+        """As far as the leader of this term has told; what lies above is being written just now."""
+        is_leader = self._state.role is Role.LEADER
+        return self._state.committed_index if is_leader else self._handler.leader_committed_index
+
+    @property
     def ledger_end(self) -> EntryId:
         return self._state.ledger_end
 
@@ -160,6 +166,11 @@ class RaftNode:
     def quorum_clock_ms(self) -> int:
         """See `HeartbeatAnswers.quorum_clock_ms`; of a leader."""
         return self._elector.answers.quorum_clock_ms()
+
+    @property
+    def clocks_ms(self) -> dict[Replica, int]:
+        """See `HeartbeatAnswers.clocks_ms`; of a leader."""
+        return self._elector.answers.clocks_ms()
 
     @property
     def lacks_space(self) -> bool:
@@ -199,7 +210,7 @@ class RaftNode:
     def step(self, message: AnyMessage, *, refuse: PushResult | None = None) -> None:
         """`refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
         and is answered so. Messages of a directory that is not connected now are dropped: they were
-        under way when the connection was lost."""
+        under way when the connection was lost, or it was found older than it was."""
         if not self._outbox.is_connected(message.sender):
             return
         if refuse is None:
@@ -339,9 +350,12 @@ class RaftNode:
         if self._state.role is Role.LEADER and self._outbox.is_connected(replica):
             self.replication.on_bytes_moved(replica)
 
-    def on_connected(self, replica: Replica) -> None:
+    def on_connected(self, replica: Replica, *, syncs: bool = False) -> None:
+        """`syncs`: it says that it acknowledges only what it has synced."""
         assert replica != self._state.member, replica
-        self._outbox.connect(replica)
+        if replica in self._state.set_back:
+            return  # the next heartbeat tells it
+        self._outbox.connect(replica, syncs=syncs)
         self._forming.on_connected(replica)
         self._elector.on_connected(replica)
         self.reads.on_connected(replica)

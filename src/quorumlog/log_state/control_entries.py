@@ -24,6 +24,9 @@ CHAIN_LEVEL = 5
 """From which on a READER entry may say with which chain an archive ends."""
 SKIPPED_LEVEL = 6
 """From which on a READER entry may say what its reader goes on without."""
+VERSION_LEVEL = 6
+"""From which on a leader writes MACHINE entries with a version above 1: members of a release below have
+version 1 of the machines of ours, and would stop there."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
 MOST_IN_A_BODY = 256
@@ -56,7 +59,8 @@ ReaderName = Annotated[str, Meta(pattern=READER_NAME)]
 """Short, and of characters of one byte: the readers of a log travel with its start."""
 MachineName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,63}\Z")]
 """It is part of the names of files."""
-Index = Annotated[int, Meta(ge=-1, le=2**62)]
+MOST_INDEX = 2**62
+Index = Annotated[int, Meta(ge=-1, le=MOST_INDEX)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
 Sequence = Annotated[int, Meta(ge=0, le=2**62)]
 """Number of an entry within its producer's, from 0 on."""

@@ -52,6 +52,7 @@ from quorumlog.log_state.control_entries import (
     Unreadable,
     level_of,
 )
+from quorumlog.log_state.counted_times import Reset, with_reset
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_producers, encode_hook
 
 RECORD_MAGIC = b"QLST"
@@ -118,15 +119,6 @@ class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     version: Annotated[int, Meta(ge=1)]
     index: Index
     """Of the entry that named it first: it takes what follows."""
-
-
-class Reset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Of the log's clock: a run of time marks ends in front of this entry, another begins with it."""
-
-    index: Index
-    """Of the CLOCK entry."""
-    time_ms: TimeMs
-    """At which the run that begins here begins."""
 
 
 class SteppedOver(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -328,16 +320,19 @@ def _with_machine(state: LogState, index: int, said: MachineBinding) -> LogState
 
 
 def _with_reset(state: LogState, index: int, said: ClockReset) -> LogState:
-    resets = (*state.clock_resets, Reset(index, said.time_ms))[-MOST_RUNS:]
+    resets = with_reset(state.clock_resets, Reset(index, said.time_ms))
     return msgspec.structs.replace(state, time_ms=said.time_ms, time_index=index, clock_resets=resets)
 
 
 def _with_step_over(state: LogState, index: int, said: StepOver) -> LogState:
     """A leader writes only what follows from the state; anything else changes nothing."""
-    known = {(each.name, each.index) for each in state.stepped_over}
-    if (said.name, said.index) in known or len(known) >= MOST_STEPPED_OVER:
+    orders = list(state.stepped_over)
+    if len(orders) >= MOST_STEPPED_OVER:
+        orders = [each for each in orders if each.index >= state.keep_from_index]
+    is_known = any((each.name, each.index) == (said.name, said.index) for each in state.stepped_over)
+    if is_known or len(orders) >= MOST_STEPPED_OVER:
         return state
-    orders = [*state.stepped_over, SteppedOver(said.name, said.index, said.chain, index)]
+    orders.append(SteppedOver(said.name, said.index, said.chain, index))
     orders.sort(key=lambda each: (each.name, each.index))
     return msgspec.structs.replace(state, stepped_over=tuple(orders))
 

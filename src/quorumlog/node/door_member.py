@@ -54,9 +54,9 @@ class DoorMember:
 
     @property
     def knows_leader(self) -> bool:
-        """Itself, or whom it follows: it learns of what is committed."""
+        """Itself, or whom it follows; no promise waits for the disk: it learns of what is committed."""
         node = self._node()
-        return node is not None and node.raft.leader is not None
+        return node is not None and node.raft.leader is not None and not node.is_held
 
     @property
     def cluster_id(self) -> str:

@@ -23,4 +23,4 @@ class EntryFiller(Protocol):
     def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> object:
         """Entries that were checked, in the order and at the positions that they have in the log from
         now on. Only their bodies may change. What it returns goes to who asked for the append.
-        `time_ms`: of this machine's clock, since 1970."""
+        `time_ms`: of this machine's clock, as far as the log believes it, since 1970."""

@@ -7,7 +7,7 @@ does all that they caused.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.messages_beside import MessagesBeside
 from quorumlog.node.node_parts import NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
-from quorumlog.node.ports import Host
+from quorumlog.node.ports import DirectorySetBack, Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.scrubber import ScrubStatus
 from quorumlog.node.retention.retention import Retention
@@ -61,8 +61,10 @@ class LedgerNode:
         now_ms: float,
         on_ready: Callable[[Ready], None] | None = None,
         machines: Mapping[str, MachineFactory] | None = None,
+        held_machines: Collection[str] = (),
     ) -> None:
-        """`on_ready` sees every Ready before it is carried out, and changes nothing."""
+        """`on_ready` sees every Ready before it is carried out, and changes nothing. `held_machines`:
+        names of those of `machines` that are not run."""
         self.config = config
         self.directory = directory
         self.store = directory.store
@@ -87,6 +89,7 @@ class LedgerNode:
         self._former = parts.former
         self._time_marks = parts.time_marks
         self.members = parts.members
+        self.clock_resets = parts.clock_resets
         self._drops = parts.drops
         self._replacement = parts.replacement
         self.confirmations = parts.confirmations
@@ -95,12 +98,12 @@ class LedgerNode:
         self.marks = parts.marks
         self.lags = parts.lags
         self.machines = StateMachineCaller(
-            machines or {}, self, host, self._pending, parts.fetcher, self.transfer
+            machines or {}, self, host, self._pending, parts.fetcher, self.transfer, held_machines
         )
-        senders = (self._installs, self._snapshots, self._fetcher, self.machines.hand_over)
+        senders = (self._installs, self._snapshots, self._fetcher, self.machines)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
-        bound, due = self.machines.snapshot_bound, parts.time_marks.due
-        self.retention = Retention(self, host, now_ms, bound, due, self._installs.installed)
+        bound = self.machines.snapshot_bound
+        self.retention = Retention(self, host, now_ms, bound, self._time_marks, self._installs.installed)
         self._housekeeping = parts.with_housekeeping(self.retention)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
@@ -145,6 +148,7 @@ class LedgerNode:
     def _advance(self) -> None:
         now_ms = self._now_ms
         self.raft.advance(now_ms, self._host.wall_clock_ms())
+        self._time_marks.tick(now_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
@@ -152,7 +156,7 @@ class LedgerNode:
 
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
-        LogReplaced."""
+        BeginsAnew."""
         changes_the_log = isinstance(message, PushEntryRequest) and message.push in (
             PushType.APPEND,
             PushType.TRUNCATE,
@@ -162,6 +166,11 @@ class LedgerNode:
             self.carry_out_all()
         if self._held is not None:
             self._hold_back(message)
+            return
+        if isinstance(message, HeartbeatRequest) and message.set_back is not None:
+            if message.set_back.directory_id == self.replica.directory_id:
+                self.directory.set_back(message.set_back)
+                raise DirectorySetBack
             return
         if isinstance(message, NodeMessage):
             self._beside.receive(message, self._now_ms)
@@ -270,7 +279,7 @@ class LedgerNode:
             self._held_back.append(partial(self.connected, replica))
             return
         self._housekeeping.stir()
-        self.raft.on_connected(replica)
+        self.raft.on_connected(replica, syncs=self._host.syncs(replica))
         self.repairer.connected(replica)
         self._fetcher.connected(replica)
 
@@ -392,6 +401,11 @@ class LedgerNode:
             return self._pushes.feeding(to)
         log_bytes = self.store.end.position - self.store.begin.position
         return snapshot._replace(behind_bytes=snapshot.behind_bytes + log_bytes)
+
+    @property
+    def log_clock_ms(self) -> int:
+        """See `TimeMarks.log_clock_ms`; of a leader."""
+        return self._time_marks.log_clock_ms
 
     def log_time_ms(self) -> int | None:
         """The last committed time mark; None: there is none, or the log's state is not known."""
@@ -523,6 +537,7 @@ class LedgerNode:
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
                 self.readers.commit(ready.committed_index)
+                self.clock_resets.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -542,6 +557,8 @@ class LedgerNode:
         else:
             self._lose_leadership()
             self._writer.promised.clear()
+            if change.role is Role.FOLLOWER:
+                self.directory.count_again()
         self._housekeeping.stir()
         self._host.role_changed(change)
         self._transfers.role_changed(change)
@@ -557,6 +574,7 @@ class LedgerNode:
             "leadership was lost before the entries were committed; they may still commit", refusal
         )
         self.readers.lose(refusal)
+        self.clock_resets.lose()
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
@@ -579,6 +597,7 @@ class LedgerNode:
         self._pending.lose(f"{reason}; the entries may still commit", self._former.not_leader())
         self.confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())
+        self.clock_resets.lose()
         self._transfers.close()
         self.members.close()
         self.machines.close(reason)

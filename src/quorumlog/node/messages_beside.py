@@ -23,11 +23,11 @@ from quorumlog.node.sending.snapshot_sender import SnapshotSender
 
 
 class MachineMessages(Protocol):
-    """`StateMachineCaller.hand_over`."""
+    """`StateMachineCaller`."""
 
-    def on_request(self, request: MachinesRequest) -> None: ...
+    def on_question(self, request: MachinesRequest) -> None: ...
 
-    def on_response(self, response: MachinesResponse) -> None: ...
+    def on_answer(self, response: MachinesResponse) -> None: ...
 
 
 class MessagesBeside:
@@ -48,7 +48,7 @@ class MessagesBeside:
         self._machines = machines
 
     def receive(self, message: NodeMessage, now_ms: float) -> None:
-        """Raises ProtocolViolation, LogReplaced."""
+        """Raises ProtocolViolation, BeginsAnew."""
         match message:
             case RangeRequest():
                 self._repairer.on_request(message)
@@ -63,6 +63,6 @@ class MessagesBeside:
             case SnapshotResponse():
                 self._fetcher.on_response(message)
             case MachinesRequest():
-                self._machines.on_request(message)
+                self._machines.on_question(message)
             case MachinesResponse():
-                self._machines.on_response(message)
+                self._machines.on_answer(message)

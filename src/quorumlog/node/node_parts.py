@@ -36,6 +36,7 @@ from quorumlog.node.sending.snapshot_sender import SnapshotSender
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.clock_resets import ClockResets
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
@@ -122,7 +123,12 @@ class NodeParts:
             self.housekeeping.stir,
         )
         self.log_state = LogStateKeeper(
-            directory, self.raft, host, self.repairer.found, self.housekeeping.stir
+            directory,
+            self.raft,
+            host,
+            self.repairer.found,
+            self.housekeeping.stir,
+            lambda state: self.time_marks.written(state),
         )
         self.writer = LogWriter(
             self.raft, store, self.recent, self.repairer, self.log_state, host, node.receive
@@ -202,6 +208,7 @@ class NodeParts:
             node.propose_control,
             node.refusal_unless_leading,
         )
+        self.clock_resets = ClockResets(self.raft, node.refusal_unless_leading, node.propose_control)
         self.drops = LogDrops(directory, self.raft, host, node.carry_out_all)
         self.replacement = LogReplacement(
             replica,

@@ -14,13 +14,23 @@ from quorumlog.store.ledger_store import LogStart
 T = TypeVar("T")
 
 
-class LogReplaced(Exception):
-    """The file `start` says that the log of this directory is another one, which begins behind `start`.
-    The node is of no use any more: its host makes another one on the directory opened anew, as after
-    the death of the process, once all that was asked of its threads has ended."""
+class BeginsAnew(Exception):
+    """The node is of no use any more, and says why: its host makes another one on the directory opened
+    anew, as after the death of the process, once all that was asked of its threads has ended."""
+
+
+class DirectorySetBack(BeginsAnew):
+    """This directory was found older than it was, and says so in its file `member`."""
+
+    def __init__(self) -> None:
+        super().__init__("the directory of this member was found older than it had been")
+
+
+class LogReplaced(BeginsAnew):
+    """The file `start` says that the log of this directory is another one, behind `start`."""
 
     def __init__(self, start: LogStart) -> None:
-        super().__init__(f"the log begins anew behind entry {start.point.index}")
+        super().__init__("the log of this member was replaced by the leader's")
         self.start = start
 
 
@@ -80,6 +90,9 @@ class Host(Protocol):
     def members_below(self, level: int) -> list[str]:
         """Ids of the other members of whom it is not known that they know this level of the log's
         format: by its newest greeting one does not, or it has not greeted this process."""
+
+    def syncs(self, replica: Replica) -> bool:
+        """By its newest greeting a member that is connected acknowledges only what it has synced."""
 
     def weakest_durability(self, own: Durability) -> Durability:
         """The weakest of this member's and the connected voters' flush modes."""

@@ -21,6 +21,8 @@ import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
+from quorumlog.log_state.control_entries import MOST_RUNS
+from quorumlog.log_state.counted_times import Resets, counted_ms
 from quorumlog.pipelines.archive_parts import (
     TEMPORARY,
     Part,
@@ -240,19 +242,23 @@ class Archive:
         return point_in_part(self.paths_of(part), index)
 
     def time_ms_at(self, index: int) -> int:
-        """What holds in front of a part is known; within one its rows say it."""
-        time_ms = -1
+        """What counts in front of a part is known, but for later resets; within one its rows say it."""
+        time_ms, resets = -1, self.clock_resets()
         for part in self.manifest.parts:
             if part.stop_index <= index + 1:
-                time_ms = part.time_ms
+                time_ms = counted_ms(part.stop_index - 1, part.time_ms, resets)
         if any(part.first_index < index + 1 < part.stop_index for part in self.manifest.parts):
             from quorumlog.append_times import AppendTimes
 
             part = next(p for p in self.manifest.parts if p.first_index <= index < p.stop_index)
-            times = AppendTimes(time_ms)
+            times = AppendTimes(time_ms, resets)
             for batch in read_part(self.paths_of(part), part, part.first_index, index + 1):
                 time_ms = times.runs(batch)[-1][1]
         return time_ms
+
+    def clock_resets(self) -> Resets:
+        resets = [reset for part in self.manifest.parts for reset in part.clock_resets]
+        return tuple(resets[-MOST_RUNS:])
 
     def close(self) -> None:
         if self._lock is not None:

@@ -22,6 +22,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import ProtocolViolation
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA, batch_of, check, rows_of, split_controls
 from quorumlog.pipelines.places import broken, chain_at_end
 
@@ -45,7 +46,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     last_term: int
     last_chain: int
     time_ms: int
-    """What the last time mark at its end says; -1: there is none."""
+    """What counts at its end, as it was known when it was written; -1: there is no mark."""
+    clock_resets: tuple[Reset, ...] = ()
+    """Of the log's clock, among its entries."""
     file_bytes: int = -1
     """Of the file; -1: of an archive of version 1, and in the file itself."""
 
@@ -75,10 +78,12 @@ class PartWriter:
         self._end: tuple[int, int, int] = (first_index, 0, 0)
         self._chain_before = -1
         self._time_ms = -1
+        self._resets: tuple[Reset, ...] = ()
         self.bytes = 0
 
     def add(self, batch: EntryBatch, times: AppendTimes) -> None:
-        rows, controls, self._time_ms = rows_of(batch, times)
+        rows, controls, self._time_ms, resets = rows_of(batch, times)
+        self._resets += resets
         if self._chain_before < 0:
             self._chain_before = batch.chain_before
         self._end = (batch.last_index + 1, int(batch.words()[2][-1]), chain_at_end(batch))
@@ -118,6 +123,7 @@ class PartWriter:
             last_term=last_term,
             last_chain=last_chain,
             time_ms=self._time_ms,
+            clock_resets=self._resets,
         )
         controls = base64.b64encode(b"".join(self._controls))
         self._writer.add_key_value_metadata(

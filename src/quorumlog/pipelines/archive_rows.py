@@ -20,6 +20,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.header_array import HEADER_DTYPE
+from quorumlog.log_state.counted_times import Reset, said_ms
 
 ROW_SCHEMA = pa.schema(
     [
@@ -40,13 +41,22 @@ class Rows(NamedTuple):
     controls: bytes
     """Control entries, which are no rows, encoded back to back."""
     time_ms: int
-    """What the last time mark says, at the end of the batch."""
+    """What counts at the end of the batch."""
+    resets: tuple[Reset, ...]
+    """Of the log's clock, in the batch."""
 
 
 def rows_of(batch: EntryBatch, times: AppendTimes) -> Rows:
     runs = times.runs(batch)
     controls = b"".join(bytes(batch.slice(at, at + 1).buffer) for at in batch.control_positions())
-    return Rows(record_batch_of(batch, ROW_SCHEMA, times=runs), controls, runs[-1][1])
+    kinds = batch.headers()["magic"]
+    resets = tuple(
+        Reset(batch.first_index + at, time_ms)
+        for at in batch.log_state_positions()
+        if kinds[at] == EntryKind.CLOCK
+        if (time_ms := said_ms(EntryKind.CLOCK, batch.body(at))) is not None
+    )
+    return Rows(record_batch_of(batch, ROW_SCHEMA, times=runs), controls, runs[-1][1], resets)
 
 
 def split_controls(encoded: bytes) -> list[tuple[int, bytes]]:

@@ -27,6 +27,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
+from quorumlog.log_state.counted_times import counted_ms
 from quorumlog.pipelines.archive import ATTEMPTS, Archive, load_manifest
 from quorumlog.pipelines.archive_parts import Part, PartWriter, read_part
 from quorumlog.pipelines.engine import Engine, LocalEngine
@@ -116,7 +117,7 @@ class PartWork(msgspec.Struct, frozen=True):
     first_index: int
     stop_index: int
     time_ms: int | None
-    """What holds in front of it, as the part before says; None: the log is asked."""
+    """What counts in front of it, as the archive says; None: the log is asked."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -142,7 +143,9 @@ def write_part(work: PartWork) -> Attempt:
         time_ms = work.time_ms
         if time_ms is None:
             time_ms = log.time_ms_at(first - 1)
-        times, writer = AppendTimes(time_ms), PartWriter(work.directory, first)
+        resets = log.clock_resets()
+        times = AppendTimes(counted_ms(first - 1, time_ms, resets), resets)
+        writer = PartWriter(work.directory, first)
         try:
             for batch in linked(log.batches(first, stop), first, stop, None, "the log"):
                 writer.add(batch, times)

@@ -20,6 +20,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect, leader_of
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError, DirectoryDamaged, Unreachable
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.stored_marks import StoredMarks
@@ -75,7 +76,10 @@ class OpenLog(Protocol):
         """Digests are checked. Raises LedgerError, DirectoryDamaged, ProtocolViolation."""
 
     def time_ms_at(self, index: int) -> int:
-        """Of the last time mark at or in front of an entry; -1: there is none."""
+        """When an entry counts as appended; -1: no mark stands at or in front of it."""
+
+    def clock_resets(self) -> Resets:
+        """Of the log's clock, as far as this copy of it goes."""
 
     def close(self) -> None: ...
 
@@ -163,6 +167,9 @@ class ServedLog:
         time = self.client.time_at(index, from_member=self._member_id or None)
         return -1 if time is None else milliseconds_of(time)
 
+    def clock_resets(self) -> Resets:
+        return self.client.clock_resets(from_member=self._member_id or None)
+
     def close(self) -> None:
         self.client.close()
 
@@ -195,6 +202,9 @@ class StoredLog:
 
     def time_ms_at(self, index: int) -> int:
         return StoredMarks(OsDisk(), self._reader).time_ms_at(index)
+
+    def clock_resets(self) -> Resets:
+        return StoredMarks(OsDisk(), self._reader).clock_resets
 
     def close(self) -> None:
         self._reader.close()

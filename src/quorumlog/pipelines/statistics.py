@@ -103,7 +103,7 @@ def count(work: CountWork) -> PartCounted:
     sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
     schema = schema_of([*ENTRY_SCHEMA.names, TIME_COLUMN])
     with closing(open_log(place)) as log:
-        times = AppendTimes(log.time_ms_at(first))
+        times = AppendTimes(log.time_ms_at(first), log.clock_resets())
         for batch in linked(log.batches(first, stop), first, stop, None, place.name):
             rows = record_batch_of(batch, schema, times=times.runs(batch))
             lengths = pc.binary_length(rows.column("body")).to_numpy(zero_copy_only=False)

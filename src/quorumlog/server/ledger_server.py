@@ -15,7 +15,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -71,8 +71,11 @@ class LedgerServer:
         on_role_change: Callable[[str, RoleChange], None] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
         doors: Sequence[Door] = (),
+        hold_machines: Collection[str] = (),
     ) -> None:
-        """`state_machines`: by name; each group has one of each. `doors`: see `Door`."""
+        """`state_machines`: by name; each group has one of each. `doors`: see `Door`. `hold_machines`:
+        names of machines that are not run, so that one which ends its member lets it start
+        (docs/state-machines.md)."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -94,6 +97,7 @@ class LedgerServer:
         self._bind = parse_address(bind) if bind else parse_address(self.address)
         self._on_role_change = on_role_change
         self._doors = Doors(doors, names, checked_machines(state_machines or {}))
+        self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
         self._connections: dict[str, Connection] = {}
@@ -108,6 +112,19 @@ class LedgerServer:
         self._exception_handler_before: Callable[..., object] | None = None
         self.failure: BaseException | None = None
         """Why a member has stopped; also what happened while it was closed."""
+
+    def _checked_held(self, names: Collection[str]) -> frozenset[str]:
+        """Raises ConfigError: a name that is misspelt would hold nothing back."""
+        if isinstance(names, str):
+            raise ConfigError(f"hold_machines takes a list of names: [{names!r}]")
+        known = {name for config in self.groups for name in self._doors.machines_of(config.group)}
+        unknown = sorted(set(names) - known)
+        if unknown:
+            runs = ", ".join(sorted(known)) or "none"
+            raise ConfigError(
+                f"there is no state machine {unknown[0]} to be held back; this member has: {runs}"
+            )
+        return frozenset(names)
 
     def __repr__(self) -> str:
         names = ",".join(config.group for config in self.groups)
@@ -199,6 +216,7 @@ class LedgerServer:
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
         flush, promises, reader, applier = self._threads
+        machines = checked_machines(self._doors.machines_of(config.group))
         return NodeDriver(
             config,
             directory,
@@ -208,9 +226,10 @@ class LedgerServer:
             promises=promises,
             reader=reader,
             applier=applier,
-            machines=checked_machines(self._doors.machines_of(config.group)),
+            machines=machines,
+            held_machines=self._held_machines & machines.keys(),
             on_failure=self._member_failed,
-            on_replaced=self._reopen,
+            on_anew=self._reopen,
             on_role_change=self._role_changed,
             run_id=self._run_id,
             listens_on="{}:{}".format(*self._bind),
@@ -221,9 +240,9 @@ class LedgerServer:
         if self._on_role_change is not None:
             self._on_role_change(group, change)
 
-    def _reopen(self, driver: NodeDriver) -> None:
-        """Its log was replaced: another node takes its place."""
-        self._reopenings[driver] = Reopening(driver, self._threads, self._reopened)
+    def _reopen(self, driver: NodeDriver, reason: str) -> None:
+        """Another node takes its place."""
+        self._reopenings[driver] = Reopening(driver, reason, self._threads, self._reopened)
 
     def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
         del self._reopenings[old]

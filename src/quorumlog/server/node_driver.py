@@ -10,7 +10,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -30,7 +30,7 @@ from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.client_guard import contain
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
-from quorumlog.node.ports import LogReplaced
+from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -53,6 +53,8 @@ log = logging.getLogger("quorumlog.server")
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
 DUPLICATE_TRIES = 4
 """Refused as often in a row, a process ends that another one is already."""
+LEADERLESS_TIMEOUTS = 2
+"""Election time-outs without a leader, after which reads that wait are sent to another member."""
 
 
 class Requester(Protocol):
@@ -77,8 +79,9 @@ class NodeDriver:
         reader: DiskThread,
         applier: DiskThread,
         machines: Mapping[str, MachineFactory],
+        held_machines: Collection[str],
         on_failure: Callable[[BaseException], None],
-        on_replaced: Callable[[NodeDriver], None],
+        on_anew: Callable[[NodeDriver, str], None],
         on_role_change: Callable[[str, RoleChange], None] | None,
         run_id: str,
         listens_on: str,
@@ -97,18 +100,26 @@ class NodeDriver:
         self._reader = reader
         self._applier = applier
         self._on_failure = on_failure
-        self._on_replaced = on_replaced
+        self._on_anew = on_anew
         self._on_role_change = on_role_change
         self._inbox: list[tuple[Requester | None, Callable[..., None], tuple[Any, ...]]] = []
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._connected: set[Replica] = set()
+        self._heard_ms = self._now_ms()
+        """When this member knew last who leads."""
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
         self.node = LedgerNode(
-            config, directory, self, random.Random(), self._now_ms(), machines=machines
+            config,
+            directory,
+            self,
+            random.Random(),
+            self._now_ms(),
+            machines=machines,
+            held_machines=held_machines,
         )
         self.reads = WaitingReads(self.node, self._read_beside)
         self.handshake = Handshake(config, directory, run_id, listens_on)
@@ -191,25 +202,30 @@ class NodeDriver:
                 # Once it is on its way: the disks of the followers wait for it.
                 self._loop.call_soon(self._submit_flushes)
             self.reads.expire()
-            self._look_whether_left_out()
+            self._look_whether_deaf()
             self._look_at_problems()
             self._set_timer()
             if self._flushes and not self._has_sent:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
-        except LogReplaced:
-            self._on_replaced(self)
+        except BeginsAnew as reason:
+            self._on_anew(self, str(reason))
         except BaseException as error:
             self.fail(error)
 
-    def _look_whether_left_out(self) -> None:
-        """Who waits for entries at a member that was removed would wait for ever."""
-        is_left_out = self.node.is_left_out
-        if is_left_out != (self.reads.refusal is not None):
+    def _look_whether_deaf(self) -> None:
+        """A member that was removed, is cut off, or waits for its disk, learns of nothing:
+        who waits for entries there would wait for as long, while the others may go on."""
+        node, now_ms = self.node, self._now_ms()
+        if node.raft.leader is not None and not node.is_held:
+            self._heard_ms = now_ms
+        patience_ms = LEADERLESS_TIMEOUTS * self.config.consensus.election_timeout_ms
+        is_deaf = node.is_left_out or now_ms - self._heard_ms >= patience_ms
+        if is_deaf != (self.reads.refusal is not None):
             refusal = LeaderNotReady(
-                f"{self.config.member_id} is no member of group {self.config.group}, and learns of no"
-                " new entry: ask another member"
+                f"{self.config.member_id} follows no leader of group {self.config.group}, and learns of"
+                " no new entry: ask another member"
             )
-            self.reads.refuse(refusal if is_left_out else None)
+            self.reads.refuse(refusal if is_deaf else None)
 
     def _leader_id(self) -> str:
         leader = self.node.raft.leader
@@ -264,7 +280,7 @@ class NodeDriver:
                 continue
             try:
                 method(*arguments)
-            except LogReplaced:
+            except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise
             except Exception as error:
@@ -343,14 +359,14 @@ class NodeDriver:
         self.admission.close()
         self.peers.close()
 
-    def part(self) -> None:
+    def part(self, reason: str) -> None:
         """As `stop`, while the process goes on: whoever waits is answered, and the other members find
         every connection closed."""
         inbox, self._inbox = self._inbox, []
         self.stop()
         for peer in self.peers.everybody():
             peer.part()
-        self.node.answer_all("the log of this member was replaced by the leader's")
+        self.node.answer_all(reason)
         self.reads.close()
         for connection, _, _ in inbox:
             if connection is not None:
@@ -444,6 +460,10 @@ class NodeDriver:
 
     def members_below(self, level: int) -> list[str]:
         return sorted({peer.member_id for peer in self.peers.everybody() if peer.level < level})
+
+    def syncs(self, replica: Replica) -> bool:
+        peer = self.peers.leading_to(replica)
+        return peer is not None and peer.durability == Durability.SYNC.value
 
     def weakest_durability(self, own: Durability) -> Durability:
         known = [own.value, *(peer.durability for peer in self.peers.everybody())]

@@ -1,4 +1,5 @@
-"""Reopening: a member whose log was replaced begins anew, without an end of the process.
+"""Reopening: a member whose log was replaced, or whose directory has to be another one, begins anew,
+without an end of the process.
 
 on the loop        the node is given up: everybody is answered, every connection of members ends
 the disk threads   carry out what they were asked for; then the directory is closed and opened, which
@@ -20,6 +21,7 @@ class Reopening:
     def __init__(
         self,
         driver: NodeDriver,
+        reason: str,
         threads: Sequence[DiskThread],
         opened: Callable[[NodeDriver, MemberDirectory], None],
     ) -> None:
@@ -29,7 +31,7 @@ class Reopening:
         self._directory: MemberDirectory | None = driver.directory
         """What is open; None between the two."""
         self._is_over = False
-        driver.part()
+        driver.part(reason)
         self._end_work_of([*threads])
 
     def _end_work_of(self, threads: list[DiskThread]) -> None:

@@ -68,6 +68,7 @@ OTHER_EVENTS = (
     "install: a log is replaced",
     "install: a piece of a snapshot",
     "machines: a snapshot compared",
+    "step over: done",
     "producer: killed",
     "producer: the same receipt again",
     "exactly once: checked",

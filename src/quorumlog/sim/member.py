@@ -17,7 +17,7 @@ from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
-from quorumlog.node.ports import LogReplaced
+from quorumlog.node.ports import BeginsAnew, DirectorySetBack
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
@@ -59,6 +59,7 @@ class SimMember:
         "disk",
         "ends",
         "hangs",
+        "held_machines",
         "is_damaged",
         "is_lost",
         "least_sync_share",
@@ -103,6 +104,8 @@ class SimMember:
         """By the place of the other member."""
         self.hangs = False
         """No sync returns that is waited for beside the loop. Ends with the process."""
+        self.held_machines: frozenset[str] = frozenset()
+        """Names of those that are not run, from the next start on."""
         self.read_ms: float | None = None
         """A read takes up to this long; None: as a sync does."""
         self.level = LEVEL
@@ -188,6 +191,7 @@ class SimMember:
             self.local_ms,
             on_ready=lambda ready: self.cluster.told("ready", self, ready),
             machines=self.cluster.machines_of(self.member_id),
+            held_machines=self.held_machines,
         )
         self._node.raft.observe(self.cluster.trace.count)
 
@@ -295,8 +299,12 @@ class SimMember:
         except Crashed:
             self.cluster.faults.processes.crashed(self)
             return False
-        except LogReplaced:
+        except BeginsAnew as reason:
             # As the server does it: the same process opens the directory anew.
+            if isinstance(reason, DirectorySetBack):
+                self.cluster.trace.count("an older copy becomes another directory")
+                self.note("is an older copy", lambda: self.node.directory.path)
+                self.cluster.told("set_back", self)
             if self.config.store == "memory":
                 self._memory = self.node.directory.disk
             self._end("begins anew", silently=False)
@@ -459,6 +467,10 @@ class SimMember:
 
     def members_below(self, level: int) -> list[str]:
         return self.cluster.network.members_below(level, self)
+
+    def syncs(self, replica: Replica) -> bool:
+        up = [member for member in self.cluster.members if member.is_up and member.replica == replica]
+        return any(member.node.directory.durability is Durability.SYNC for member in up)
 
     def weakest_durability(self, own: Durability) -> Durability:
         return own

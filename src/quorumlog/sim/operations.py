@@ -149,6 +149,8 @@ class Operations:
     produced: list[ProducedBatch] = field(default_factory=list)
     of_producers: int = 0
     """Their requests that have arrived."""
+    stepped_over: set[int] = field(default_factory=set)
+    """Entries that somebody has asked the machines to leave out."""
     told_sequences: list[ToldSequence] = field(default_factory=list)
     reads: int = 0
     acknowledged_index: int = -1

@@ -136,6 +136,8 @@ class SimulationProfile:
     """Clients with sessions."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
+    clocks_jump: bool = False
+    """All wall clocks are years ahead now and then, and right again a little later."""
     has_retention: bool = False
     """Segments go as leaders say, and readers hold some."""
     retention_follower_budget_bytes: int = 1 << 30
@@ -179,7 +181,7 @@ def draw_profile(
     drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
     replacing, archives = random_beside(random, "replacements"), random_beside(random, "archives")
     machines, fresh = random_beside(random, "machines"), random_beside(random, "fresh reads")
-    hanging = random_beside(random, "hanging disks")
+    hanging, jumps = random_beside(random, "hanging disks"), random_beside(random, "clock jumps")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -247,6 +249,11 @@ def draw_profile(
         reads_freshly=not lossy_disks and fresh.random() < 0.4,
         has_hanging_disks=not lossy_disks and hanging.random() < 0.2,
     )
+    profile = replace(profile, clocks_jump=profile.time_marks and jumps.random() < 0.5)
+    if lossy_disks:
+        # Who is found older than it was is an observer then, until it takes its own place.
+        old_copies = random_beside(random, "old copies")
+        profile = replace(profile, auto_replace_after_ms=old_copies.choice((0, 1_000, 3_000)))
     if machines.random() < 0.3 and not lossy_disks:
         storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
         apply_ms = machines.choice((0.1, 5.0, 100.0))
@@ -271,7 +278,10 @@ def draw_profile(
             disk_space_ratio_to_force_clean=keeps.choice((1e-9, 1.0, 1.0, 1.0)),
         )
         budget_bytes = keeps.choice((0, 4 * segment_bytes, 1 << 30))
-        if profile.runs_machines:
+        if profile.clocks_jump and jumps.random() < 0.7:
+            # Nothing gets so old: whatever goes has only seemed to.
+            storage = replace(storage, retention_bytes=0, file_reserved_hours=1)
+        elif profile.runs_machines:
             storage = replace(storage, compact_behind_snapshots=machines.random() < 0.5)
         profile = replace(
             profile,

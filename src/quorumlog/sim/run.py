@@ -17,6 +17,7 @@ from quorumlog.sim.losses import IndexRange, Losses, lost_entries
 from quorumlog.sim.machines import DIGEST_NAME, DigestMachine
 from quorumlog.sim.profile import at_the_edges, draw_profile
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.step_over_work import StepOverWork
 
 FAULTS_MS = 15_000.0
 WHOLE_LIMIT_MS = 30_000.0
@@ -80,6 +81,7 @@ def run_seed(
             _run_on_lossy_disks(cluster, faults_ms, other_mode, result)
         else:
             drops.begin()
+            StepOverWork(cluster, Random(f"{seed}:step overs")).begin()
             _run(cluster, faults_ms, other_mode)
     except Exception:  # whatever it is, this run has failed, and the others go on
         result.failure = traceback.format_exc()

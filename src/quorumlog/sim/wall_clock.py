@@ -11,6 +11,8 @@ BEGINNING_MS = 1_700_000_000_000
 class WallClock:
     def __init__(self) -> None:
         self.is_right = True
+        self.was_ahead = False
+        """For a while, with the others; what it told then may count still."""
         self._told_ms: float = BEGINNING_MS
         self._set_at_ms = 0.0
         self._rate = 1.0

@@ -85,7 +85,7 @@ def _rows(source: LedgerSource, check: RangeCheck, encoder: RowEncoder) -> Itera
         for batch in batches:
             if encoder.has_times and batch.first_index != next_index:
                 # The first one, and behind entries that are gone: a mark may have been among them.
-                times = AppendTimes(source.time_ms_at(batch.first_index))
+                times = AppendTimes(source.time_ms_at(batch.first_index), source.clock_resets())
             next_index = batch.last_index + 1
             rows = encoder.encode(batch, times)
             if rows.num_rows:

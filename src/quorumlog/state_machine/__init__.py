@@ -4,12 +4,26 @@ Read `machine` (what it does and may not do), then `snapshot_stream` (what it is
 from). Who drives one is in `quorumlog.node.applying`; docs/state-machines.md shows how to build one.
 """
 
-from quorumlog.state_machine.machine import Applied, ApplyFailure, Result, StateMachine, words_of
+from quorumlog.state_machine.machine import (
+    KEPT_RESULT_BYTES,
+    MOST_KEPT_BYTES,
+    MOST_RESULT_BYTES,
+    Applied,
+    ApplyFailure,
+    FirstResults,
+    Result,
+    StateMachine,
+    words_of,
+)
 from quorumlog.state_machine.snapshot_stream import SnapshotReader, SnapshotWriter
 
 __all__ = [
+    "KEPT_RESULT_BYTES",
+    "MOST_KEPT_BYTES",
+    "MOST_RESULT_BYTES",
     "Applied",
     "ApplyFailure",
+    "FirstResults",
     "Result",
     "SnapshotReader",
     "SnapshotWriter",

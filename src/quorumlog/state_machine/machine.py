@@ -11,6 +11,7 @@ in the order of the log, after it is committed and on the member's own disk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,24 @@ from quorumlog.errors import CommandError
 from quorumlog.state_machine.snapshot_stream import SnapshotReader, SnapshotWriter
 
 Result = bytes | CommandError | None
+MOST_RESULT_BYTES = 8 << 20
+"""Of results that are there at once, about: a machine gives those of the first commands then."""
+MOST_KEPT_BYTES = 64 << 20
+"""Of results of sessions, for who repeats a command; in memory, and in each snapshot. A constant, or
+members would differ."""
+KEPT_RESULT_BYTES = 16
+"""Each counts so much more than it has."""
+
+
+class FirstResults(NamedTuple):
+    """From `StateMachine.apply`, where all results of a batch would be too much to hold: it has applied
+    the first entries only. The others are given again."""
+
+    results: Sequence[Result]
+    """One an entry; at least one."""
+    unkept: Sequence[int] = ()
+    """Places of those that stand for a result that was not built, as it would be above
+    `MOST_KEPT_BYTES`. Nobody keeps such a one, nor any that was kept before it."""
 
 
 class Applied(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -67,21 +86,27 @@ class StateMachine:
     """Of what it makes of its entries. Members go over to a higher one at the same entry; see
     `act_as`."""
 
-    def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result] | None:
+    def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result] | FirstResults | None:
         """Entries of the channel, the first at `first_index`; indices of the others are in the headers,
-        since those of other channels lie between. Results, one an entry, or None if there are none.
+        since those of other channels lie between. Results, one an entry, or None if there are none;
+        `FirstResults` where they are large.
 
         Nobody may write to the batch, and its memory is gone after the call: `bytes(body)` is a copy.
         """
         results: list[Result] = []
         indices = batch.headers()["index"].tolist()
+        may_end = type(self).apply is StateMachine.apply  # or its caller would think it has seen to all
+        size_bytes = 0
         for index, body in zip(indices, batch.bodies(), strict=True):
             try:
-                results.append(self.command(bytes(body), index))
+                results.append(result := self.command(bytes(body), index))
+                size_bytes += len(result) if isinstance(result, bytes) else 0
             except CommandError as refusal:
                 results.append(refusal)
             except BaseException as error:
                 raise ApplyFailure(index) from error
+            if size_bytes >= MOST_RESULT_BYTES and may_end:
+                return FirstResults(results)
         return results
 
     def command(self, body: bytes, index: int) -> bytes | None:
@@ -117,6 +142,11 @@ class StateMachine:
     def applied(self) -> Applied | None:
         """The last entry whose effects are kept, as it was kept with them: `Applied.of_last(batch)`. It
         counts only if the log holds that very entry. None: nothing is kept."""
+        return None
+
+    def kept_version(self) -> int | None:
+        """The version that it was told last, `act_as`, as it was kept with `applied`. None: that is not
+        kept; what is kept is forgotten then where the log has gone over to a higher one than 1."""
         return None
 
     def clear(self) -> None:

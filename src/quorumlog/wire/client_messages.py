@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.counted_times import Reset
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 from quorumlog.wire.producer_messages import (
     ConnectProducer,
@@ -318,8 +319,22 @@ class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
     index: Int = -1
     """Of the mark, which may be in front of the log's begin; -1: there is none."""
     time_ms: Int = -1
+    """At which the entries behind it count as appended."""
     ledger_begin_index: Int
     committed_index: Int
+    clock_resets: tuple[Reset, ...] = ()
+    """Of the whole log, by index: for who reads marks among entries."""
+
+
+class ResetClockRequest(ClientMessage, frozen=True, kw_only=True, tag=54):
+    """Let the log's time begin anew; answered by the leader once that is committed. docs/retention.md"""
+
+
+class ResetClockResponse(ClientMessage, frozen=True, kw_only=True, tag=55):
+    index: Int
+    """Of the CLOCK entry."""
+    time_ms: Int
+    """Of a quorum's clocks; milliseconds since 1970."""
 
 
 class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
@@ -338,6 +353,20 @@ class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
     applied_index: Int
     age_ms: float = -1.0
     """As in ReadResponse, of `applied_index`."""
+
+
+class StepOverRequest(ClientMessage, frozen=True, kw_only=True, tag=58):
+    """A state machine is to leave an entry out; answered by the leader once that is committed."""
+
+    machine: Text
+    index: Int
+    unsafe: bool = False
+    """Also where a member has applied that entry, or does not answer."""
+
+
+class StepOverResponse(ClientMessage, frozen=True, kw_only=True, tag=59):
+    index: Int
+    """Of the entry that says so."""
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -415,10 +444,14 @@ AnyClientMessage = (
     | ForgetProducerResponse
     | FindMarkRequest
     | FindMarkResponse
+    | ResetClockRequest
+    | ResetClockResponse
     | ChangeMembersRequest
     | ChangeMembersResponse
     | MachineReadRequest
     | MachineReadResponse
+    | StepOverRequest
+    | StepOverResponse
     | WhyKeptRequest
     | WhyKeptResponse
 )
@@ -437,7 +470,9 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ReadersRequest: ReadersResponse,
     ChangeMembersRequest: ChangeMembersResponse,
     FindMarkRequest: FindMarkResponse,
+    ResetClockRequest: ResetClockResponse,
     MachineReadRequest: MachineReadResponse,
+    StepOverRequest: StepOverResponse,
     WhyKeptRequest: WhyKeptResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""

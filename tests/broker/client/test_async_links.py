@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+
+import pytest
 
 from quorumlog.broker.client.async_link import AsyncLinks, Link
 from quorumlog.broker.client.broker_verbs import UniqKeys, encode_messages
@@ -11,7 +14,7 @@ from quorumlog.broker.messages.message import Message
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, SendRequest
 from quorumlog.broker.wire.group_messages import SessionSendRequest
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import LedgerError, OutcomeUnknown, PendingFull
+from quorumlog.errors import LedgerError, OutcomeUnknown, PendingFull, Unreachable
 from quorumlog.wire.framing import Frame
 
 IN_SESSION = SessionSendRequest(producer="p", epoch=(1, 1), sequence=0)
@@ -66,3 +69,17 @@ def test_a_plain_send_that_may_be_stored_is_not_sent_again() -> None:
     links = ScriptedLinks(OutcomeUnknown("the broker is lost"), REFUSED)
     assert isinstance(asyncio.run(links.error_of(SendRequest())), OutcomeUnknown)
     assert links.refusals == [REFUSED]
+
+
+def test_only_a_broker_that_was_asked_may_take_the_time_to_wait_for_something() -> None:
+    left_s = []
+
+    class Dialled(ScriptedLinks):
+        async def _dial(self, deadline_s: float) -> Link:
+            left_s.append(deadline_s - time.monotonic())
+            raise Unreachable("nobody listens")
+
+    links = Dialled(timeout_ms=100)
+    with pytest.raises(Unreachable):
+        asyncio.run(links.call(IN_SESSION, wait_ms=60_000))
+    assert max(left_s) <= 0.1

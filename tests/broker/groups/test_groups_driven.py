@@ -3,6 +3,7 @@ does by the clock."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from quorumlog.broker.wire.group_commands import (
     GroupRow,
     GroupsQuestion,
     ResetOffsets,
+    UpdateTopic,
     encode,
     read_answer,
 )
@@ -35,8 +37,12 @@ from quorumlog.broker.wire.group_messages import (
 )
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.control_entries import TOKEN_BYTES
+from quorumlog.node.writing.clock_resets import ResetOutcome
+from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
+from quorumlog.sim.wall_clock import BEGINNING_MS
 from tests.broker.dledger.test_simulated import DrivenBrokers
+from tests.sim.scenario import QUIET
 
 KEEPS_MS = 2_000
 QUEUE = QueueKey("orders", 0)
@@ -45,9 +51,10 @@ QUEUE = QueueKey("orders", 0)
 class DrivenGroups(DrivenBrokers):
     brokers: SimGroupBrokers
 
-    def __init__(self) -> None:
+    def __init__(self, *, time_marks: bool = False) -> None:
         options = GroupOptions(commit_interval_ms=100.0, retention_interval_ms=500.0)
-        super().__init__(brokers=SimGroupBrokers(options))
+        profile = replace(QUIET, time_marks=time_marks)
+        super().__init__(profile, brokers=SimGroupBrokers(options))
         self.master = self.await_master()
         self.random = self.cluster.stream("requests")
 
@@ -169,11 +176,60 @@ def test_a_clock_that_jumps_hides_nothing() -> None:
     assert messages(log, log.master) == (1, 1)  # the clocks of the others have gone on
 
 
-def test_a_clock_that_jumps_releases_nothing() -> None:
-    log = DrivenGroups()
+def set_clocks(log: DrivenGroups, jump_ms: int) -> None:
+    for member in log.members:
+        member.wall_clock.set(log.cluster.now_ms, jump_ms=jump_ms)
+    log.run_for(1_000)  # until every clock is told
+
+
+def test_clocks_that_jump_together_hide_nothing_and_the_topic_goes_on() -> None:
+    """By all their clocks everything would be ten years old, and what came meanwhile of that time."""
+    log = DrivenGroups(time_marks=True)
+    log.command(CreateTopic("orders", 1, retention_ms=KEEPS_MS))
+    log.put_and_wait(log.master, b"before")
+    set_clocks(log, 10 * YEAR_MS)
+    result = log.put_and_wait(log.master, b"meanwhile")
+    assert abs(result.store_time_ms - BEGINNING_MS - log.cluster.now_ms) < 1_000
+    assert messages(log, log.master) == (0, 2)
+    set_clocks(log, -10 * YEAR_MS)
+    log.run_for(KEEPS_MS)
+    assert messages(log, log.master) == (2, 2)
+
+
+def test_behind_a_reset_of_the_clock_a_topic_keeps_its_messages_as_long_as_it_says() -> None:
+    """Its clocks were ten years ahead when it began: messages say so for ever."""
+    log = DrivenGroups(time_marks=True)
+    set_clocks(log, 10 * YEAR_MS)
+    log.command(CreateTopic("orders", 1, retention_ms=KEEPS_MS))
+    assert log.put_and_wait(log.master, b"1", b"2").store_time_ms > BEGINNING_MS + 9 * YEAR_MS
+    set_clocks(log, -10 * YEAR_MS)
+    log.run_for(KEEPS_MS)
+    assert messages(log, log.master) == (0, 2)
+    found: list[ResetOutcome] = []
+    log.master.enter(lambda: log.master.node.clock_resets.request(found.append))
+    log.until(lambda: len(found) > 0, "reset")
+    log.run_for(500)
+    result = log.put_and_wait(log.master, b"3")
+    assert abs(result.store_time_ms - BEGINNING_MS - log.cluster.now_ms) < 1_000
+    log.run_for(KEEPS_MS - 1_000)
+    assert messages(log, log.master) == (0, 3), "they count as stored at the reset"
+    log.run_for(700)
+    assert messages(log, log.master) == (2, 3)
+    log.hand_over(log.master, log.followers()[0])
+    log.master = log.await_master()
+    log.run_for(KEEPS_MS)
+    assert messages(log, log.master) == (3, 3)
+    result = log.put_and_wait(log.master, b"4")
+    assert abs(result.store_time_ms - BEGINNING_MS - log.cluster.now_ms) < 1_000
+
+
+@pytest.mark.parametrize("jump_together", [False, True])
+def test_a_clock_that_jumps_releases_nothing(jump_together: bool) -> None:
+    log = DrivenGroups(time_marks=True)
     log.put_and_wait(log.master, b"delayed", topic=SCHEDULE_TOPIC)  # of level 1: a second
     log.run_for(100)
-    log.master.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
+    for member in log.members if jump_together else [log.master]:
+        member.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
     extension = log.brokers.brokers[log.master.member_id].extensions[0]
     assert isinstance(extension, GroupExtension)
     log.run_for(700)
@@ -195,6 +251,23 @@ def test_the_state_has_so_many_topics_and_groups_and_no_more(monkeypatch: pytest
     log.join()
     other = HeartbeatRequest(group="other", member="m", topics=[("orders", "*")])
     assert isinstance(log.ask(other), TooManyNames)
+
+
+def test_a_master_lets_in_so_many_queues_of_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs every member something, and a short name may have thousands."""
+    log = DrivenGroups()
+    log.command(CreateTopic("orders", 1))
+    topics = log.brokers.brokers[log.master.member_id].topics
+    queues = sum(topics.values())
+    monkeypatch.setattr(Proposals, "most_queues", queues + 3)
+    refused = log.command(CreateTopic("more", 4))
+    assert isinstance(refused, TooManyNames), refused
+    assert f"all topics have {queues} queues, and 4 more" in str(refused)
+    assert log.command(CreateTopic("more", 2)) is None
+    assert isinstance(log.command(UpdateTopic("orders", 3)), TooManyNames)
+    assert log.command(UpdateTopic("orders", 2)) is None
+    assert log.command(UpdateTopic("orders", retention_ms=5)) is None, "which makes none"
+    assert log.command(CreateTopic("more", 2)) is None, "what is there may be said again"
 
 
 def test_a_message_that_is_not_shown_any_more_is_not_found_by_its_id_either() -> None:

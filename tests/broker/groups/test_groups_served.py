@@ -306,3 +306,12 @@ def test_a_consumer_outside_of_its_with_block_says_what_to_do(brokers: LocalBrok
     for call in calls:
         with pytest.raises(BadRequest, match="it is closed: make another one"):
             call()
+
+
+def test_a_client_that_was_closed_says_so(brokers: LocalBrokers) -> None:
+    client = connect(brokers.servers)
+    client.close()
+    client.close()
+    for _ in range(2):
+        with pytest.raises(BadRequest, match="the client is closed: make another one"):
+            client.queues()

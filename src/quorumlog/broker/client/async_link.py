@@ -227,7 +227,7 @@ class AsyncLinks:
         next master, as long as there is time; so is what may have been done, but for a plain send.
         Raises what the broker refuses with, Unreachable, OutcomeUnknown: also of a send in a session
         that is refused after an earlier copy of it may have been stored."""
-        deadline_s = time.monotonic() + self._timeout_s + wait_ms / 1000
+        deadline_s, may_wait_s = time.monotonic() + self._timeout_s, wait_ms / 1000
         is_send, may_repeat = encoded is not None, not isinstance(message, SendRequest)
         may_be_stored = False
         while True:
@@ -236,7 +236,13 @@ class AsyncLinks:
                 link = self._usable() or await self._dial(deadline_s)
                 request_id = next(self._numbers)
                 buffers = frame_of(msgspec.structs.replace(message, request_id=request_id), encoded)
-                frame = await self._answer(link, request_id, buffers, is_send, deadline_s, wait_ms)
+                asked_s = time.monotonic()
+                try:
+                    answer_by_s = deadline_s + may_wait_s
+                    frame = await self._answer(link, request_id, buffers, is_send, answer_by_s, wait_ms)
+                finally:  # only a broker that was asked may take that time
+                    waited_s = min(time.monotonic() - asked_s, may_wait_s)
+                    deadline_s, may_wait_s = deadline_s + waited_s, may_wait_s - waited_s
                 if self._route.follows:
                     answer_of(frame)
                 return frame

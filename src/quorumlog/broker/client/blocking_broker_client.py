@@ -51,7 +51,7 @@ from quorumlog.broker.wire.broker_messages import (
     StatusResponse,
     ViewRequest,
 )
-from quorumlog.errors import LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.wire.framing import Frame
 
 _TURNS = 1 << 16
@@ -71,6 +71,7 @@ class BrokerClient:
         self._local = threading.local()
         self._links: list[BlockingLink] = []
         self._lock = threading.Lock()
+        self._is_closed = False
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))
@@ -85,13 +86,16 @@ class BrokerClient:
 
     def close(self) -> None:
         """End the connections of all threads. May be repeated."""
+        self._is_closed = True
         with self._lock:
             links, self._links = self._links, []
         for link in links:
             link.close()
 
     def _link(self, deadline_s: float | None = None) -> BlockingLink:
-        """To the master, where there are several brokers. Raises Unreachable."""
+        """To the master, where there are several brokers. Raises Unreachable, BadRequest."""
+        if self._is_closed:
+            raise BadRequest("the client is closed: make another one")
         link: BlockingLink | None = getattr(self._local, "link", None)
         if link is not None and not link.is_demoted:
             return link

@@ -131,6 +131,7 @@ class RolePassThrough:
             term,
             {QueueKey(topic, queue_id): end for topic, queue_id, end in ends.queues},
             ends.last_time_ms,
+            ends.end_position,
         )
         self.look()
 

@@ -17,6 +17,7 @@ from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.broker_role import RolePassThrough, RoleState, slave_id_of
 from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
 from quorumlog.broker.dledger.extension import BrokerExtension
+from quorumlog.broker.dledger.log_resets import LogResets
 from quorumlog.broker.dledger.message_entries import MACHINE_NAME
 from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, MessageMachines
@@ -124,7 +125,10 @@ class DLedgerBroker:
         self.root = root
         self.grown: Grown = lambda keys: None
         """Told which queues have grown, on the thread that applies."""
-        self.filler = MessageFiller(lambda key: self.topics_table.takes(key), self._leads_in)
+        self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
+        self.filler = MessageFiller(
+            lambda key: self.topics_table.takes(key), self._leads_in, self._resets
+        )
         self.machine_of_messages = MessageMachines(
             disk,
             root,
@@ -250,6 +254,7 @@ class DLedgerBroker:
                 self.topics_table.takes,
                 self.log.stored_offset,
                 self.topics_table.begin_to_read,
+                self._resets,
             )
             self._reader = machine, reader
         return self._reader[1]

@@ -23,6 +23,7 @@ from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.entry import EntryId
 from quorumlog.errors import BodyTooLarge, LeaderNotReady
+from quorumlog.log_state.counted_times import Resets, counted_ms
 
 RETRY_MS = 20
 
@@ -40,9 +41,16 @@ class Filled(NamedTuple):
 class MessageFiller:
     """On the loop."""
 
-    def __init__(self, takes: Callable[[QueueKey], bool], leads_in: Callable[[], int | None]) -> None:
-        """`takes`: whether there is such a queue. `leads_in`: see `DoorMember`."""
+    def __init__(
+        self,
+        takes: Callable[[QueueKey], bool],
+        leads_in: Callable[[], int | None],
+        resets: Callable[[], Resets],
+    ) -> None:
+        """`takes`: whether there is such a queue. `leads_in`: see `DoorMember`. `resets`: see
+        `LogResets`."""
         self.takes = takes
+        self._resets = resets
         self._leads_in = leads_in
         self.term: int | None = None
         """In which this member is master; None: it is not."""
@@ -51,12 +59,14 @@ class MessageFiller:
         self.store_host = bytes(V4_BYTES)
         self.checked: EntryBatch | None = None
         """Records that were looked at already."""
-        self._last_time_ms = 0
+        self._last_time_ms = self._last_position = 0
 
-    def begin(self, term: int, next_offsets: dict[QueueKey, int], last_time_ms: int) -> None:
+    def begin(
+        self, term: int, next_offsets: dict[QueueKey, int], last_time_ms: int, end_position: int
+    ) -> None:
         """This member is master, and its log holds no entry that these do not count."""
         self.term, self.next_offsets = term, next_offsets
-        self._last_time_ms = last_time_ms
+        self._last_time_ms, self._last_position = last_time_ms, end_position - 1
 
     def end(self) -> None:
         self.term = None
@@ -94,8 +104,10 @@ class MessageFiller:
             begin = self.next_offsets.get(queue, 0)
             self.next_offsets[queue] = begin + len(rows)
             offsets[rows] = np.arange(begin, begin + len(rows))
-        # Time never goes back within a log: messages are looked for by halving.
-        self._last_time_ms = max(time_ms, self._last_time_ms)
+        # Time goes back at a reset of the log's clock only: messages are looked for by halving.
+        last_ms = counted_ms(self._last_position, self._last_time_ms, self._resets())
+        self._last_time_ms = max(time_ms, last_ms)
         places = positions + BODY_OFFSET
+        self._last_position = int(places[-1])
         records.stamp(offsets, places, self._last_time_ms, self.store_host)
         return Filled(first.index, offsets, places, self._last_time_ms)

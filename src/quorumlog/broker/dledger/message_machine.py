@@ -39,6 +39,8 @@ class QueueEndsAnswer(msgspec.Struct, frozen=True, array_like=True):
     queues: list[tuple[str, int, int]]
     """(topic, queue, number of its next message)."""
     last_time_ms: int
+    end_position: int
+    """Behind the last message, whose time that is."""
 
 
 def wipe(disk: Disk, root: str) -> None:
@@ -166,7 +168,7 @@ class MessageMachine(StateMachine):
     def query(self, question: bytes) -> bytes:
         self._begin()
         rows = [(key.topic, key.queue_id, queue.max_offset) for key, queue in self.queues.items()]
-        return msgspec.msgpack.encode(QueueEndsAnswer(rows, self.last_time_ms))
+        return msgspec.msgpack.encode(QueueEndsAnswer(rows, self.last_time_ms, self.end_position))
 
     # ---------------------------------------------------------------- snapshots
 

@@ -183,13 +183,17 @@ def _without_topics(state: GroupState, names: set[str]) -> GroupState:
 
 
 def _trim(state: GroupState, command: TrimQueues) -> GroupState:
-    topics = dict(state.topics)
+    begins: dict[str, list[int]] = {}
     for name, queue_id, offset in command.queues:
-        topic = topics.get(name)
-        if topic is not None and queue_id < topic.queues and offset > topic.begins[queue_id]:
-            begins = (*topic.begins[:queue_id], offset, *topic.begins[queue_id + 1 :])
-            topics[name] = msgspec.structs.replace(topic, begins=begins)
-    return _replace(state, topics=topics)
+        topic = state.topics.get(name)
+        if topic is not None and queue_id < topic.queues:
+            of_topic = begins.setdefault(name, list(topic.begins))
+            of_topic[queue_id] = max(of_topic[queue_id], offset)
+    trimmed = {
+        name: msgspec.structs.replace(state.topics[name], begins=tuple(of_topic))
+        for name, of_topic in begins.items()
+    }
+    return _replace(state, topics={**state.topics, **trimmed})
 
 
 # ---------------------------------------------------------------- groups

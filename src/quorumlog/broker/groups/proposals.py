@@ -22,7 +22,13 @@ from quorumlog.broker.wire.group_commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.wire.group_names import MOST_GROUPS, MOST_TOPICS, dlq_topic, retry_topic
+from quorumlog.broker.wire.group_names import (
+    MOST_GROUPS,
+    MOST_QUEUES_IN_ALL,
+    MOST_TOPICS,
+    dlq_topic,
+    retry_topic,
+)
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, ResultUnknown
 from quorumlog.node import AppendOutcome
@@ -38,7 +44,7 @@ Done = Callable[[bytes | LedgerError], None]
 class Proposals:
     """On the loop."""
 
-    most_topics, most_groups = MOST_TOPICS, MOST_GROUPS
+    most_topics, most_groups, most_queues = MOST_TOPICS, MOST_GROUPS, MOST_QUEUES_IN_ALL
 
     def __init__(self, broker: DLedgerBroker, state: Callable[[], GroupState]) -> None:
         """`state`: as it is applied here."""
@@ -74,6 +80,15 @@ class Proposals:
             raise TooManyNames(f"there are {names} topics, with those that were deleted: no more")
         if is_group and groups >= self.most_groups:
             raise TooManyNames(f"there are {groups} consumer groups: delete some first")
+        if isinstance(command, CreateTopic | UpdateTopic):
+            there = state.topics.get(command.topic)
+            more = (command.queues or 0) - (0 if there is None else there.queues)
+            queues = sum(topic.queues for topic in state.topics.values()) if more > 0 else 0
+            if queues + more > self.most_queues:
+                raise TooManyNames(
+                    f"all topics have {queues} queues, and {more} more would be above"
+                    f" {self.most_queues}: delete topics first, or make fewer queues"
+                )
 
     def quietly(self, command: Command) -> None:
         """Whatever comes of it: there is a next time."""

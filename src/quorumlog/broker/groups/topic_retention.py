@@ -1,8 +1,8 @@
 """TopicRetention: a topic may keep its messages shorter than the log does. What is older is not shown
 any more, by an entry of the master; its bytes go with the log's segments.
 
-How old a message is, the clocks of a quorum say: by the master's alone, which may jump, what was just
-sent could be old. Nothing is hidden while too few have told theirs.
+How old a message is, the clocks of a quorum say, as far as the log believes them: by the master's
+alone, which may jump, what was just sent could be old. Nothing is hidden while too few have told theirs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TopicRetention:
         propose: Callable[[Command], None],
         interval_ms: float = LOOK_INTERVAL_MS,
     ) -> None:
-        """`clock_ms`: of a quorum, since 1970; -1: not known."""
+        """`clock_ms`: the log's, since 1970; -1: not known."""
         self._broker = broker
         self._clock_ms = clock_ms
         self._propose = propose
@@ -42,6 +42,8 @@ class TopicRetention:
             return
         self._next_look_ms = now_ms + self._interval_ms
         clock_ms = int(self._clock_ms())
+        if clock_ms < 0:
+            return
         wanted = [
             (QueueKey(name, queue_id), clock_ms - topic.retention_ms, begin)
             for name, topic in state.topics.items()

@@ -26,6 +26,8 @@ MOST_NAME_BYTES = 120
 MOST_TOPICS, MOST_GROUPS = 100_000, 10_000
 """That a master lets in: every member holds them all. A topic that was deleted counts, since its name is
 remembered; each group has two of its own."""
+MOST_QUEUES_IN_ALL = 1_000_000
+"""Of all topics: one that is named in forty bytes may have ten thousand."""
 
 LEVELS = len(DELAY_LEVELS.split())
 """Of delays: 18."""

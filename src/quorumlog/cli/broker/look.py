@@ -11,6 +11,7 @@ from quorumlog.cli.broker.broker_options import StoreDirectory
 from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say, spoken_size
+from quorumlog.errors import ConfigError
 
 
 def inspect(directory: StoreDirectory, json: Json = False) -> None:
@@ -18,10 +19,9 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker inspect /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import ledger_folder
     from quorumlog.broker.offline_store import OfflineStore
 
-    if not (directory / "commitlog").exists() and ledger_folder(str(directory)) is not None:
+    if _is_log(directory):
         _inspect_ledger(directory, json=json)
         return
     with OfflineStore(str(directory)) as store:
@@ -46,6 +46,13 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
     )
     for each in found["index_files"]:
         say(f"  index {each['name']}: {each['keys']} keys")
+
+
+def _is_log(directory: Path) -> bool:
+    """A replicated log lies there, and no store."""
+    from quorumlog.broker.offline_ledger import ledger_folder
+
+    return not (directory / "commitlog").exists() and ledger_folder(str(directory)) is not None
 
 
 def _inspect_ledger(directory: Path, *, json: bool) -> None:
@@ -111,10 +118,10 @@ def verify(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker verify /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import OfflineLedger, ledger_folder
+    from quorumlog.broker.offline_ledger import OfflineLedger
     from quorumlog.broker.offline_store import OfflineStore
 
-    if not (directory / "commitlog").exists() and ledger_folder(str(directory)) is not None:
+    if _is_log(directory):
         from quorumlog.cli.look.verify import verify as verify_log
 
         with OfflineLedger(str(directory)) as ledger:  # refuses the directory of another product
@@ -155,6 +162,8 @@ def dump(
     """
     from quorumlog.broker.offline_store import OfflineStore
 
+    if _is_log(directory):
+        raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
     with OfflineStore(str(directory)) as store:
         for records in store.batches(position):
             for message in records.messages():

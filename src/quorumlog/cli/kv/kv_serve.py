@@ -102,6 +102,15 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    hold_machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hold-machine",
+            help="`kv`: do not run the store, which would end the member.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="What goes to standard error.")
     ] = LogLevel.INFO,
@@ -129,6 +138,7 @@ def serve(
         "members": members,
         "data_dir": None if data_dir is None else str(data_dir),
         "log_level": log_level.value,
+        "hold_machines": tuple(hold_machine) if hold_machine else None,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)

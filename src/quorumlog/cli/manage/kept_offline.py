@@ -49,7 +49,7 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
             first.position if first else stop_position,
             stop_index,
             stop_position,
-            tuple(borders),
+            tuple(border.counted(state.clock_resets) for border in borders),
         )
         kinds = {Hold.READER: "reader", Hold.ARCHIVE: "archive"}
         holding = [each for each in state.readers if each.hold in kinds]

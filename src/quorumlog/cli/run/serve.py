@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from quorumlog.server import LedgerServer
 
 Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
+HoldMachine = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hold-machine",
+        help="Do not run this state machine, which would end the member; may be repeated.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
 
 
 def serve(
@@ -83,6 +92,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    hold_machine: HoldMachine = None,
     log_level: Annotated[
         LogLevel | None,
         typer.Option("--log-level", help="What goes to standard error. (default: info)"),
@@ -114,6 +124,7 @@ def serve(
         "bind": bind,
         "log_level": None if log_level is None else log_level.value,
         "state_machines": named_machines(state_machine) if state_machine else None,
+        "hold_machines": tuple(hold_machine) if hold_machine else None,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)

@@ -29,7 +29,13 @@ class ServingMember(LedgerServer):
     ) -> None:
         """`path` and `given` as in `load_server_config`, `doors` as of `LedgerServer`."""
         machines = load_machines(config.state_machines)
-        super().__init__(config.groups, bind=config.bind, state_machines=machines, doors=doors)
+        super().__init__(
+            config.groups,
+            bind=config.bind,
+            state_machines=machines,
+            doors=doors,
+            hold_machines=config.hold_machines,
+        )
         self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
         self._path = path
@@ -49,6 +55,8 @@ class ServingMember(LedgerServer):
             log.warning("needs a restart to change: bind")
         if dict(config.state_machines) != self._places:
             log.warning("needs a restart to change: state_machines")
+        if frozenset(config.hold_machines) != self._held_machines:
+            log.warning("needs a restart to change: hold_machines")
         root = logging.getLogger()
         level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)

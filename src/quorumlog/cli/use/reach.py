@@ -40,4 +40,4 @@ def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
             tried = ", ".join(f"{address} ({reason})" for address, reason in reasons.items())
             waited = f"gave up after {allowed_s:.1f} s"
             raise Unreachable(f"no server could be reached: {waited}; tried: {tried}; check --servers")
-        time.sleep(ASK_AGAIN_S)
+        time.sleep(min(ASK_AGAIN_S, left_s))

@@ -74,7 +74,11 @@ def stored(
 ) -> Iterator[Iterable[Entry]]:
     with DirectoryReader(OsDisk(), path) as reader:
         marks = StoredMarks(OsDisk(), reader)
-        entries_of = timed_entries(marks.time_ms_at) if with_time else EntryBatch.entries
+        entries_of: EntriesOf = EntryBatch.entries
+        if with_time:
+            entries_of = timed_entries(
+                lambda index: AppendTimes(marks.time_ms_at(index), marks.clock_resets)
+            )
         # Directories of Java members do not tell.
         if group is not None and reader.group and group != reader.group:
             raise ConfigError(f"{path} is of group {reader.group}, not {group}; change --group")
@@ -122,7 +126,7 @@ def stored(
 EntriesOf = Callable[[EntryBatch], Iterable[Entry]]
 
 
-def timed_entries(time_ms_at: Callable[[int], int]) -> EntriesOf:
+def timed_entries(times_from: Callable[[int], AppendTimes]) -> EntriesOf:
     """Of batches in order. What holds at the first entry is asked for, and again behind a gap: a mark
     may have been in it."""
     times, next_index = AppendTimes(-1), -1
@@ -130,7 +134,7 @@ def timed_entries(time_ms_at: Callable[[int], int]) -> EntriesOf:
     def entries_of(batch: EntryBatch) -> Iterable[Entry]:
         nonlocal times, next_index
         if batch.first_index != next_index:
-            times = AppendTimes(time_ms_at(batch.first_index))
+            times = times_from(batch.first_index)
         next_index = batch.last_index + 1
         return times.entries(batch)
 
@@ -288,7 +292,9 @@ def _served_from(
     tells_age: bool,
 ) -> Iterator[Iterable[Entry]]:
     if not follow:
-        timed = timed_entries(lambda index: _milliseconds(log.time_at(index)))
+        timed = timed_entries(
+            lambda index: AppendTimes(_milliseconds(log.time_at(index)), log.clock_resets())
+        )
         entries_of: EntriesOf = timed if with_time else EntryBatch.entries
         while True:
             batches = log.read_batches(first, stop_index)

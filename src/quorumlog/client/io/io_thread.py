@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
-from quorumlog.client.protocol.client_protocol import ClientProtocol, GroupEvent, Work
+from quorumlog.client.protocol.client_protocol import ClientProtocol, Work
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
+from quorumlog.client.protocol.cluster_view import GroupEvent
 from quorumlog.client.system import now_ms, system_reason_of
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer

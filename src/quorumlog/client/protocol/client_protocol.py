@@ -9,7 +9,6 @@ leader takes requests away from it: silence proves nothing, the only leader may 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from random import Random
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from quorumlog.client.protocol.client_requests import (
     TargetKind,
 )
 from quorumlog.client.protocol.client_timings import ClientTimings
-from quorumlog.client.protocol.cluster_view import ClusterView
+from quorumlog.client.protocol.cluster_view import ClusterView, EventKind, GroupEvent
 from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
@@ -38,20 +37,6 @@ from quorumlog.wire.client_messages import (
 )
 from quorumlog.wire.framing import Frame, encode_frame
 from quorumlog.wire.wire_errors import error_of
-
-
-class EventKind(Enum):
-    """What a client tells of the group, in the words of its log."""
-
-    LEADER = "is the leader now"
-    LOST = "the connection was lost"
-    BACK = "is connected again"
-
-
-class GroupEvent(NamedTuple):
-    kind: EventKind
-    address: str
-    reason: str = ""
 
 
 class Work(NamedTuple):
@@ -92,7 +77,7 @@ class ClientProtocol:
             producer = producer or anonymous_id(random)
             self._requests.session = ProducerSession(self._requests, producer, random)
         self._ticked_ms = 0.0
-        self._events: list[GroupEvent] = []
+        self._events = self._requests.events
         self._told_leader = ""
         self._lost: dict[str, None] = {}
         """Servers whose connection for appends was lost and does not stand again."""
@@ -119,6 +104,7 @@ class ClientProtocol:
         """Its outcome is in `Work.completed` of a later `take_work`."""
         requests = self._requests
         requests.now_ms = now_ms
+        request.seen_index = self.view.seen_index
         if request.is_done:
             return  # cancelled by another thread, before it came here
         if self._links.is_closed:
@@ -221,9 +207,9 @@ class ClientProtocol:
             self._told_leader = leader.address
             self._events.append(GroupEvent(EventKind.LEADER, leader.address))
         work = Work(
-            requests.completed, links.to_close, links.to_dial, list(links.to_write), self._events
+            requests.completed, links.to_close, links.to_dial, list(links.to_write), [*self._events]
         )
-        self._events = []
+        self._events.clear()
         requests.completed = []
         links.to_close = []
         links.to_dial = []

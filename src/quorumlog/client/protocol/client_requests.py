@@ -125,6 +125,8 @@ class Request:
     response: AnyClientMessage | None = None
     response_batch: EntryBatch | None = None
     error: LedgerError | None = None
+    seen_index: int = -1
+    """Of the view, when it was submitted."""
     counts_progress: bool = False
     """Its time-out begins again with whatever its connection brings of entries: of several answers on
     their way over a slow one, the last is not late because of those in front of it. Other answers say

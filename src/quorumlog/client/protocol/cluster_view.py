@@ -6,6 +6,7 @@ Reports come from any member and may be stale; the term in them tells which is t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from quorumlog.errors import LedgerError
@@ -21,6 +22,21 @@ class LeaderView(NamedTuple):
 class Note(NamedTuple):
     at_ms: float
     what: str
+
+
+class EventKind(Enum):
+    """What a client tells of the group, in the words of its log."""
+
+    LEADER = "is the leader now"
+    LOST = "the connection was lost"
+    BACK = "is connected again"
+    SET_BACK = "the group has lost entries that were committed"
+
+
+class GroupEvent(NamedTuple):
+    kind: EventKind
+    address: str
+    reason: str = ""
 
 
 class _LostLeader(NamedTuple):
@@ -55,6 +71,8 @@ class ClusterView:
         self._distrust_lost_ms = distrust_lost_ms
         self.written_index = -1
         """Highest of all that this client was told to be committed of its appends."""
+        self.seen_index = -1
+        """Highest entry that this client was given, or told of as committed."""
         self.group_unknown: dict[str, LedgerError] = {}
         """Refusals of servers that do not have the group."""
 
@@ -157,6 +175,15 @@ class ClusterView:
         if response.ranges:
             first_index, count, _ = response.ranges[-1]
         self.written_index = max(self.written_index, first_index + count - 1)
+        self.saw(self.written_index)
+
+    def saw(self, index: int) -> None:
+        self.seen_index = max(self.seen_index, index)
+
+    def set_back(self, index: int) -> None:
+        """The group has lost what lay behind this entry, and goes on from there."""
+        self.seen_index = index
+        self.written_index = min(self.written_index, index)
 
     def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
         """The member at `address` does not lead; perhaps it knows who does."""

@@ -176,6 +176,8 @@ class ReadPlan:
         self._make_substitute = make_substitute
         self.told_by: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
         """The newest answer of a member that the reader chose, and what it said of the log's end."""
+        self.read_index = -1
+        """The newest entry that it brought."""
         self._damaged_index = -1
         """The next four are about this index; -1: no damage was met."""
         self._tried: set[str] = set()
@@ -190,6 +192,12 @@ class ReadPlan:
     @property
     def told(self) -> ReadResponse | IndexOutOfRange | None:
         return None if self.told_by is None else self.told_by[1]
+
+    @property
+    def knows_less(self) -> bool:
+        """Who answered last knows of fewer committed entries than it brought before: it lags, or the
+        group has lost some."""
+        return self.told is not None and self.told.committed_index < self.read_index
 
     @property
     def head(self) -> Request | None:
@@ -297,6 +305,7 @@ class ReadPlan:
                 committed_index=response.committed_index,
             )
         got_stop = first_index + batch.count
+        self.read_index = got_stop - 1
         self._learn(asked, batch)
         if is_last:
             self._next_index = got_stop

@@ -25,7 +25,7 @@ from quorumlog.client.protocol.client_requests import (
     TargetKind,
 )
 from quorumlog.client.protocol.client_timings import ClientTimings
-from quorumlog.client.protocol.cluster_view import ClusterView
+from quorumlog.client.protocol.cluster_view import ClusterView, EventKind, GroupEvent
 from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.ordered_streams import OrderedStreams
 from quorumlog.client.protocol.order.producer_session import ProducerSession
@@ -34,7 +34,7 @@ from quorumlog.client.protocol.request_router import RequestRouter
 from quorumlog.entry import Durability
 from quorumlog.errors import (
     BadRequest,
-    BodyTooLarge,
+    IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
     NotCaughtUp,
@@ -54,6 +54,7 @@ from quorumlog.wire.client_messages import (
     AppendResponse,
     ErrorResponse,
     ReadRequest,
+    ReadResponse,
     StatusResponse,
 )
 from quorumlog.wire.wire_errors import error_of
@@ -86,6 +87,7 @@ class RequestTracker:
         self._waiting: dict[Request, None] = {}
         """WAITING requests that are of no stream."""
         self.completed: list[Request] = []
+        self.events: list[GroupEvent] = []
         self._previous_connection = ""
         """Id of the last connection that broke with appends in flight."""
         self._request_ids = itertools.count(1)
@@ -144,7 +146,7 @@ class RequestTracker:
                 now_ms=self.now_ms,
                 previous_connection=self._previous_connection,
             )
-        except (BodyTooLarge, BadRequest) as error:
+        except Refused as error:
             self.fail(request, error)
             return False
         except Exception as error:
@@ -230,7 +232,11 @@ class RequestTracker:
             raise ProtocolViolation(problem)
         if isinstance(message, AppendResponse):
             self._view.committed(link.address, message.term)
+            if not request.in_session:  # one of a named producer may be in the log for long
+                self._look_back(link, request, message.first_index - 1)
             self._view.written(message)
+        elif isinstance(message, ReadResponse):
+            self._look_at_end(link, request, message)
         elif isinstance(message, StatusResponse):
             self.learn(link, message)
         request.response = message
@@ -240,6 +246,25 @@ class RequestTracker:
             self._session.answered(request)
         elif request.stream is not None:
             self.streams.committed(request.stream)
+
+    def _look_at_end(self, link: Link, request: Request, told: ReadResponse | IndexOutOfRange) -> None:
+        asked = request.message
+        is_confirmed = (
+            isinstance(asked, ReadRequest)
+            and asked.to_end
+            and not (asked.wait_ms or asked.promise)
+            and request.target.kind is TargetKind.LEADER
+        )
+        if is_confirmed:
+            self._look_back(link, request, told.committed_index)
+        self._view.saw(told.committed_index)
+
+    def _look_back(self, link: Link, request: Request, index: int) -> None:
+        """When this request was submitted, nothing was committed behind this entry."""
+        if index < request.seen_index and index < self._view.seen_index:
+            reason = f"entry {request.seen_index} was, and now the log goes on behind entry {index}"
+            self.events.append(GroupEvent(EventKind.SET_BACK, link.address, reason))
+            self._view.set_back(index)
 
     def learn(self, link: Link, status: StatusResponse) -> None:
         """Who leads and which members there are, which is what some wait for."""
@@ -253,6 +278,8 @@ class RequestTracker:
         is_to_pass = isinstance(error, Refused) and error.retriable
         if is_to_pass:  # another one is an answer to this request, and says nothing of the server
             self._view.note(link.address, f"{type(error).__name__}: {error}", self.now_ms)
+        if isinstance(error, IndexOutOfRange):
+            self._look_at_end(link, request, error)
         if isinstance(error, (NotLeader, LeaderNotReady)):
             self._view.hinted(link.address, error, self.now_ms)
         request.refusal = error

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from quorumlog.append_times import AppendTimes
 from quorumlog.client.arguments import time_ms_of, whole
-from quorumlog.client.protocol.client_requests import read_target, response_of
+from quorumlog.client.protocol.client_requests import LEADER, read_target, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.wire.client_messages import FindMarkRequest, FindMarkResponse
+from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.wire.client_messages import (
+    FindMarkRequest,
+    FindMarkResponse,
+    ResetClockRequest,
+    ResetClockResponse,
+)
 
 
 def index_at(time: datetime, from_member: str | None, timeout_ms: float) -> Verb[int]:
@@ -30,6 +37,25 @@ def time_ms_at(index: int, from_member: str | None, timeout_ms: float) -> Verb[i
             committed_index=found.committed_index,
         )
     return found.time_ms
+
+
+def append_times(first_index: int, from_member: str | None, timeout_ms: float) -> Verb[AppendTimes]:
+    """For entries from this one on, which is committed."""
+    found = yield from _find(FindMarkRequest(index=first_index), from_member, timeout_ms)
+    return AppendTimes(found.time_ms, found.clock_resets)
+
+
+def clock_resets(from_member: str | None, timeout_ms: float) -> Verb[Resets]:
+    """Of the committed log, by index."""
+    found = yield from _find(FindMarkRequest(index=0), from_member, timeout_ms)
+    return found.clock_resets
+
+
+def reset_clock(timeout_ms: float) -> Verb[Reset]:
+    request = request_of(ResetClockRequest(), LEADER, timeout_ms)
+    yield Step((request,), (request,))
+    response = response_of(request, ResetClockResponse)
+    return Reset(response.index, response.time_ms)
 
 
 def _find(

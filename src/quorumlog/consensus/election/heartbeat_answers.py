@@ -24,6 +24,8 @@ class HeartbeatAnswers:
         self._answered_round: dict[Replica, int] = {}
         self._clock_ms: dict[Replica, int] = {}
         """In the answer to the newest round that each has answered."""
+        self._clock_told_ms: dict[Replica, float] = {}
+        """When that answer came."""
         self._sent_ms: dict[int, float] = {}
         """When each round from the newest confirmed one on was sent."""
         self._kept_back: set[Replica] = set()
@@ -53,7 +55,8 @@ class HeartbeatAnswers:
         """The newest that is confirmed, once this leader knows what is committed; 0: none."""
         return self.confirmed_round(newest_round) if self._state.has_committed_in_its_term else 0
 
-    def take(self, response: HeartbeatResponse, newest_round: int) -> None:
+    def take(self, response: HeartbeatResponse, newest_round: int, *, counts: bool) -> None:
+        """`counts`: it confirms that nobody else leads."""
         if response.accepted:
             keep = self._kept_back.discard if response.takes_over else self._kept_back.add
             keep(response.sender)
@@ -62,9 +65,14 @@ class HeartbeatAnswers:
             )
             note(response.sender)
             self._answered_ms[response.sender] = self._state.now_ms
-            if self.round_of(response.sender) < response.round <= newest_round:
+            if counts and self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
                 self._clock_ms[response.sender] = response.clock_ms
+                self._clock_told_ms[response.sender] = self._state.now_ms
+
+    def forget(self, replica: Replica) -> None:
+        for answers in (self._answered_ms, self._answered_round, self._clock_ms):
+            answers.pop(replica, None)
 
     def has_live_quorum(self) -> bool:
         """A majority, this leader included, has answered within the election time-out."""
@@ -96,6 +104,18 @@ class HeartbeatAnswers:
         clocks = {**dict.fromkeys(state.membership.voters(), -1), **self._clock_ms}
         clocks[state.member] = state.clock_ms
         return int(state.membership.quorum_value(clocks))
+
+    def clocks_ms(self) -> dict[Replica, int]:
+        """What the wall clock of each voter that answers says now, by what it has said last."""
+        state = self._state
+        clocks = {
+            voter: int(self._clock_ms[voter] + state.now_ms - self._clock_told_ms[voter])
+            for voter in state.membership.voters()
+            if self._clock_ms.get(voter, -1) >= 0 and self.is_live(voter)
+        }
+        if state.membership.is_voter(state.member) and state.clock_ms >= 0:
+            clocks[state.member] = state.clock_ms
+        return clocks
 
     def is_live(self, voter: Replica) -> bool:
         answered = self._answered_ms.get(voter, self._begun_ms)

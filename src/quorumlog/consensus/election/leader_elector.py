@@ -425,6 +425,20 @@ class LeaderElector:
         self.answers.on_round(self.round)
         for replica in self._outbox.connected:
             self._send_heartbeat(replica, self.answers.round_of(replica))
+        for replica in self._state.set_back:
+            self.tell_set_back(replica)
+
+    def tell_set_back(self, replica: Replica) -> None:
+        """With every heartbeat, until it is another directory."""
+        state = self._state
+        message = HeartbeatRequest(
+            sender=state.member,
+            term=state.term,
+            round=self.round,
+            committed_index=-1,
+            set_back=state.set_back[replica],
+        )
+        self._outbox.send_unconnected(replica, message)
 
     def on_connected(self, replica: Replica) -> None:
         """A flapping connection should depose nobody: our heartbeat cancels the peer's suspicion."""

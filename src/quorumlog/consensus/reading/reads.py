@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import HeartbeatRequest, ReadIndexRequest, ReadIndexResponse
@@ -66,6 +68,15 @@ class Reads:
     def fresh_since_ms(self) -> float:
         """See `Freshness.since_ms`."""
         return self._freshness.since_ms()
+
+    @property
+    def knows_commit(self) -> bool:
+        """What was committed before this member began to run is at or below its committed index: it
+        leads, or a leader has told it how far the log is committed, and the log has come there."""
+        state = self._state
+        if state.role is Role.LEADER:
+            return state.has_committed_in_its_term
+        return self.fresh_since_ms() > -math.inf
 
     # ---------------------------------------------------------------- what arrives
 

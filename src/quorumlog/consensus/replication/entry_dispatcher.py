@@ -12,14 +12,19 @@ from collections.abc import Callable
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import InstallResult, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.messages import (
+    InstallResult,
+    PushEntryResponse,
+    PushResult,
+    PushType,
+)
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import PushOrder, Role
 from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.replication.match_search import MatchSearch
 from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.consensus.replication.teller import Teller
-from quorumlog.entry import Replica
+from quorumlog.entry import NO_ENTRY, Replica, SetBack
 
 NEVER = float("inf")
 NOTHING = range(0)
@@ -42,10 +47,13 @@ class EntryDispatcher:
         outbox: Outbox,
         to: Replica,
         on_held_at_most: Callable[[Replica, int], None],
+        on_set_back: Callable[[Replica, SetBack], None],
     ) -> None:
-        """`on_held_at_most(to, index)`: it was found to hold nothing of ours above this entry."""
+        """`on_held_at_most(to, index)`: it was found to hold nothing of ours above this entry.
+        `on_set_back(to, found)`: and it has acknowledged more in this term, as synced."""
         self._config = config
         self._on_held_at_most = on_held_at_most
+        self._on_set_back = on_set_back
         self._state = state
         self._outbox = outbox
         self._teller = Teller(state, outbox, to)
@@ -57,6 +65,10 @@ class EntryDispatcher:
         """Last common entry as COMPARE found it, on the follower's disk; -1 also while unknown."""
         self.mark = -1
         """Highest index acknowledged by an APPEND since then."""
+        self._acknowledged_index = -1
+        """Highest index that it acknowledged as synced in this term."""
+        self.is_proven = True
+        """On this connection it has shown that it still holds that."""
         self._write_index = 0
         """The next entry to send."""
         self._window = PushWindow(config.push_resend_ms)
@@ -115,7 +127,9 @@ class EntryDispatcher:
         At an election `write_index` is the leader's `ledger_end_index` + 1 of that moment (DLedger
         began at a stale end and had followers drop their whole log; docs/divergence.md, W1).
         """
-        self.term = self._state.term
+        if self.term != self._state.term:
+            self.term, self._acknowledged_index = self._state.term, -1
+        self.is_proven = self._acknowledged_index < 0
         self.lacks_space = self.refuses_start = False
         self._committed_sent = -1
         self.diverged_at = -1
@@ -128,6 +142,7 @@ class EntryDispatcher:
 
     def reconnect(self) -> None:
         """It is back: whatever was on its way is lost."""
+        self.is_proven = self._acknowledged_index < 0
         self._committed_sent = -1
         self._paused_until_ms = None
         self._window.forget_silence()
@@ -250,6 +265,8 @@ class EntryDispatcher:
             self._put_question()
         elif self._window.pushes:
             self._look_into_silence()
+        elif not self.is_proven and self.state is DispatcherState.COMMIT:
+            self._ask_what_arrived()
         elif self.state is DispatcherState.COMMIT:
             self._committed_sent = -1  # once more: a follower that restarted verifies its log by it
 
@@ -318,6 +335,8 @@ class EntryDispatcher:
         return -1
 
     def _on_compare_response(self, response: PushEntryResponse) -> None:
+        if self._finds_set_back(response):
+            return
         if response.result is PushResult.SUCCESS:
             self.match_index = self._search.match_index(self._state.committed_index)
             if self._search.conflict_seen:
@@ -331,6 +350,18 @@ class EntryDispatcher:
             self._on_held_at_most(self.to, self._search.index)
             self._fire(Event.MISSED)
 
+    def _finds_set_back(self, response: PushEntryResponse) -> bool:
+        """The question was asked after all acknowledgements that count, and no leader of another term
+        has had this directory cut its log: it would have left this term. Of entries below the begin of
+        its log it says nothing."""
+        held_index = response.ledger_end_index
+        if response.result is not PushResult.SUCCESS and response.begin == NO_ENTRY:
+            held_index = min(held_index, self._search.most_held(response))
+        if held_index >= self._acknowledged_index:
+            return False
+        self._on_set_back(self.to, SetBack(self.to.directory_id, self._acknowledged_index, held_index))
+        return True
+
     def _on_commit_response(self, response: PushEntryResponse) -> int:
         """It says what has arrived; or it lacks what it has acknowledged, or what COMPARE found: find
         out what it does hold."""
@@ -338,6 +369,7 @@ class EntryDispatcher:
             return -1
         if response.result is PushResult.RECEIVED:
             if response.number >= self._arrival_question:
+                self.is_proven = True
                 self._unanswered = 0
                 self.arrived_index = response.index
                 self._again = range(response.index + 1, min(response.first_index, self._write_index))
@@ -354,6 +386,9 @@ class EntryDispatcher:
             if not self.mark < response.index <= self._state.runs.end_index:
                 return -1
             self.mark = response.index
+            self.is_proven = True
+            if self._outbox.syncs(self.to):
+                self._acknowledged_index = max(self._acknowledged_index, self.mark)
             self._unanswered = 0
             self.lacks_space = False
             self.diverged_at = -1
@@ -402,6 +437,10 @@ class EntryDispatcher:
         self._search.begin(index)
         if refusal is not None:
             self._search.go_below(refusal)
+        self._on_held_at_most(self.to, self._search.index)
+        if self._search.index < self._acknowledged_index:
+            # What was refused may be older than that. The answer to a question about it is not.
+            self._search.begin(max(self._acknowledged_index, self._state.runs.before_begin.index))
         self.match_index = -1
         self.mark = -1
         self._write_index = self._search.index + 1
@@ -413,7 +452,6 @@ class EntryDispatcher:
         self.arrived_index = -1
         self._question = 0
         self._paused_until_ms = None
-        self._on_held_at_most(self.to, self._search.index)
 
     def on_begin_raised(self) -> None:
         """What it lacks may be gone: whether it holds the last of that is asked."""
@@ -427,6 +465,7 @@ class EntryDispatcher:
 
     def _begin_append(self, event: Event) -> None:
         self._fire(event)
+        self.is_proven = True
         self._write_index = self.match_index + 1
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
 

@@ -73,7 +73,7 @@ class EntryHandler:
         self._waiting: list[tuple[int, int, PushEntryRequest]] = []
         """(first index, -last index, push) of pushes ahead of the log, ordered, the longest first."""
         self._verified_index = -1
-        self._leader_committed_index = -1
+        self.leader_committed_index = -1
         """What this leader has said to be committed, which may lie beyond what is verified yet."""
         self._withheld: tuple[Replica, PushEntryResponse] | None = None
         """The acknowledgement that reaches farthest of those that may not leave yet."""
@@ -84,7 +84,7 @@ class EntryHandler:
         self._waiting.clear()
         self._withheld = None
         self._verified_index = -1
-        self._leader_committed_index = -1
+        self.leader_committed_index = -1
 
     @property
     def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
@@ -131,7 +131,7 @@ class EntryHandler:
 
     def on_committed(self, committed_index: int) -> None:
         """The leader's committed index, from a push or a heartbeat."""
-        self._leader_committed_index = max(self._leader_committed_index, committed_index)
+        self.leader_committed_index = max(self.leader_committed_index, committed_index)
         self._commit()
 
     def conflict_of(self, request: PushEntryRequest) -> int | None:
@@ -260,7 +260,7 @@ class EntryHandler:
             self._outbox.send_after_durable(*withheld)
 
     def _commit(self) -> None:
-        index = min(self._leader_committed_index, self._verified_index)
+        index = min(self.leader_committed_index, self._verified_index)
         if index > self._state.committed_index:
             self._state.commit_up_to(index)
             self.release_withheld()

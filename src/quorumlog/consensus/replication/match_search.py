@@ -52,21 +52,27 @@ class MatchSearch:
         """The follower does not hold the entry at `index`."""
         if self.go_up(refusal):
             return
+        if refusal.begin.index <= self._runs.end_index and refusal.conflict_term >= 0:
+            self.conflict_seen = True
+        # The search stops at the higher begin.
+        bottom = max(self._runs.before_begin.index, self._their_begin)
+        self.index = max(self.most_held(refusal), bottom)
+
+    def most_held(self, refusal: PushEntryResponse) -> int:
+        """The last entry that the follower can have in common with us. Whatever the answer says, it lies
+        below `index`."""
         runs = self._runs
         if refusal.begin.index > runs.end_index:
             candidate = -1  # no entry is in both
         elif refusal.conflict_term < 0:
             candidate = refusal.ledger_end_index
         else:
-            self.conflict_seen = True
             # The follower's last entry of our kind, if we hold entries of the conflicting term.
             held = runs.last_index_of(refusal.conflict_term)
             candidate = refusal.conflict_first_index - 1
             if held is not None and candidate <= held < self.index:
                 candidate = held
-        # Whatever the answer says, the search goes down and stops at the higher begin.
-        bottom = max(runs.before_begin.index, self._their_begin)
-        self.index = max(min(candidate, self.index - 1), bottom)
+        return min(candidate, self.index - 1)
 
     def match_index(self, committed_index: int) -> int:
         """The entry at `index` is common. If it is our last one and not committed, it is pushed again:

@@ -36,6 +36,9 @@ class PeerWaterMarks:
         if mark is not None and index < mark:
             self._marks[replica] = index
 
+    def forget(self, replica: Replica) -> None:
+        self._marks.pop(replica, None)
+
     def mark_of(self, replica: Replica) -> int:
         return self._marks.get(replica, -1)
 

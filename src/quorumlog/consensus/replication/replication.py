@@ -17,8 +17,9 @@ from quorumlog.consensus.replication.data_progress import DataProgress
 from quorumlog.consensus.replication.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.replication.log_bytes import LogBytes
 from quorumlog.consensus.replication.quorum_ack_checker import QuorumAckChecker
-from quorumlog.entry import EntryId, EntryKind, Replica
+from quorumlog.entry import EntryId, EntryKind, Replica, SetBack
 from quorumlog.errors import DiskFull
+from quorumlog.figures import now
 
 
 class Replication:
@@ -46,6 +47,8 @@ class Replication:
     def begin(self) -> None:
         """Marks and dispatchers start anew, at the end of the log."""
         state = self._state
+        members = state.membership.members()
+        state.set_back = {each: found for each, found in state.set_back.items() if each in members}
         first_index = state.runs.end_index + 1
         self._committed_ms = state.now_ms
         self.acks = QuorumAckChecker(state.term, lambda: state.membership, first_index)
@@ -81,7 +84,12 @@ class Replication:
     def _begin_dispatcher(self, replica: Replica, write_index: int) -> None:
         if replica not in self.dispatchers:
             self.dispatchers[replica] = EntryDispatcher(
-                self._config, self._state, self._outbox, replica, self._on_held_at_most
+                self._config,
+                self._state,
+                self._outbox,
+                replica,
+                self._on_held_at_most,
+                self._on_set_back,
             )
             self.dispatchers = dict(sorted(self.dispatchers.items(), key=lambda item: item[0]))
         self.dispatchers[replica].begin(write_index)
@@ -227,6 +235,16 @@ class Replication:
         if self.acks.marks.term == self._state.term:
             self.acks.marks.lower_to(replica, index)
 
+    def _on_set_back(self, replica: Replica, found: SetBack) -> None:
+        """It may have voted and acknowledged in a higher term, and have forgotten that. So nothing
+        that it gets from here makes it whole: it counts in nothing any more."""
+        self._state.set_back[replica] = found
+        self.acks.marks.forget(replica)
+        self._elector.answers.forget(replica)
+        self._outbox.disconnect(replica)
+        self.on_connection_lost(replica)
+        self._elector.tell_set_back(replica)
+
     def _on_mark(self, replica: Replica, index: int) -> None:
         if not self.acks.marks.raise_to(replica, index):
             return
@@ -239,6 +257,12 @@ class Replication:
             self._push_due = True
             if self._log.damaged:
                 self.mark_own_disk()  # what the others have committed needs no proof of its own
+
+    def is_proven(self, replica: Replica) -> bool:
+        """It is the directory that it was, as far as this leader can know. Until then it may have been
+        put back, and follow this leader only because it has forgotten another one."""
+        dispatcher = self.dispatchers.get(replica)
+        return dispatcher is None or dispatcher.is_proven
 
     def held_index(self, replica: Replica) -> int:
         """Up to here the member is known to hold this leader's log."""
@@ -255,11 +279,21 @@ class Replication:
         return tuple([d.to for d in self.dispatchers.values() if d.is_installing])
 
     def problems(self) -> tuple[str, ...]:
-        return tuple(
+        diverged = [
             f"DIVERGED_BELOW_COMMIT: {d.to.member_id} committed another entry at index {d.diverged_at}"
             for d in self.connected
             if d.diverged_at >= 0
-        )
+        ]
+        members = self._state.membership.members()
+        older = [
+            f"directory {each.directory_id} of {each.member_id} is older than it was: an older copy was"
+            " put back, or its disk lost what it had synced"
+            f"{now(f'acknowledged entry {found.acknowledged_index}, holds up to {found.held_index}')};"
+            " it is counted in nothing any more, and another directory has to take its place"
+            for each, found in self._state.set_back.items()
+            if each in members
+        ]
+        return (*diverged, *older)
 
     def peers(self) -> tuple[PeerStatus, ...]:
         return tuple(self._status_of(dispatcher) for dispatcher in self.connected)

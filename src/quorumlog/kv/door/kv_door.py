@@ -18,7 +18,7 @@ from quorumlog.kv.requests.frames import FROM_CLIENT_BYTES, FrameReader
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine
-from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine
+from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.node.client_guard import contain
@@ -132,7 +132,7 @@ class KeyValueDoor:
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        return {MACHINE_NAME: self._machine}
+        return {MACHINE_NAME: KeyValueMachines(self._machine)}
 
     def _machine(self) -> KeyValueMachine:
         if self._open_engine is not None:

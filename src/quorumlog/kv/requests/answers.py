@@ -2,6 +2,7 @@
 
 [0, revision, body]                 done; `revision` is that of the store then
 [code, message, number]             refused, and nothing has changed
+[452, message, 0]                   it was carried out, and its answer is too large
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quorumlog.errors import ProtocolViolation
+from quorumlog.errors import ProtocolViolation, ResultUnknown
 from quorumlog.kv.errors import KeyValueError, error_of, number_of
+from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES
 from quorumlog.kv.requests.operations import KeyValue
 
 DONE = 0
@@ -96,6 +98,10 @@ class StandAnswer(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+TOO_LARGE = f"it was carried out; its answer is above {MAX_ANSWER_BYTES} bytes: give a limit"
+CARRIED_OUT = _encode((ResultUnknown.code, TOO_LARGE, 0))
+"""In the place of an answer that is larger. All members keep it for who repeats the command: these bytes
+stay as they are."""
 _head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
 
 
@@ -108,11 +114,13 @@ def refused(error: KeyValueError) -> bytes:
 
 
 def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
-    """(revision of the store, body). Raises KeyValueError, ProtocolViolation."""
+    """(revision of the store, body). Raises KeyValueError, ResultUnknown, ProtocolViolation."""
     try:
         code, second, third = _head.decode(answer)
         if code != DONE:
             message = msgspec.msgpack.decode(second, type=str)
+            if code == ResultUnknown.code:
+                raise ResultUnknown(message)
             raise error_of(code, message, msgspec.msgpack.decode(third, type=int))
         decoder = _decoders.get(kind)
         if decoder is None:

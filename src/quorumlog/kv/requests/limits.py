@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import (
@@ -20,7 +18,9 @@ from quorumlog.kv.requests.operations import (
     Revoke,
     Target,
     Txn,
+    writes,
 )
+from quorumlog.kv.requests.written_keys import check_written_once
 
 MAX_OPERATIONS = 128
 """Of a transaction: in its longest list, with those of the inner ones that lie on one path."""
@@ -28,6 +28,13 @@ MAX_REQUEST_BYTES = 1_572_864
 """1.5 MiB, as etcd has it."""
 MAX_ANSWER_BYTES = 32 << 20
 """More would hold up what else is on its way to the client; a frame of twice it ends the connection."""
+MAX_OPEN_RANGES = 8
+"""Of a transaction that writes: every member builds what it answers, and again at each start."""
+MAX_RANGES = 2 * MAX_OPERATIONS
+"""Of a transaction with those in it, also where they answer with little: nobody else is served while a
+member looks over them."""
+MAX_LIMIT = 10_000
+"""Of a range: one above is none, as far as that goes."""
 MAX_TTL_MS = 9_000_000_000_000
 MAX_DEPTH = 8
 """Of transactions in transactions."""
@@ -44,6 +51,19 @@ def check(command: Command | Range, size_bytes: int) -> None:
             raise InvalidRequest(f"a TTL must be above 0 and at most {MAX_TTL_MS} ms")
     elif isinstance(command, Txn):
         _check_txn(command, MAX_DEPTH, MAX_OPERATIONS)
+        open_ranges = _open_ranges(command)
+        if open_ranges > MAX_OPEN_RANGES and writes(command):
+            raise InvalidRequest(
+                f"a transaction that writes has at most {MAX_OPEN_RANGES} ranges with no limit, or one"
+                f" above {MAX_LIMIT}, and this one has {open_ranges}: give limits, or read in one that"
+                " does not write"
+            )
+        ranges = _ranges(command)
+        if ranges > MAX_RANGES:
+            raise InvalidRequest(
+                f"a transaction looks over at most {MAX_RANGES} ranges, comparisons and inner ones"
+                f" included, and this one looks over {ranges}"
+            )
     elif isinstance(command, Put | DeleteRange | Range):
         _check_operation(command, MAX_DEPTH, MAX_OPERATIONS)
     else:
@@ -86,7 +106,41 @@ def _check_txn(txn: Txn, depth: int, most: int) -> None:
     for operations in (txn.success, txn.failure):
         for operation in operations:
             _check_operation(operation, depth, most - longest)
-        puts_and_deletes(operations)
+        check_written_once(operations)
+
+
+def may_answer_much(command: Command | Operation) -> bool:
+    """More than it says by itself: what others have written before."""
+    if isinstance(command, Txn):
+        return any(may_answer_much(each) for each in (*command.success, *command.failure))
+    if isinstance(command, DeleteRange):
+        return command.prev_kv and bool(command.end)
+    return isinstance(command, Range) and bool(_open(command))
+
+
+def _open_ranges(txn: Txn) -> int:
+    """That it may carry out, and that answer with whatever is there."""
+    return max(sum(map(_open, txn.success)), sum(map(_open, txn.failure)))
+
+
+def _ranges(txn: Txn) -> int:
+    """That it may look over."""
+    compared = sum(bool(each.end) for each in txn.compare)
+    return compared + max(sum(map(_looks_over, txn.success)), sum(map(_looks_over, txn.failure)))
+
+
+def _looks_over(operation: Operation) -> int:
+    if isinstance(operation, Txn):
+        return _ranges(operation)
+    return isinstance(operation, Range) and bool(operation.end)
+
+
+def _open(operation: Operation) -> int:
+    if isinstance(operation, Txn):
+        return _open_ranges(operation)
+    if not isinstance(operation, Range):
+        return 0
+    return bool(operation.end) and not operation.count_only and not 0 < operation.limit <= MAX_LIMIT
 
 
 def check_compare(compare: Compare) -> None:
@@ -98,38 +152,6 @@ def check_compare(compare: Compare) -> None:
 
 
 Bounds = tuple[bytes, bytes]
-
-
-def puts_and_deletes(operations: Sequence[Operation]) -> tuple[set[bytes], list[Bounds]]:
-    """What they may write; raises InvalidRequest where two of them write one key."""
-    puts: set[bytes] = set()
-    deletes = [(each.key, each.end) for each in operations if isinstance(each, DeleteRange)]
-    for operation in operations:
-        if not isinstance(operation, Txn):
-            continue
-        # Only one of the two lists is carried out: they may write the same.
-        then_puts, then_deletes = puts_and_deletes(operation.success)
-        else_puts, else_deletes = puts_and_deletes(operation.failure)
-        inner = then_puts | else_puts
-        _refuse_twice(puts & inner)
-        _refuse_twice({key for key in inner if any(contains(b, key) for b in deletes)})
-        _refuse_twice(
-            {key for key in puts if any(contains(b, key) for b in (*then_deletes, *else_deletes))}
-        )
-        puts |= inner
-        deletes += [*then_deletes, *else_deletes]
-    for operation in operations:
-        if isinstance(operation, Put):
-            key = operation.key
-            if key in puts or (deletes and any(contains(each, key) for each in deletes)):
-                _refuse_twice({key})
-            puts.add(key)
-    return puts, deletes
-
-
-def _refuse_twice(keys: set[bytes]) -> None:
-    if keys:
-        raise InvalidRequest(f"a transaction writes the key {min(keys)!r} twice")
 
 
 def contains(bounds: Bounds, key: bytes) -> bool:

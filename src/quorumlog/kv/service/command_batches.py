@@ -1,5 +1,6 @@
 """CommandBatches: what clients of one turn of the loop want to change becomes one append of the log, and
-so one apply and one write of the engine."""
+so one apply and one write of the engine. One whose answer may be large has an append of its own, as the
+answers to an append are held together, and nobody else is to lose his."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ Done = Callable[[bytes | LedgerError], None]
 class _Waiting(NamedTuple):
     body: bytes
     done: Done
+    is_alone: bool
 
 
 class CommandBatches:
@@ -30,10 +32,10 @@ class CommandBatches:
         self._member = member
         self._waiting: list[_Waiting] = []
 
-    def add(self, body: bytes, done: Done) -> None:
+    def add(self, body: bytes, done: Done, *, alone: bool = False) -> None:
         if not self._waiting:
             self._member.enter(self._append)
-        self._waiting.append(_Waiting(body, done))
+        self._waiting.append(_Waiting(body, done, alone))
 
     def discard(self) -> None:
         self._waiting.clear()
@@ -43,7 +45,10 @@ class CommandBatches:
         start = size_bytes = 0
         for place, each in enumerate(waiting):
             if place > start and (
-                place - start >= BATCH_COMMANDS or size_bytes + len(each.body) > BATCH_BYTES
+                place - start >= BATCH_COMMANDS
+                or size_bytes + len(each.body) > BATCH_BYTES
+                or each.is_alone
+                or waiting[place - 1].is_alone
             ):
                 self._append_part(waiting[start:place])
                 start, size_bytes = place, 0

@@ -13,7 +13,7 @@ from quorumlog.kv.errors import ClusterChanged, InvalidRequest, NoSpace
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.answers import LeaseKeysAnswer, StandAnswer, read_answer
 from quorumlog.kv.requests.frames import Hello, KeepAlive, Kind, StatusAnswer, Watch, Welcome, frame
-from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, check
+from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, check, may_answer_much
 from quorumlog.kv.requests.operations import (
     Command,
     Compact,
@@ -107,8 +107,10 @@ class KeyValueService:
 
     def _request(self, session: Session, number: int, kind: int, body: bytes) -> None:
         if kind == Kind.COMMAND:
-            body = self._checked(body)
-            self._commands.add(body, partial(self._commanded, session, number))
+            command = self._checked(body)
+            alone = may_answer_much(command)
+            body = encode(command) if isinstance(command, Grant) else body
+            self._commands.add(body, partial(self._commanded, session, number), alone=alone)
         elif kind == Kind.READ:
             self._read(session, number, body)
         elif kind == Kind.READ_HERE:
@@ -158,8 +160,8 @@ class KeyValueService:
 
     # ---------------------------------------------------------------- commands and reads
 
-    def _checked(self, body: bytes) -> bytes:
-        """What is appended. Raises InvalidRequest, NoSpace."""
+    def _checked(self, body: bytes) -> Command:
+        """What is appended, as it says. Raises InvalidRequest, NoSpace."""
         if len(body) > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
         command = decode_command_of_client(body)
@@ -172,8 +174,8 @@ class KeyValueService:
         if isinstance(command, Grant):
             least_ms = LEAST_TTL_TIMEOUTS * self._election_timeout_ms()
             if command.ttl_ms < least_ms:
-                return encode(msgspec.structs.replace(command, ttl_ms=least_ms))
-        return body
+                return msgspec.structs.replace(command, ttl_ms=least_ms)
+        return command
 
     def _election_timeout_ms(self) -> int:
         return int(self._member.node().config.consensus.election_timeout_ms)
@@ -181,8 +183,8 @@ class KeyValueService:
     def _commanded(self, session: Session, number: int, outcome: bytes | LedgerError) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
-        elif len(outcome) > MAX_ANSWER_BYTES:
-            refuse(session, number, ResultUnknown(f"it was carried out; {_too_large(outcome)}"))
+        elif outcome == answers.CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
+            refuse(session, number, ResultUnknown(answers.TOO_LARGE))
         else:
             answer(session, number, outcome)
 
@@ -193,8 +195,6 @@ class KeyValueService:
     def _answered(self, session: Session, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
-        elif len(outcome[0]) > MAX_ANSWER_BYTES:
-            refuse(session, number, InvalidRequest(_too_large(outcome[0])))
         else:
             answer(session, number, outcome[0])
 
@@ -352,10 +352,6 @@ class KeyValueService:
             )
 
         self._enter(asked, session)
-
-
-def _too_large(outcome: bytes) -> str:
-    return f"the answer of {len(outcome)} bytes is above {MAX_ANSWER_BYTES}: give a limit"
 
 
 def _grows(command: Command) -> bool:

@@ -131,17 +131,29 @@ class WatchHub:
         found: dict[OneWatch, list[Any]] = {}
         for change in changes:
             assert change.revision > self.told, (change.revision, self.told)
+            if not change.written:
+                self._tell(found)
+                found = {}
+                for watch in self._in_step():
+                    watch.next_revision = max(watch.next_revision, self.told + 1)
+                    self._fall_behind(watch)
             self.told = change.revision
             if not self._of_range and not self._of_key:
                 continue
             for written in change.written:
                 self._match(change.revision, written, found)
+        self._tell(found)
+
+    def _tell(self, found: dict[OneWatch, list[Any]]) -> None:
         for watch, events in found.items():
             if watch.session.unsent_bytes > SLOW_BYTES:
                 self._fall_behind(watch)
             else:
                 watch.next_revision = self.told + 1
                 self._send(watch, events)
+
+    def _in_step(self) -> list[OneWatch]:
+        return [watch for watch in self._watches.values() if watch.in_step]
 
     def _match(self, revision: int, written: Written, found: dict[OneWatch, list[Any]]) -> None:
         watches = self._of_key.get(written.key, ())
@@ -163,7 +175,7 @@ class WatchHub:
     def begins(self, revision: int) -> None:
         """The store holds what it did not tell of: what happened before is read from its history."""
         self.told = revision
-        for watch in [w for w in self._watches.values() if w.in_step]:
+        for watch in self._in_step():
             self._fall_behind(watch)
 
     def compacted(self) -> None:

@@ -8,7 +8,7 @@ from quorumlog.kv.requests.frames import MAX_FRAME_BYTES, FrameReader, frame
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.simulated.histories import Histories
 from quorumlog.kv.store.changes import Change, Ended, Feed
-from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine
+from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.cluster import SimCluster
@@ -50,7 +50,7 @@ class SimDoors:
             )
             return machine
 
-        return {MACHINE_NAME: make}
+        return {MACHINE_NAME: KeyValueMachines(make)}
 
     def started(self, member: SimMember) -> None:
         process, node = member.process, member.node

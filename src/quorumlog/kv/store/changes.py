@@ -12,7 +12,7 @@ from quorumlog.kv.store.keyspace import Lease, Written
 class Changed(NamedTuple):
     revision: int
     written: list[Written]
-    """In the order of the command; never empty."""
+    """In the order of the command; empty where that would be too much to tell: history has it."""
 
 
 class Granted(NamedTuple):

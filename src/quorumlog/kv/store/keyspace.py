@@ -3,6 +3,8 @@ the entry that changed a key; see `engine` for where what lies."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -28,6 +30,12 @@ _REVISIONS = msgspec.msgpack.Decoder(tuple[int, int, int])
 _COUNT = msgspec.msgpack.Decoder(tuple[int, int])
 _STAND_KEY = b"revisions"
 _COUNT_KEY = b"keys"
+_VERSION_KEY = b"version"
+SLICE_KEYS = 1_000
+SLICE_BYTES = 1 << 20
+"""Of keys that are read at once, before they are changed."""
+MOST_WRITTEN_BYTES = 16 << 20
+"""What one command changes is told to watches up to so much; more is read from history."""
 
 
 class Lease(NamedTuple):
@@ -53,9 +61,14 @@ class Keyspace:
         """The newest change; history below `compacted` is gone, below `swept_to` from the engine."""
         self.keys = 0
         """How many there are: an engine with a disk would have to look at each."""
-        self.written: list[Written] = []
-        """By the command that is under way."""
+        self.begin_command()
         self.take_over()
+
+    def begin_command(self) -> None:
+        self.written: list[Written] = []
+        """By the command that is under way; empty if it has written more than `MOST_WRITTEN_BYTES`."""
+        self.written_bytes = 0
+        self.changes = 0
 
     def take_over(self) -> None:
         """What lies in the engine."""
@@ -75,6 +88,15 @@ class Keyspace:
     def save_stand(self) -> None:
         self.engine.put(STAND, _STAND_KEY, encode((self.revision, self.compacted, self.swept_to)))
         self.engine.put(STAND, _COUNT_KEY, encode((self.revision, self.keys)))
+
+    @property
+    def version(self) -> int:
+        """That the machine was told last; an earlier release kept none, and had the first only."""
+        stored = self.engine.get(STAND, _VERSION_KEY)
+        return 1 if stored is None else int(NUMBER.unpack(stored)[0])
+
+    def keep_version(self, version: int) -> None:
+        self.engine.put(STAND, _VERSION_KEY, NUMBER.pack(version))
 
     def current(self, key: bytes) -> KeyValue | None:
         stored = self.engine.get(CURRENT, key)
@@ -127,9 +149,13 @@ class Keyspace:
         return before
 
     def _changed(self, key: bytes, now: bytes, before: bytes | None, revision: int) -> None:
-        number = len(self.written)
-        self.engine.put(CHANGES, CHANGE.pack(revision, number), key)
-        self.written.append(Written(key, now, before))
+        self.engine.put(CHANGES, CHANGE.pack(revision, self.changes), key)
+        self.changes += 1
+        self.written_bytes += len(key) + len(now) + (0 if before is None else len(before))
+        if self.written_bytes <= MOST_WRITTEN_BYTES:
+            self.written.append(Written(key, now, before))
+        else:
+            self.written = []
         self.revision = revision
 
     def attach(self, lease: int, key: bytes) -> None:
@@ -146,19 +172,30 @@ class Keyspace:
         self.leases[lease] = Lease(ttl_ms, index)
         self.engine.put(LEASES, NUMBER.pack(lease), encode((ttl_ms, index)))
 
-    def keys_of(self, lease: int) -> list[bytes]:
-        start = NUMBER.pack(lease)
-        stop = NUMBER.pack(lease + 1)
-        return [each[8:] for each, _ in self.engine.scan(ATTACHED, start, stop)]
+    def keys_of(self, lease: int, start: bytes = b"") -> Iterator[bytes]:
+        attached = self.engine.scan(ATTACHED, NUMBER.pack(lease) + start, NUMBER.pack(lease + 1))
+        return (each[NUMBER.size :] for each, _ in attached)
 
     def revoke(self, lease: int, revision: int) -> int:
         """How many keys went with it."""
-        keys = self.keys_of(lease)
-        for key in keys:
-            self.delete(key, revision)
+        count, start = 0, b""
+        while keys := _some(self.keys_of(lease, start)):
+            start = keys[-1] + b"\0"
+            for key in keys:
+                self.delete(key, revision)
+            count += len(keys)
         del self.leases[lease]
         self.engine.delete(LEASES, NUMBER.pack(lease))
-        return len(keys)
+        return count
+
+    def delete_range(self, start: bytes, stop: bytes | None, revision: int) -> Iterator[bytes]:
+        """What each key was, encoded. It is for the caller to come to the end."""
+        while keys := _some(key for key, _ in self.engine.scan(CURRENT, start, stop)):
+            start = keys[-1] + b"\0"
+            for key in keys:
+                before = self.delete(key, revision)
+                assert before is not None, key
+                yield before
 
     # ---------------------------------------------------------------- history
 
@@ -184,6 +221,18 @@ class Keyspace:
         assert stored is not None, (key, revision)
         assert decode_key_value(stored).mod_revision == revision, (key, revision)
         return stored
+
+
+def _some(keys: Iterator[bytes]) -> list[bytes]:
+    """The first ones."""
+    found: list[bytes] = []
+    size_bytes = 0
+    for key in islice(keys, SLICE_KEYS):
+        found.append(key)
+        size_bytes += len(key)
+        if size_bytes >= SLICE_BYTES:
+            break
+    return found
 
 
 def bounds(key: bytes, end: bytes) -> tuple[bytes, bytes | None]:

@@ -3,12 +3,12 @@ engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from quorumlog.batch import EntryBatch
-from quorumlog.kv.errors import KeyValueError, LeaseNotFound
+from quorumlog.kv.errors import InvalidRequest, KeyValueError, LeaseNotFound
 from quorumlog.kv.requests import answers
-from quorumlog.kv.requests.limits import check
+from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, check
 from quorumlog.kv.requests.operations import (
     Compact,
     Grant,
@@ -21,19 +21,24 @@ from quorumlog.kv.requests.operations import (
     Txn,
     decode_command,
     decode_question,
+    encode,
 )
+from quorumlog.kv.store.answer_room import AnswerRoom, EncodedItems
 from quorumlog.kv.store.changes import Begins, Change, Changed, CompactedTo, Ended, Feed, Granted
 from quorumlog.kv.store.engine import Engine
-from quorumlog.kv.store.keyspace import Keyspace, Written
+from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.kv.store.ranges import Body, read_history, read_range
 from quorumlog.kv.store.snapshot_format import SLICE_ITEMS, load, save_slices
 from quorumlog.kv.store.sweeping import sweep
 from quorumlog.kv.store.transactions import answer_txn, carry_out
 from quorumlog.state_machine import (
+    KEPT_RESULT_BYTES,
+    MOST_KEPT_BYTES,
+    MOST_RESULT_BYTES,
     Applied,
     ApplyFailure,
-    Result,
+    FirstResults,
     SnapshotReader,
     SnapshotWriter,
     StateMachine,
@@ -43,7 +48,14 @@ MACHINE_NAME = "kv"
 LEASES_TAG, LEASE_KEYS_TAG, STAND_TAG = 21, 22, 23
 
 
+MOST_ANSWER_BYTES = {1: MOST_KEPT_BYTES - KEPT_RESULT_BYTES, 2: MAX_ANSWER_BYTES}
+"""To a command, by the version that it was written for; `CARRIED_OUT` stands for one that is larger, and
+is not built. In version 1 such a one would be kept for who repeats the command if there were room."""
+
+
 class KeyValueMachine(StateMachine):
+    version = 2
+
     def __init__(
         self,
         engine: Callable[[], Engine] = MemoryEngine,
@@ -56,6 +68,7 @@ class KeyValueMachine(StateMachine):
         self._slice_items = slice_items
         self._saves = 0
         """Under way: what they have to read is not swept."""
+        self._acts_as = self.keyspace.version
         if self.keyspace.engine.applied() is None:
             self.clear()  # a load that a crash has cut may have left something
         else:
@@ -68,15 +81,24 @@ class KeyValueMachine(StateMachine):
 
     # ---------------------------------------------------------------- commands
 
-    def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result]:
+    def apply(self, batch: EntryBatch, first_index: int) -> FirstResults:
         keyspace = self.keyspace
         told: list[Change] = []
-        results: list[Result] = []
+        results: list[bytes] = []
+        unkept: list[int] = []
+        size_bytes = 0
         for index, body in zip(batch.headers()["index"].tolist(), batch.bodies(), strict=True):
             try:
-                results.append(self._one(body, index, told))
+                result, is_kept = self._one(body, index, told)
             except Exception as error:
                 raise ApplyFailure(index) from error
+            if not is_kept:
+                unkept.append(len(results))
+            results.append(result)
+            size_bytes += len(result) + keyspace.written_bytes
+            if size_bytes >= MOST_RESULT_BYTES:
+                batch = batch.slice(0, len(results))
+                break
         if not self._saves:
             sweep(keyspace)
         keyspace.save_stand()
@@ -84,55 +106,74 @@ class KeyValueMachine(StateMachine):
         if self._feed is not None:
             self._feed.size_bytes = keyspace.engine.size_bytes
             self._feed.tell(told)
-        return results
+        return FirstResults(results, unkept)
 
-    def _one(self, entry: memoryview, index: int, told: list[Change]) -> bytes:
+    def _one(self, entry: memoryview, index: int, told: list[Change]) -> tuple[bytes, bool]:
+        """(its result, whether that may be kept)."""
         keyspace = self.keyspace
-        written: list[Written] = []
-        keyspace.written = written
+        keyspace.begin_command()
+        room = AnswerRoom(MOST_ANSWER_BYTES[self._acts_as])
         try:
             command = decode_command(entry)
-            body = carry_out(keyspace, command, index)
+            body = carry_out(keyspace, command, index, room)
         except KeyValueError as refusal:
-            assert not written, (refusal, written)
-            return answers.refused(refusal)
-        if written:
-            told.append(Changed(index, written))
+            assert not keyspace.changes, (refusal, keyspace.changes)
+            return answers.refused(refusal), True
+        if keyspace.changes:
+            told.append(Changed(index, keyspace.written))
         if isinstance(command, Grant):
             told.append(Granted(body[1], keyspace.leases[body[1]]))
         elif isinstance(command, Revoke):
             told.append(Ended(command.lease))
         elif isinstance(command, Compact):
             told.append(CompactedTo(keyspace.compacted))
-        return answers.done(keyspace.revision, body)
+        if not room.is_over:
+            answer = answers.done(keyspace.revision, body)
+            if len(answer) <= room.size_bytes:
+                return answer, True
+        return answers.CARRIED_OUT, self._acts_as > 1
+
+    def act_as(self, version: int) -> None:
+        self._acts_as = version
+        self.keyspace.keep_version(version)
 
     # ---------------------------------------------------------------- questions
 
     def query(self, question: bytes) -> bytes:
+        room = AnswerRoom(MAX_ANSWER_BYTES)
         try:
-            return answers.done(self.keyspace.revision, self._answer(question))
+            body = self._answer(question, room)
+            if room.is_over:
+                raise InvalidRequest(f"the answer is above {MAX_ANSWER_BYTES} bytes: give a limit")
+            return answers.done(self.keyspace.revision, body)
         except KeyValueError as refusal:
             return answers.refused(refusal)
 
-    def _answer(self, question: bytes) -> Body:
+    def _answer(self, question: bytes, room: AnswerRoom) -> Body:
         keyspace = self.keyspace
         asked = decode_question(question)
         if isinstance(asked, Range | Txn):
             check(asked, len(question))
         if isinstance(asked, Range):
-            return read_range(keyspace, asked)
+            return read_range(keyspace, asked, room)
         if isinstance(asked, Txn):
-            return answer_txn(keyspace, asked)
+            return answer_txn(keyspace, asked, room)
         if isinstance(asked, History):
-            return read_history(keyspace, asked)
+            return read_history(keyspace, asked, room)
         if isinstance(asked, Leases):
-            rows = sorted((lease, *granted) for lease, granted in keyspace.leases.items())
-            return LEASES_TAG, rows
+            told = EncodedItems(room)
+            for row in sorted((lease, *granted) for lease, granted in keyspace.leases.items()):
+                told.add(encode(row))
+            return LEASES_TAG, told.encoded()
         if isinstance(asked, LeaseKeys):
             lease = keyspace.leases.get(asked.lease)
             if lease is None:
                 raise LeaseNotFound(f"there is no lease {asked.lease}")
-            return LEASE_KEYS_TAG, lease.ttl_ms, keyspace.keys_of(asked.lease)
+            told = EncodedItems(room)
+            for key in keyspace.keys_of(asked.lease):
+                if not told.add(encode(key)):
+                    break
+            return LEASE_KEYS_TAG, lease.ttl_ms, told.encoded()
         assert isinstance(asked, Stand), asked
         return self._stand()
 
@@ -140,6 +181,7 @@ class KeyValueMachine(StateMachine):
         keyspace = self.keyspace
         engine = keyspace.engine
         swept = self._saves > 0 or not sweep(keyspace)  # whoever asks moves it on
+        engine.commit(None)
         leases = len(keyspace.leases)
         size_bytes = engine.size_bytes
         return STAND_TAG, keyspace.revision, keyspace.compacted, keyspace.keys, leases, size_bytes, swept
@@ -155,6 +197,7 @@ class KeyValueMachine(StateMachine):
 
     def load(self, reader: SnapshotReader) -> None:
         load(self.keyspace, reader)
+        self._acts_as = self.keyspace.version
         self._begin()
 
     # ---------------------------------------------------------------- an engine with a disk
@@ -162,7 +205,23 @@ class KeyValueMachine(StateMachine):
     def applied(self) -> Applied | None:
         return self.keyspace.engine.applied()
 
+    def kept_version(self) -> int:
+        return self.keyspace.version
+
     def clear(self) -> None:
         self.keyspace.engine.clear()
         self.keyspace.take_over()
+        self._acts_as = self.keyspace.version
         self._begin()
+
+
+class KeyValueMachines:
+    """Makes the machine of a member, again and again."""
+
+    version = KeyValueMachine.version
+
+    def __init__(self, make: Callable[[], KeyValueMachine]) -> None:
+        self._make = make
+
+    def __call__(self) -> KeyValueMachine:
+        return self._make()

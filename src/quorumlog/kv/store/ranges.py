@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import merge
-from itertools import groupby, islice
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from quorumlog.kv.errors import Compacted
+from quorumlog.kv.errors import Compacted, InvalidRequest
 from quorumlog.kv.requests.limits import contains
 from quorumlog.kv.requests.operations import (
     FROM_KEY,
@@ -21,6 +23,7 @@ from quorumlog.kv.requests.operations import (
     decode_key_value,
     encode,
 )
+from quorumlog.kv.store.answer_room import AnswerRoom, EncodedItems
 from quorumlog.kv.store.engine import CHANGE, CHANGES, CURRENT, OLDER, escaped, parse_older_key
 from quorumlog.kv.store.keyspace import Keyspace, bounds
 
@@ -33,45 +36,42 @@ _SORTED_BY: dict[Target, Callable[[KeyValue], Any]] = {
     Target.VERSION: lambda kv: kv.version,
     Target.CREATE: lambda kv: kv.create_revision,
     Target.MOD: lambda kv: kv.mod_revision,
-    Target.VALUE: lambda kv: kv.value,
 }
+_HEAD_BYTES = 64
+SLICE_BYTES = 1 << 20
+SLICE_ITEMS = 1_000
+"""Taken before those that will not be told are sorted out."""
 
 
-def read_range(keyspace: Keyspace, asked: Range) -> Body:
-    """Raises Compacted, FutureRevision."""
+def read_range(keyspace: Keyspace, asked: Range, room: AnswerRoom) -> Body:
+    """Where there is no room, what is given is none. Raises Compacted, FutureRevision."""
     if asked.revision:
         keyspace.check_revision(asked.revision)
-    if not asked.end and not asked.revision and not (asked.keys_only or asked.count_only):
+    if room.is_over:
+        return RANGE_TAG, [], False, 0
+    is_simple = asked.sort_by is Target.KEY and not _is_filtered(asked)
+    if not (asked.end or asked.revision or asked.keys_only or asked.count_only or _is_filtered(asked)):
         stored = keyspace.engine.get(CURRENT, asked.key)
-        if stored is None:
+        if stored is None or not room.take(len(stored)):
             return RANGE_TAG, [], False, 0
-        if not _is_filtered(asked):
-            return RANGE_TAG, [msgspec.Raw(stored)], False, 1
+        return RANGE_TAG, [msgspec.Raw(stored)], False, 1
     is_past = 0 < asked.revision < keyspace.revision
     start, stop = bounds(asked.key, asked.end)
-    is_simple = asked.sort_by is Target.KEY and not _is_filtered(asked)
     reverse = asked.descending and is_simple
-    counts = asked.count_only or not asked.without_count
-    wanted = min(asked.limit + 1, sys.maxsize) if asked.limit and is_simple else None
+    found: Iterator[bytes]
     if is_past:
-        found = list(islice(_past(keyspace, asked, reverse), None if counts else wanted))
-        count = len(found) if counts else 0
-        if asked.count_only:
-            return RANGE_TAG, [], False, count
+        found = _past(keyspace, asked, reverse)
     else:
-        count = _count(keyspace, start, stop) if counts else 0
-        if asked.count_only:
-            return RANGE_TAG, [], False, count
-        scan = keyspace.engine.scan(CURRENT, start, stop, reverse=reverse)
-        found = [value for _, value in islice(scan, wanted)]
-    if not is_simple:
-        found = _sorted(asked, found)
-    more = bool(asked.limit) and len(found) > asked.limit
-    if more:
-        del found[asked.limit :]
-    if asked.keys_only:
-        found = [_without_value(value) for value in found]
-    return RANGE_TAG, [msgspec.Raw(value) for value in found], more, count
+        found = (value for _, value in keyspace.engine.scan(CURRENT, start, stop, reverse=reverse))
+    told, looked_at, more = EncodedItems(room), 0, False
+    if not asked.count_only and is_simple:
+        told, looked_at, more = _first(asked, found, room)
+    elif not asked.count_only:
+        told, looked_at, more = _sorted(keyspace, asked, found, room)
+    count = 0
+    if (asked.count_only or not asked.without_count) and not room.is_over:
+        count = looked_at + sum(1 for _ in found) if is_past else _count(keyspace, start, stop)
+    return RANGE_TAG, told.encoded(), more, count
 
 
 def _is_filtered(asked: Range) -> bool:
@@ -100,27 +100,105 @@ def _past(keyspace: Keyspace, asked: Range, reverse: bool) -> Iterator[bytes]:
     return (version for version in found_at if version is not None)
 
 
-def _sorted(asked: Range, found: list[bytes]) -> list[bytes]:
-    pairs = [(decode_key_value(value), value) for value in found]
-    pairs = [
-        (kv, value)
-        for kv, value in pairs
-        if asked.min_mod <= kv.mod_revision
+def _first(asked: Range, found: Iterator[bytes], room: AnswerRoom) -> tuple[EncodedItems, int, bool]:
+    """(what is told, how many were looked at, whether there are more)."""
+    told = EncodedItems(room)
+    for value in found:
+        if asked.limit and told.count == asked.limit:
+            return told, told.count + 1, True
+        if not told.add(_without_value(value) if asked.keys_only else value):
+            break
+    return told, told.count, False
+
+
+def _sorted(
+    keyspace: Keyspace, asked: Range, found: Iterator[bytes], room: AnswerRoom
+) -> tuple[EncodedItems, int, bool]:
+    """The same, filtered and in the order that was asked for. It holds what there is room for, and the
+    first one behind: whatever comes, none of those further behind would be told."""
+    most = asked.limit or sys.maxsize
+    kept: list[tuple[Any, bytes]] = []
+    looked_at = matched = size_bytes = 0
+    for stored in found:
+        looked_at += 1
+        kv = decode_key_value(stored)
+        if not _matches(asked, kv):
+            continue
+        matched += 1
+        item = _without_value(stored) if asked.keys_only else stored
+        kept.append((_place(keyspace, asked, kv), item))
+        size_bytes += len(item)
+        if size_bytes > room.left_bytes + SLICE_BYTES or len(kept) > 2 * most + SLICE_ITEMS:
+            if not asked.limit:
+                break
+            size_bytes = _keep_best(kept, asked, room.left_bytes)
+    _keep_best(kept, asked, room.left_bytes)
+    told = EncodedItems(room)
+    for _, item in kept:
+        if not told.add(item):
+            break
+    return told, looked_at, matched > most
+
+
+def _keep_best(kept: list[tuple[Any, bytes]], asked: Range, left_bytes: int) -> int:
+    """How many bytes they have."""
+    kept.sort(key=itemgetter(0), reverse=asked.descending)
+    if asked.limit:
+        del kept[asked.limit :]
+    size_bytes = 0
+    for place, (_, item) in enumerate(kept):
+        size_bytes += len(item)
+        if size_bytes > left_bytes:
+            del kept[place + 1 :]
+            break
+    return size_bytes
+
+
+def _matches(asked: Range, kv: KeyValue) -> bool:
+    return (
+        asked.min_mod <= kv.mod_revision
         and (not asked.max_mod or kv.mod_revision <= asked.max_mod)
         and asked.min_create <= kv.create_revision
         and (not asked.max_create or kv.create_revision <= asked.max_create)
-    ]
-    by = _SORTED_BY.get(asked.sort_by, _SORTED_BY[Target.KEY])
-    pairs.sort(key=lambda pair: by(pair[0]), reverse=asked.descending)
-    return [value for _, value in pairs]
+    )
+
+
+def _place(keyspace: Keyspace, asked: Range, kv: KeyValue) -> Any:
+    """What it is sorted by."""
+    if asked.sort_by is not Target.VALUE:
+        return _SORTED_BY.get(asked.sort_by, _SORTED_BY[Target.KEY])(kv)
+    head = kv.value[:_HEAD_BYTES]
+    return _ByValue(head, partial(_value_of, keyspace, kv.key, asked.revision or keyspace.revision))
+
+
+def _value_of(keyspace: Keyspace, key: bytes, revision: int) -> bytes:
+    stored = keyspace.at(key, revision)
+    assert stored is not None, (key, revision)
+    return decode_key_value(stored).value
+
+
+class _ByValue:
+    """Compares values, and holds the begin of one only: the whole is read where that does not do."""
+
+    __slots__ = ("_head", "_whole")
+
+    def __init__(self, head: bytes, whole: Callable[[], bytes]) -> None:
+        self._head = head
+        self._whole = whole
+
+    def __lt__(self, other: _ByValue) -> bool:
+        if self._head != other._head or len(self._head) < _HEAD_BYTES:
+            return self._head < other._head
+        return self._whole() < other._whole()
 
 
 def _without_value(stored: bytes) -> bytes:
     return encode(msgspec.structs.replace(decode_key_value(stored), value=b""))
 
 
-def read_history(keyspace: Keyspace, asked: History) -> Body:
-    """Raises Compacted. `next_revision` is behind what it looked at, changes of other keys included."""
+def read_history(keyspace: Keyspace, asked: History, room: AnswerRoom) -> Body:
+    """`next_revision` is behind what it looked at, changes of other keys included. Raises Compacted, and
+    InvalidRequest where there is no room for the changes of one revision."""
     first = asked.first_revision
     if first < keyspace.compacted:
         raise Compacted(
@@ -129,24 +207,36 @@ def read_history(keyspace: Keyspace, asked: History) -> Body:
         )
     limits = asked.key, asked.end
     events: list[tuple[msgspec.Raw, msgspec.Raw | None]] = []
-    size_bytes = looked_at = last = 0
+    size_bytes = looked_at = last = whole = 0
     for place, key in keyspace.engine.scan(CHANGES, CHANGE.pack(first, 0), None):
         revision, _ = CHANGE.unpack(place)
-        if revision != last and (size_bytes >= asked.limit_bytes or looked_at >= MOST_CHANGES):
-            return HISTORY_TAG, revision, events
+        if revision != last:
+            if size_bytes >= asked.limit_bytes or looked_at >= MOST_CHANGES:
+                return HISTORY_TAG, revision, events
+            whole = len(events)
         last = revision
         looked_at += 1
         if not contains(limits, key):
             continue
         now = keyspace.changed_at(key, revision)
         before = previous(keyspace, key, revision) if asked.prev_kv else None
+        event_bytes = _EVENT_BYTES + len(now) + (0 if before is None else len(before))
+        if whole and size_bytes + event_bytes > room.left_bytes:
+            return HISTORY_TAG, revision, events[:whole]
+        size_bytes += event_bytes
+        if size_bytes > room.left_bytes:
+            raise InvalidRequest(
+                f"what revision {revision} has changed is above {room.size_bytes} bytes: read the range,"
+                f" and watch from revision {revision + 1} on"
+            )
         events.append((msgspec.Raw(now), None if before is None else msgspec.Raw(before)))
-        size_bytes += len(now) + (0 if before is None else len(before))
     return HISTORY_TAG, max(first, keyspace.revision + 1), events
 
 
 MOST_CHANGES = 10_000
 """Looked at for one question: others wait for it."""
+_EVENT_BYTES = 64
+"""Of each, beside what it says."""
 
 
 def previous(keyspace: Keyspace, key: bytes, revision: int) -> bytes | None:

@@ -2,10 +2,13 @@
 
 What a batch changes lies in memory until it is committed as one write batch, which names the entry that
 it leads up to. After a power loss RocksDB is as of an earlier batch, and the log applies what followed.
+Where one command changes more than `MOST_PENDING_BYTES`, what there is goes to RocksDB before, and no
+entry is named until the end: a start that finds none named builds the store anew.
 
     PATH              the database
     PATH.cleared      what `clear` has to remove; the next start removes the rest of it
-    PATH.set-aside    the last one that could not be opened, for people to look at
+    PATH.damaged      damage was found when it was read: the next start sets it aside
+    PATH.set-aside    the last one that could not be opened or read, for people to look at
 
 Nothing is lost with a database that is damaged: the machine loads its newest snapshot, and the log
 applies what follows.
@@ -30,6 +33,9 @@ log = logging.getLogger("quorumlog.kv")
 MAX_SET_ASIDE_BYTES = 1 << 30
 """A larger database that cannot be opened is removed."""
 
+MOST_PENDING_BYTES = 16 << 20
+"""Changed, and not committed; in memory."""
+
 _DAMAGED = ("Corruption", "No such file or directory")
 _NO_DAMAGE = (
     "Permission denied",
@@ -51,21 +57,27 @@ class RocksEngine:
         self._path = str(path)
         self._pending: dict[bytes, bytes | None] = {}
         """Changed since the last commit; None: deleted."""
+        self._pending_bytes = 0
+        self._is_partial = False
+        """RocksDB has some of what was changed since the last commit."""
         self._unsynced = WriteOptions()
         self._unsynced.disable_wal = True  # type: ignore[method-assign, assignment]
         self._db = self._opened()
+        self._named: bytes | None = self._db.get(_APPLIED_KEY)
+        """The entry of the last commit; RocksDB names none while it has some of what follows."""
 
     def _opened(self) -> Rdict:
         self._remove_cleared()
+        if os.path.exists(self._damaged):
+            if os.path.exists(self._path):
+                self._set_aside("damage was found when it was read")
+            os.unlink(self._damaged)
         try:
             return self._open()
         except Exception as error:
-            reason = str(error)
-            if any(each in reason for each in _NO_DAMAGE) or not any(
-                each in reason for each in _DAMAGED
-            ):
+            if not _is_damage(error):
                 raise
-            self._set_aside(reason)
+            self._set_aside(str(error))
             return self._open()
 
     def _open(self) -> Rdict:
@@ -73,27 +85,44 @@ class RocksEngine:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_atomic_flush(True)
-        return Rdict(self._path, options)
+        db = Rdict(self._path, options)
+        try:
+            db.get(_APPLIED_KEY)  # the one that each start reads
+        except Exception:
+            db.close()
+            raise
+        return db
 
     def get(self, space: int, key: bytes) -> bytes | None:
         full = _PREFIXES[space] + key
         if full in self._pending:
             return self._pending[full]
-        value: bytes | None = self._db.get(full)
+        try:
+            value: bytes | None = self._db.get(full)
+        except Exception as error:
+            self._note(error)
+            raise
         return value
 
     def put(self, space: int, key: bytes, value: bytes) -> None:
-        self._pending[_PREFIXES[space] + key] = value
+        self._change(_PREFIXES[space] + key, value)
 
     def delete(self, space: int, key: bytes) -> None:
-        self._pending[_PREFIXES[space] + key] = None
+        self._change(_PREFIXES[space] + key, None)
+
+    def _change(self, full: bytes, value: bytes | None) -> None:
+        self._pending[full] = value
+        self._pending_bytes += _ITEM_BYTES + len(full) + (0 if value is None else len(value))
+        if self._pending_bytes > MOST_PENDING_BYTES:
+            self._is_partial = True
+            self._write(None)
 
     def scan(
         self, space: int, start: bytes, stop: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         first = _PREFIXES[space] + start
         behind = bytes([space + 1]) if stop is None else _PREFIXES[space] + stop
-        stored = _stored(self._db, first, behind, reverse)
+        stored = self._stored(first, behind, reverse)
         changed = sorted(
             ((key, value) for key, value in self._pending.items() if first <= key < behind),
             reverse=reverse,
@@ -101,32 +130,61 @@ class RocksEngine:
         for key, value in _merged(stored, changed, reverse) if changed else stored:
             yield key[1:], value
 
+    def _stored(self, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from _stored(self._db, first, behind, reverse)
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: Exception) -> None:
+        """The machine stops: what it read is wrong or missing. All of it is in the log and snapshots."""
+        if _is_damage(error):
+            Path(self._damaged).touch()
+
     def count(self, space: int, start: bytes, stop: bytes | None) -> int:
         return sum(1 for _ in self.scan(space, start, stop))
 
     def commit(self, applied: Applied | None) -> None:
-        if not self._pending and applied is None:
+        if applied is not None:
+            self._named = msgspec.msgpack.encode(applied)
+        elif not self._pending and not self._is_partial:
             return
+        self._write(self._named)
+        self._is_partial = False
+
+    def _write(self, named: bytes | None) -> None:
         batch = WriteBatch(raw_mode=True)
         for key, value in self._pending.items():
             if value is None:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        if applied is not None:
-            batch.put(_APPLIED_KEY, msgspec.msgpack.encode(applied))
+        if named is None:
+            batch.delete(_APPLIED_KEY)
+        else:
+            batch.put(_APPLIED_KEY, named)
         self._db.write(batch, self._unsynced)
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
         self._pending.clear()
+        self._pending_bytes = 0
 
     def applied(self) -> Applied | None:
         stored = self._db.get(_APPLIED_KEY)
         return None if stored is None else _decode_applied(stored)
 
     def clear(self) -> None:
-        self._pending.clear()
+        self._forget_pending()
+        self._named, self._is_partial = None, False
         self.close()
         self._move(self._cleared)
         self._db = self._opened()
+
+    @property
+    def _damaged(self) -> str:
+        return f"{self._path}.damaged"
 
     @property
     def _cleared(self) -> str:
@@ -173,6 +231,12 @@ class RocksEngine:
         self._db.close()
 
 
+def _is_damage(error: Exception) -> bool:
+    reason = str(error)
+    is_of_system = any(each in reason for each in _NO_DAMAGE)
+    return not is_of_system and any(each in reason for each in _DAMAGED)
+
+
 def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
     if first >= behind:
         return
@@ -185,6 +249,7 @@ def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[t
         while iterator.valid():
             yield iterator.key(), iterator.value()
             iterator.next()
+        iterator.status()  # raises where it was damage that has ended it
         return
     iterator = db.iter()
     iterator.seek_for_prev(behind)
@@ -193,6 +258,7 @@ def _stored(db: Rdict, first: bytes, behind: bytes, reverse: bool) -> Iterator[t
     while iterator.valid() and (key := iterator.key()) >= first:
         yield key, iterator.value()
         iterator.prev()
+    iterator.status()
 
 
 def _merged(

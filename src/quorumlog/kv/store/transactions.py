@@ -4,7 +4,7 @@ before it changes anything."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from quorumlog.kv.errors import (
     LeaseExists,
     LeaseNotFound,
 )
-from quorumlog.kv.requests.limits import check_compare, puts_and_deletes
+from quorumlog.kv.requests.limits import check_compare
 from quorumlog.kv.requests.operations import (
     NO_LEASE,
     Command,
@@ -36,6 +36,8 @@ from quorumlog.kv.requests.operations import (
     decode_key_value,
     writes,
 )
+from quorumlog.kv.requests.written_keys import check_written_once
+from quorumlog.kv.store.answer_room import AnswerRoom, EncodedItems
 from quorumlog.kv.store.engine import CURRENT
 from quorumlog.kv.store.keyspace import Keyspace, bounds
 from quorumlog.kv.store.ranges import Body, read_range
@@ -57,11 +59,12 @@ _OF: dict[Target, Callable[[KeyValue], Any]] = {
 }
 
 
-def carry_out(keyspace: Keyspace, command: Command, index: int) -> Body:
-    """The entry at `index`. Raises KeyValueError, and nothing has changed then."""
+def carry_out(keyspace: Keyspace, command: Command, index: int, room: AnswerRoom) -> Body:
+    """The entry at `index`. Where its answer has no room, what is given is none. Raises KeyValueError,
+    and nothing has changed then."""
     if isinstance(command, Put | DeleteRange | Txn):
         _check(keyspace, command)
-        return _operation(keyspace, command, index)
+        return _operation(keyspace, command, index, room)
     if isinstance(command, Grant):
         return _grant(keyspace, command, index)
     if isinstance(command, Revoke):
@@ -70,12 +73,12 @@ def carry_out(keyspace: Keyspace, command: Command, index: int) -> Body:
     return _compact(keyspace, command)
 
 
-def answer_txn(keyspace: Keyspace, txn: Txn) -> Body:
+def answer_txn(keyspace: Keyspace, txn: Txn, room: AnswerRoom) -> Body:
     """A question: a transaction that only reads. Raises KeyValueError."""
     if writes(txn):
         raise InvalidRequest("a question may not write")
     _check(keyspace, txn)
-    return _operation(keyspace, txn, keyspace.revision)
+    return _operation(keyspace, txn, keyspace.revision, room)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -89,7 +92,7 @@ def _check(keyspace: Keyspace, operation: Operation) -> None:
         _check_kept(keyspace, operation)
     elif isinstance(operation, Txn):
         for operations in (operation.success, operation.failure):
-            puts_and_deletes(operations)
+            check_written_once(operations)
         path = list(_path(keyspace, operation))
         for each in path:
             if isinstance(each, Put):
@@ -129,7 +132,7 @@ def _no_lease(lease: int) -> LeaseNotFound:
 # ---------------------------------------------------------------- operations
 
 
-def _operation(keyspace: Keyspace, operation: Operation, index: int) -> Body:
+def _operation(keyspace: Keyspace, operation: Operation, index: int, room: AnswerRoom) -> Body:
     if isinstance(operation, Put):
         value, lease = operation.value, operation.lease
         if operation.keeps_value or operation.keeps_lease:
@@ -138,14 +141,16 @@ def _operation(keyspace: Keyspace, operation: Operation, index: int) -> Body:
             value = old.value if operation.keeps_value else value
             lease = old.lease if operation.keeps_lease else lease
         before = keyspace.put(operation.key, value, lease, index)
-        return PUT_TAG, _raw(before) if operation.prev_kv else None
+        if before is None or not operation.prev_kv or not room.take(len(before)):
+            return PUT_TAG, None
+        return PUT_TAG, msgspec.Raw(before)
     if isinstance(operation, DeleteRange):
-        return _delete(keyspace, operation, index)
+        return _delete(keyspace, operation, index, room)
     if isinstance(operation, Range):
-        return read_range(keyspace, operation)
+        return read_range(keyspace, operation, room)
     # Which branch is taken was decided by the state before, of the inner ones too: etcd's order.
     plan = _plan(keyspace, operation)
-    return _carry_out_plan(keyspace, plan, index)
+    return _carry_out_plan(keyspace, plan, index, room)
 
 
 Plan = tuple[bool, list["Operation | Plan"]]
@@ -157,25 +162,31 @@ def _plan(keyspace: Keyspace, txn: Txn) -> Plan:
     return succeeded, [_plan(keyspace, each) if isinstance(each, Txn) else each for each in operations]
 
 
-def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int) -> Body:
+def _carry_out_plan(keyspace: Keyspace, plan: Plan, index: int, room: AnswerRoom) -> Body:
     succeeded, operations = plan
     answers = [
-        _carry_out_plan(keyspace, each, index)
+        _carry_out_plan(keyspace, each, index, room)
         if isinstance(each, tuple)
-        else _operation(keyspace, each, index)
+        else _operation(keyspace, each, index, room)
         for each in operations
     ]
     return TXN_TAG, succeeded, answers
 
 
-def _delete(keyspace: Keyspace, operation: DeleteRange, index: int) -> Body:
+def _delete(keyspace: Keyspace, operation: DeleteRange, index: int, room: AnswerRoom) -> Body:
+    gone: Iterable[bytes]
     if operation.end:
-        start, stop = bounds(operation.key, operation.end)
-        keys = [key for key, _ in keyspace.engine.scan(CURRENT, start, stop)]
+        gone = keyspace.delete_range(*bounds(operation.key, operation.end), index)
     else:
-        keys = [operation.key]
-    gone = [before for key in keys if (before := keyspace.delete(key, index)) is not None]
-    return DELETE_TAG, len(gone), [msgspec.Raw(each) for each in gone] if operation.prev_kv else []
+        before = keyspace.delete(operation.key, index)
+        gone = () if before is None else (before,)
+    told = EncodedItems(room)
+    count = 0
+    for each in gone:  # to the end, whatever there is room for
+        count += 1
+        if operation.prev_kv:
+            told.add(each)
+    return DELETE_TAG, count, told.encoded()
 
 
 def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
@@ -188,21 +199,19 @@ def _branch(keyspace: Keyspace, txn: Txn) -> tuple[bool, Sequence[Operation]]:
 
 def _holds(keyspace: Keyspace, compare: Compare) -> bool:
     relation, of = _HOLDS[compare.relation], _OF[compare.target]
+    stored: Iterable[bytes]
     if compare.end:
         start, stop = bounds(compare.key, compare.end)
-        stored = [value for _, value in keyspace.engine.scan(CURRENT, start, stop)]
+        stored = (value for _, value in keyspace.engine.scan(CURRENT, start, stop))
     else:
         value = keyspace.engine.get(CURRENT, compare.key)
-        stored = [] if value is None else [value]
-    if not stored:
-        if compare.target is Target.VALUE:
+        stored = () if value is None else (value,)
+    is_there = False
+    for each in stored:
+        is_there = True
+        if not relation(of(decode_key_value(each)), compare.than):
             return False
-        return relation(0, compare.than)
-    return all(relation(of(decode_key_value(each)), compare.than) for each in stored)
-
-
-def _raw(stored: bytes | None) -> msgspec.Raw | None:
-    return None if stored is None else msgspec.Raw(stored)
+    return is_there or (compare.target is not Target.VALUE and relation(0, compare.than))
 
 
 # ---------------------------------------------------------------- leases and compaction

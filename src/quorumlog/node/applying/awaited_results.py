@@ -3,7 +3,8 @@
 An append waits here from its commit on, when its indices belong to it for good: whoever leads by then,
 the result at an index is that of the entry there, which is its own. Results that come before are kept
 while an append that is not committed yet could want them: the first entries of a batch may be committed,
-and applied, ahead of the last.
+and applied, ahead of the last. Where they come to more than `MOST_HELD_BYTES` before anybody has all of
+his, they are held no longer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +24,15 @@ from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.state_machine import words_of
 
 Done = Callable[[AppendOutcome], None]
+MOST_HELD_BYTES = 64 << 20
+"""And what one piece of work gives."""
+
+
+class _Held(NamedTuple):
+    results: Results
+    size_bytes: int
+    is_lost: bool
+    """Its values are gone."""
 
 
 class _Waiting:
@@ -40,8 +51,9 @@ class AwaitedResults:
         self._applied_index = -1
         self._waiting: deque[_Waiting] = deque()
         """By index, ascending."""
-        self._kept: deque[Results] = deque()
+        self._kept: deque[_Held] = deque()
         """By index, ascending; of entries that somebody waits for, or may."""
+        self._held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -54,13 +66,25 @@ class AwaitedResults:
     def applied(self, results: list[Results], applied_index: int) -> None:
         self._applied_index = applied_index
         if self._waiting or self._oldest_proposed() <= applied_index:
-            self._kept += results
+            held = [_Held(each, each.size_bytes, False) for each in results]
+            size_bytes = sum(each.size_bytes for each in held)
+            if self._held_bytes and self._held_bytes + size_bytes > MOST_HELD_BYTES:
+                self._lose()
+            self._held_bytes += size_bytes
+            self._kept += held
             self._answer()
+
+    def _lose(self) -> None:
+        """Of appends that are not through: those that are have had theirs."""
+        gone = [Results(each.results.indices, None) for each in self._kept]
+        self._kept = deque(_Held(each, 0, True) for each in gone)
+        self._held_bytes = 0
 
     def stopped(self, reason: str) -> None:
         """Nobody will apply what is left."""
         waiting, self._waiting = self._waiting, deque()
         self._kept.clear()
+        self._held_bytes = 0
         self._applied_index = -1
         for each in waiting:
             each.done(unknown_results(each.receipt, reason))
@@ -82,12 +106,14 @@ class AwaitedResults:
     def _with_results(self, receipt: AppendReceipt) -> AppendOutcome:
         values: list[bytes | None] = []
         failures: list[tuple[int, str]] = []
-        for results in self._kept:
+        for results, _, is_lost in self._kept:
             start, stop = np.searchsorted(
                 results.indices, [receipt.first_index, receipt.last_index + 1]
             ).tolist()
             if start == stop:
                 continue
+            if is_lost:
+                return unknown_results(receipt, f"they are above {MOST_HELD_BYTES} bytes in all")
             if results.values is None:
                 values += [None] * (stop - start)
                 continue
@@ -107,8 +133,8 @@ class AwaitedResults:
         wanted = min(self._waiting[0].receipt.first_index if self._waiting else math.inf, math.inf)
         if self._kept:
             wanted = min(wanted, self._oldest_proposed())
-            while self._kept and self._kept[0].indices[-1] < wanted:
-                self._kept.popleft()
+            while self._kept and self._kept[0].results.indices[-1] < wanted:
+                self._held_bytes -= self._kept.popleft().size_bytes
 
 
 def unknown_results(receipt: AppendReceipt, reason: str) -> ResultUnknown:

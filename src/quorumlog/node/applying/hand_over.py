@@ -9,6 +9,7 @@ where it is. Nor does one take over that lacks a machine of this leader: it woul
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from quorumlog.consensus.messages import MachinesRequest, MachinesResponse
 from quorumlog.consensus.raft_node import RaftNode
@@ -23,6 +24,13 @@ MOST_INTERVAL_MS = 60_000
 """Reached by doubling: an application's mistake may stay for long."""
 
 
+class MachineHoldings(NamedTuple):
+    holds: Mapping[str, int]
+    """By machine that the log binds: the last entry whose effects were ever here, as far as is known."""
+    begin_index: int
+    """The entry before the first of the log here."""
+
+
 class HandOver:
     def __init__(
         self,
@@ -32,15 +40,17 @@ class HandOver:
         needs: Callable[[], Mapping[str, int]],
         running: Callable[[], Mapping[str, int]],
         transfer: Callable[[str], None],
+        holds: Callable[[], MachineHoldings],
     ) -> None:
         """`needs`: machines that do not run here, and the entry that a successor has to have applied;
-        `running`: those that do, and what they have applied."""
+        `running`: those that do, and what they have applied; `holds`: for whoever asks."""
         self._replica = replica
         self._raft = raft
         self._host = host
         self._needs = needs
         self._running = running
         self._transfer = transfer
+        self._holds = holds
         self._interval_ms = float(ASK_INTERVAL_MS)
         self._next_ms = NEVER
 
@@ -63,8 +73,13 @@ class HandOver:
         return self._next_ms
 
     def on_request(self, request: MachinesRequest) -> None:
+        holdings = self._holds()
         response = MachinesResponse(
-            sender=self._replica, term=self._raft.term, applied=tuple(self._running().items())
+            sender=self._replica,
+            term=self._raft.term,
+            applied=tuple(self._running().items()),
+            holds=tuple(holdings.holds.items()),
+            begin_index=holdings.begin_index,
         )
         self._host.send(Envelope(request.sender, response))
 

@@ -18,15 +18,15 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError
 from quorumlog.header_array import TERM, Int64Array
 from quorumlog.log_state.control_entries import OpenProducer, ProducerBatch
-from quorumlog.state_machine import Result, words_of
+from quorumlog.state_machine import KEPT_RESULT_BYTES, MOST_KEPT_BYTES, Result, words_of
 
 BATCHES_A_SESSION = 5
-MOST_BYTES = 64 << 20
-"""In memory, and in each snapshot. A constant: members would differ by a configured one."""
-_BYTES_A_RESULT = 16
+MOST_BYTES = MOST_KEPT_BYTES
 
 Kept = bytes | tuple[str] | None
 """(why the command was refused,)."""
+_UNKEPT = ("",)
+"""One that is more than all that is kept: it goes as soon as it is there."""
 
 
 class _Piece(msgspec.Struct, array_like=True):
@@ -61,23 +61,23 @@ class _Saved(msgspec.Struct, array_like=True):
 class KeptResults:
     def __init__(self, saved: bytes = b"") -> None:
         self._sessions: dict[str, list[_Piece]] = {}
-        self._under_way: SessionBatch | None = None
-        """Its end was not applied yet."""
+        self.under_way: SessionBatch | None = None
+        """Its end was not applied yet: what `batches_in` goes on from."""
         if saved:
             state = msgspec.msgpack.decode(saved, type=_Saved)
-            self._sessions, self._under_way = dict(state.sessions), state.under_way
+            self._sessions, self.under_way = dict(state.sessions), state.under_way
         self._bytes = sum(each.size_bytes for pieces in self._sessions.values() for each in pieces)
 
     def encode(self) -> bytes:
         """Empty if there is nothing to keep."""
-        if not self._sessions and self._under_way is None:
+        if not self._sessions and self.under_way is None:
             return b""
-        return msgspec.msgpack.encode(_Saved(list(self._sessions.items()), self._under_way))
+        return msgspec.msgpack.encode(_Saved(list(self._sessions.items()), self.under_way))
 
     def skip(self) -> None:
         """What follows these results was applied by an earlier process, and its results are gone: the
         rest of a batch that was under way must not pass for what comes next."""
-        self._under_way = None
+        self.under_way = None
 
     def forget(self, opened: OpenProducer) -> None:
         """The log ends sessions. It may be an entry that the log's state ignores; a leader writes none
@@ -91,32 +91,41 @@ class KeptResults:
         self, part: EntryBatch, begun: Sequence[tuple[int, ProducerBatch]]
     ) -> list[SessionBatch]:
         """Of a stretch of the log, in which these begin, at these places: whose entries lie in it."""
-        if not begun and self._under_way is None:
+        if not begun and self.under_way is None:
             return []
         terms = part.words()[TERM]
-        found = [] if self._under_way is None else [self._under_way]
+        found = [] if self.under_way is None else [self.under_way]
         for place, said in begun:
             first_index = part.first_index + place + 1
             stop_index, term = first_index + said.count, int(terms[place])
             found.append(SessionBatch(said.producer, first_index, stop_index, term, said.continues))
-        end_index, self._under_way = part.last_index + 1, None
+        end_index, self.under_way = part.last_index + 1, None
         batches = []
         for each in found:
             later = part.first_index + int(np.searchsorted(terms, each.term, side="right"))
             if each.stop_index > end_index and later == end_index:
-                self._under_way = each
+                self.under_way = each
             batches.append(each._replace(stop_index=min(each.stop_index, later)))
         return batches
 
     def note(
-        self, batches: Sequence[SessionBatch], indices: Int64Array, values: Sequence[Result] | None
+        self,
+        batches: Sequence[SessionBatch],
+        indices: Int64Array,
+        values: Sequence[Result] | None,
+        unkept: Sequence[int] = (),
     ) -> None:
-        """Results of the machine's entries in the stretch that these batches lie in."""
+        """Results of the machine's entries in the stretch that these batches lie in; `unkept` as
+        `FirstResults` has it."""
         for each in batches:
             start, stop = np.searchsorted(indices, [each.first_index, each.stop_index]).tolist()
             if start < stop:
                 results = [None] * (stop - start) if values is None else values[start:stop]
-                self._add(each, int(indices[start]), [_kept(result) for result in results])
+                kept = [_kept(result) for result in results]
+                for place in unkept:
+                    if start <= place < stop:
+                        kept[place - start] = _UNKEPT
+                self._add(each, int(indices[start]), kept)
 
     def _add(self, batch: SessionBatch, first_index: int, values: list[Kept]) -> None:
         pieces = self._sessions.pop(batch.producer, [])
@@ -167,5 +176,7 @@ def _kept(result: object) -> Kept:
 
 
 def _size_of(value: Kept) -> int:
+    if value is _UNKEPT:
+        return MOST_BYTES + 1
     said = value[0] if isinstance(value, tuple) else value
-    return _BYTES_A_RESULT + (0 if said is None else len(said))
+    return KEPT_RESULT_BYTES + (0 if said is None else len(said))

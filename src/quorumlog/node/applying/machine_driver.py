@@ -2,6 +2,8 @@
 work at a time, small enough that reads and pushes do not wait for the interpreter behind it.
 
     unbound      the log does not bind it yet, or its state is not known
+    waiting      its last run ended while it applied something: until a leader has told how far the log
+                 is committed, which may say that the machine leaves an entry out
     opening      a snapshot is loaded, or what the machine has kept is compared with the log
     lacking      the log begins behind all that is known here: another member is asked for a snapshot
     running      questions first, then a snapshot if one is due, then what is committed and on the disk;
@@ -12,7 +14,7 @@ work at a time, small enough that reads and pushes do not wait for the interpret
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from quorumlog.batch import EntryBatch
@@ -29,10 +31,12 @@ from quorumlog.errors import (
     StoreFailure,
     UnknownMachine,
 )
-from quorumlog.log_state.log_state import Machine
+from quorumlog.figures import now
+from quorumlog.log_state.log_state import Machine, SteppedOver
 from quorumlog.node.applying.awaited_results import AwaitedResults, Done, unknown_results
 from quorumlog.node.applying.machine_opening import (
     Lacking,
+    LeftOuts,
     MachineFactory,
     Opened,
     Waiting,
@@ -44,9 +48,9 @@ from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.state_machine import Applied
+from quorumlog.state_machine import MOST_RESULT_BYTES, Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
+from quorumlog.store.files.snapshot_file import LeftOut, SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 APPLY_ENTRIES = 1024
@@ -61,6 +65,8 @@ LACKING_RETRY_MS = 10_000
 PIN_MS = 60_000
 """So long a snapshot stays that another member has asked for a piece of."""
 EXPIRY_INTERVAL_MS = 100
+LONG_MS = 10_000
+"""Whoever applies one piece of work for so long may never come to its end."""
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
@@ -103,8 +109,9 @@ class MachineDriver:
         pending: PendingAppends,
         found: Callable[[DirectoryDamaged], None],
         fetcher: SnapshotFetcher,
+        knows_commit: Callable[[], bool],
     ) -> None:
-        """`found` is told of damage that reading meets."""
+        """`found` is told of damage that reading meets. `knows_commit`: see `Reads`."""
         self.name = name
         self._factory = factory
         self._files = directory.snapshots
@@ -128,6 +135,19 @@ class MachineDriver:
         self._life = 0
         """Counts how often it was opened: what an earlier one gives counts for nothing."""
         self._is_busy = False
+        self._applying = directory.applying_file(name)
+        self._ended_within = self._applying.found
+        """What the last run was about to apply: entry by entry now, so that if one of them ends the
+        process once more, it is known which."""
+        self._is_waiting = self._ended_within.is_under_way
+        self._knows_commit = knows_commit
+        self._applying_since_ms: float | None = None
+        self._orders: tuple[SteppedOver, ...] = ()
+        """Those of the log, of all machines, as they were looked at last."""
+        self._known_left_out: frozenset[LeftOut] = frozenset()
+        """What they say of this one."""
+        self._left_out: frozenset[LeftOut] = frozenset()
+        """What the machine holds nothing of: it may have come with a snapshot, ahead of the log."""
         self._saving: SlicedSave | None = None
         self._is_slice_next = False
         self._abandoned: SlicedSave | None = None
@@ -140,6 +160,15 @@ class MachineDriver:
         return self._runner is not None
 
     @property
+    def held_index(self) -> int:
+        """Of the last entry whose effects it ever had here, as far as is known."""
+        return max(self.applied_index, self._applying.applied_index)
+
+    def heeds(self, orders: Iterable[SteppedOver]) -> bool:
+        """What it holds, and its snapshots, are made without these."""
+        return all((each.index, each.ordered_at_index) in self._left_out for each in orders)
+
+    @property
     def at_rest(self) -> tuple[Applied, MachineRunner] | None:
         """What it is, and what it holds, while the thread that applies leaves it alone."""
         if self._runner is None or self.applied is None or self._is_busy or self._saving is not None:
@@ -150,21 +179,45 @@ class MachineDriver:
     def problem(self) -> str:
         if self.lacking:
             return f"the state machine {self.name} does not run on this member yet: {self.lacking}"
+        since_ms = self._applying_since_ms
+        if since_ms is not None and self._now_ms - since_ms >= LONG_MS:
+            return (
+                f"the state machine {self.name} has applied entry {self.applied_index + 1}, or those"
+                f" behind it, for long, and its results wait{now(f'{self._now_ms - since_ms:.0f} ms')}"
+            )
         if self.stopped is None:
             return self.snapshots.problem
         return f"the state machine {self.name} has stopped on this member at {self.stopped}"
 
     # ---------------------------------------------------------------- the loop
 
-    def tick(self, now_ms: float, binding: Machine | None, committed_index: int) -> None:
-        """`committed_index`: up to here entries are committed and on this member's disk."""
+    def tick(
+        self,
+        now_ms: float,
+        binding: Machine | None,
+        committed_index: int,
+        orders: tuple[SteppedOver, ...] = (),
+    ) -> None:
+        """`committed_index`: up to here entries are committed and on this member's disk. `orders`: the
+        committed ones, of all machines."""
         self.expire(now_ms)
         if self._abandoned is not None:
             self._abandon()
             return
-        if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
+        if binding is None or self._is_busy:
             return
-        if self._runner is None:
+        if orders is not self._orders or self._left_out != self._known_left_out:
+            self._heed(orders, committed_index)
+        if self.stopped is not None or now_ms < self._retry_ms:
+            return
+        if self._is_waiting and self._knows_commit():
+            self._is_waiting, self.lacking = False, ""
+        if self._is_waiting:
+            self.lacking = (
+                f"its last run here ended while it applied {self._ended_within}, and it waits until a"
+                " leader has told how far the log is committed"
+            )
+        elif self._runner is None:
             if committed_index >= self._waits_for_index:
                 self._open(binding, committed_index)
         elif self._saving is not None and self._is_slice_next and not self._saving.is_away:
@@ -177,6 +230,23 @@ class MachineDriver:
             self._apply(self._runner, committed_index)
         elif self._saving is not None and not self._saving.is_away:
             self._write_slice(self._saving)
+
+    def _heed(self, orders: tuple[SteppedOver, ...], committed_index: int) -> None:
+        """The log says which entries are left out. What was made with one of them is made anew."""
+        own = [each for each in orders if each.name == self.name]
+        self._orders = orders
+        self._known_left_out = frozenset((each.index, each.ordered_at_index) for each in own)
+        if self._runner is None and self.stopped is None:
+            return  # it is opened with them
+        left_outs = self._left_outs(committed_index)
+        held_index = self.applied_index if self.stopped is None else self.stopped.last_index
+        if left_outs.contradict(self._left_out, held_index):
+            self.rebuild()
+        else:
+            self._left_out |= self._known_left_out
+
+    def _left_outs(self, committed_index: int) -> LeftOuts:
+        return LeftOuts(self._known_left_out, self._store.begin.index, committed_index)
 
     def expire(self, now_ms: float) -> None:
         """Whoever has waited too long is answered."""
@@ -203,6 +273,7 @@ class MachineDriver:
         self._life += 1
         self._give_up_save()
         self._runner = self.stopped = self.applied = None
+        self._left_out = frozenset()
         self.applied_index = self._waits_for_index = -1
         self.lacking = ""
         self._fetcher.forget(self.name)
@@ -223,7 +294,7 @@ class MachineDriver:
         self._is_slice_next = True
 
         def ended(result: object) -> None:
-            self._is_busy = False
+            self._is_busy, self._applying_since_ms = False, None
             if life == self._life or also_late:
                 done(result)
 
@@ -244,7 +315,16 @@ class MachineDriver:
     def _open(self, binding: Machine, committed_index: int) -> None:
         files, store = self._files, self._store
         self._submit(
-            partial(open_machine, self.name, binding, self._factory, files, store, committed_index),
+            partial(
+                open_machine,
+                self.name,
+                binding,
+                self._factory,
+                files,
+                store,
+                self._left_outs(committed_index),
+                self._applying,
+            ),
             self._opened,
         )
 
@@ -252,6 +332,7 @@ class MachineDriver:
         if not isinstance(result, SnapshotsUnavailable):
             self.lacking = ""
         if isinstance(result, Stopped):
+            self._left_out = self._known_left_out
             self._stop(result)
         elif isinstance(result, Lacking):
             self.lacking = "; ".join([result.reason, *result.damaged])
@@ -270,6 +351,7 @@ class MachineDriver:
             self._fetcher.forget(self.name)
             self._runner = result.runner
             self.applied, self.applied_index = result.applied, result.applied_index
+            self._left_out = result.left_out
             self.snapshots.opened(result)
         else:
             assert isinstance(result, Problems), result
@@ -288,13 +370,15 @@ class MachineDriver:
         except LedgerError as error:
             self._read_failed(error)
             return
+        most, left_out = self._most_entries(), self._left_out
+        self._applying_since_ms = self._now_ms
         if isinstance(found, EntryBatch):
-            self._submit(partial(runner.apply, _at_most(found)), self._applied)
+            self._submit(partial(runner.apply, _at_most(found, most), left_out), self._applied)
             return
         cold = found
 
         def read_and_apply() -> Turn:
-            batch = _at_most(store.read_from(*cold, once=True)[1])
+            batch = _at_most(store.read_from(*cold, once=True)[1], most)
             try:
                 batch.check_bodies()
             except ProtocolViolation as error:
@@ -305,9 +389,18 @@ class MachineDriver:
                     index=batch.first_index,
                     stop_index=batch.last_index + 1,
                 ) from error
-            return runner.apply(batch)
+            return runner.apply(batch, left_out)
 
         self._submit(read_and_apply, self._applied)
+
+    def _most_entries(self) -> int:
+        """Of the next piece."""
+        next_index, suspect = self.applied_index + 1, self._ended_within
+        if suspect.first_index <= next_index < suspect.stop_index:
+            return 1
+        if next_index < suspect.first_index and suspect.is_under_way:
+            return min(APPLY_ENTRIES, suspect.first_index - next_index)
+        return APPLY_ENTRIES
 
     def _applied(self, result: object) -> None:
         if not isinstance(result, Turn):
@@ -431,16 +524,28 @@ class MachineDriver:
 
         def answered(result: object) -> None:
             assert isinstance(result, list), result
-            asked = {id(each) for each in ready}
+            asked = {id(each) for each in ready[: len(result)]}
             waiting = {id(each) for each in self._questions}
             self._questions = [each for each in self._questions if id(each) not in asked]
-            for each, answer in zip(ready, result, strict=True):
+            for each, answer in zip(ready, result, strict=False):
                 if id(each) in waiting:
                     each.done(answer, applied_index)
 
         # An answer of a machine that is built again meanwhile still follows from what was committed.
-        self._submit(lambda: [each.ask(runner) for each in ready], answered, also_late=True)
+        self._submit(partial(_answers, ready, runner), answered, also_late=True)
 
 
-def _at_most(batch: EntryBatch) -> EntryBatch:
-    return batch if batch.count <= APPLY_ENTRIES else batch.slice(0, APPLY_ENTRIES)
+def _answers(questions: list[Question], runner: MachineRunner) -> list[Asked]:
+    """Of the first ones, where they are large."""
+    answers: list[Asked] = []
+    size_bytes = 0
+    for each in questions:
+        answers.append(answer := each.ask(runner))
+        size_bytes += len(answer) if isinstance(answer, bytes) else 0
+        if size_bytes >= MOST_RESULT_BYTES:
+            break
+    return answers
+
+
+def _at_most(batch: EntryBatch, count: int) -> EntryBatch:
+    return batch if batch.count <= count else batch.slice(0, count)

@@ -7,7 +7,7 @@ another member may be ahead of this log; it is left alone until the log has come
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -18,7 +18,9 @@ from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, told
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.disk import refusal
+from quorumlog.store.files.applying_file import ApplyingFile
 from quorumlog.store.files.snapshot_file import (
+    LeftOut,
     SnapshotDamaged,
     SnapshotFiles,
     SnapshotsUnavailable,
@@ -27,6 +29,26 @@ from quorumlog.store.ledger_store import LedgerStore
 
 T = TypeVar("T")
 MachineFactory = Callable[[], StateMachine]
+
+
+class LeftOuts(NamedTuple):
+    """What the log says of entries that a machine leaves out."""
+
+    known: frozenset[LeftOut]
+    """As far as it is committed."""
+    begin_index: int
+    """Of entries up to there nothing need be known."""
+    committed_index: int
+
+    def contradict(self, left_out: Collection[LeftOut], index: int) -> bool:
+        """Whether a state that holds what came up to `index`, but nothing of `left_out`, is not what
+        this log leads to. It may follow from an order that this member has not heard of yet."""
+        lacks = any(each[0] <= index and each not in left_out for each in self.known)
+        return lacks or any(
+            self.begin_index < each[0] and each[1] <= self.committed_index
+            for each in left_out
+            if each not in self.known
+        )
 
 
 class Opened(NamedTuple):
@@ -43,6 +65,8 @@ class Opened(NamedTuple):
     """The one that was loaded, and so is known to be good."""
     damaged: tuple[str, ...]
     """What is wrong with those that were passed over."""
+    left_out: frozenset[LeftOut] = frozenset()
+    """Entries that it holds nothing of, or will hold nothing of."""
 
 
 class Lacking(NamedTuple):
@@ -70,14 +94,15 @@ def open_machine(
     factory: MachineFactory,
     files: SnapshotFiles,
     store: LedgerStore,
-    committed_index: int,
+    left_outs: LeftOuts,
+    applying: ApplyingFile,
 ) -> Opened | Stopped | Lacking | Waiting | SnapshotsUnavailable:
-    """Runs on the thread that applies. `committed_index`: also on the own disk. Raises DirectoryDamaged
-    or RangeDamaged where the log cannot tell yet, StoreFailure where the disk refuses."""
+    """Runs on the thread that applies. Raises DirectoryDamaged or RangeDamaged where the log cannot tell
+    yet, StoreFailure where the disk refuses."""
     try:
-        files.delete_unfinished(name, committed_index)
+        files.delete_unfinished(name, left_outs.committed_index)
         indices = files.indices_of(name)
-        return _opened(name, binding, factory, files, store, indices, committed_index)
+        return _opened(name, binding, factory, files, store, indices, left_outs, applying)
     except SnapshotsUnavailable as unavailable:
         return unavailable
     except OSError as error:
@@ -93,24 +118,35 @@ def _opened(
     files: SnapshotFiles,
     store: LedgerStore,
     indices: list[int],
-    committed_index: int,
+    left_outs: LeftOuts,
+    applying: ApplyingFile,
 ) -> Opened | Stopped | Lacking | Waiting:
     machine = _made(factory)
     kept = _of_machine("asked what it has applied", machine.applied)
     if kept is not None and not isinstance(kept, Applied):
         raise _Failed(f"what it has applied is {type(kept).__name__}, not Applied")
-    if kept is not None and kept.index >= binding.index and log_holds(store, kept):
+    outdated = [index for index in indices if _is_outdated(files, name, index, left_outs)]
+    indices = [index for index in indices if index not in outdated]
+    acts_as = None
+    is_kept = kept is not None and kept.index >= binding.index and log_holds(store, kept)
+    if kept is not None and is_kept and not left_outs.contradict(applying.left_out, kept.index):
         if binding.version > machine.version:
             # Whether it was kept before the log went over or behind it: it has to stop there.
             return Stopped(kept.index, kept.index, too_new_reason(name, binding.version, machine))
+        acts_as = _kept_version(machine, binding.version)
+    if acts_as is not None:
+        assert kept is not None
         own = tuple(index for index in indices if index <= kept.index)
-        runner = MachineRunner(name, binding.channel, machine, 0)
+        left_out = left_outs.known.union(applying.left_out)
+        runner = MachineRunner(
+            name, binding.channel, machine, acts_as, applying=applying, left_out=left_out
+        )
         _keep_results(runner, files, store, own, kept.index)
-        return Opened(runner, kept.index, kept, own, (), None, ())
+        return Opened(runner, kept.index, kept, own, tuple(outdated), None, (), left_out)
     if kept is not None:
         _of_machine("cleared", machine.clear)
     damaged: list[str] = []
-    useless: list[int] = []
+    useless = list(outdated)
     ahead: list[int] = []
     too_new = 0
     for index in reversed(indices):
@@ -119,7 +155,7 @@ def _opened(
             reader = files.open(name, index)
             with closing(reader):
                 if not log_holds(store, Applied(*reader.head.point)):
-                    (ahead if index > committed_index else useless).append(index)
+                    (ahead if index > left_outs.committed_index else useless).append(index)
                 elif reader.head.version > machine.version:
                     too_new = too_new or reader.head.version
                 else:
@@ -137,10 +173,12 @@ def _opened(
         if results is None:
             continue
         applied = Applied(*reader.head.point)
-        runner = MachineRunner(name, binding.channel, machine, reader.head.version, results)
+        acts_as = reader.head.version
+        left_out = left_outs.known.union(reader.head.left_out)
+        runner = MachineRunner(name, binding.channel, machine, acts_as, results, applying, left_out)
         older = tuple(each for each in indices if each <= index)
         gone = tuple(sorted(useless))
-        return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))
+        return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged), left_out)
     begin_index = store.begin.index
     if too_new:
         return Stopped(begin_index, begin_index, too_new_reason(name, too_new, machine))
@@ -151,9 +189,32 @@ def _opened(
             f"the log begins at index {begin_index + 1}, and no good snapshot of {name} holds what came"
             " before; the other members are asked for one"
         )
+        if outdated:
+            reason = f"what it has here holds an entry that was stepped over; {reason}"
         return Lacking(begin_index, reason, tuple(damaged))
-    runner = MachineRunner(name, binding.channel, machine, 0)
-    return Opened(runner, binding.index - 1, None, (), tuple(sorted(useless)), None, tuple(damaged))
+    left_out = left_outs.known
+    runner = MachineRunner(name, binding.channel, machine, 0, applying=applying, left_out=left_out)
+    gone = tuple(sorted(useless))
+    return Opened(runner, binding.index - 1, None, (), gone, None, tuple(damaged), left_out)
+
+
+def _is_outdated(files: SnapshotFiles, name: str, index: int, left_outs: LeftOuts) -> bool:
+    """It holds an entry that the machine leaves out. Raises SnapshotsUnavailable."""
+    try:
+        with closing(files.open(name, index)) as reader:
+            return left_outs.contradict(reader.head.left_out, index)
+    except SnapshotDamaged:
+        return False  # which is found out by whoever needs it
+
+
+def _kept_version(machine: StateMachine, bound: int) -> int | None:
+    """That its own state follows from; None: nobody can tell."""
+    version = _of_machine("asked which version it has kept", machine.kept_version)
+    if version is None:
+        return 1 if bound == 1 else None
+    if not isinstance(version, int) or not 0 < version <= machine.version:
+        raise _Failed(f"the version that it has kept is {version!r}, and it has {machine.version}")
+    return version
 
 
 def _keep_results(

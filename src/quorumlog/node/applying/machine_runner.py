@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,14 +24,22 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
 from quorumlog.state_machine import (
+    MOST_RESULT_BYTES,
     Applied,
     ApplyFailure,
+    FirstResults,
     Result,
     SnapshotWriter,
     StateMachine,
     words_of,
 )
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotFileWriter, SnapshotHead
+from quorumlog.store.files.applying_file import ApplyingFile
+from quorumlog.store.files.snapshot_file import (
+    LeftOut,
+    SnapshotFiles,
+    SnapshotFileWriter,
+    SnapshotHead,
+)
 
 _LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKind.OPEN)))
 
@@ -57,9 +65,23 @@ class Results(NamedTuple):
     values: Sequence[Result] | None
     """One each; None: there are none."""
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(each) for each in self.values or () if isinstance(each, bytes))
+
+
+class _Given(NamedTuple):
+    """What a machine has made of the first `taken` entries that it was given."""
+
+    taken: int
+    results: Sequence[Result] | None
+    """One each; None: there are none."""
+    unkept: Sequence[int]
+    """See `FirstResults`."""
+
 
 class Turn(NamedTuple):
-    """What applying a stretch of the log came to."""
+    """What applying a stretch of the log came to, or the first entries of it."""
 
     applied: Applied | None
     """The last entry whose effects it holds now; None: none of the stretch."""
@@ -68,18 +90,42 @@ class Turn(NamedTuple):
     size_bytes: int
     stopped: Stopped | None
 
+    @property
+    def result_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.results)
+
 
 class MachineRunner:
     def __init__(
-        self, name: str, channel: int, machine: StateMachine, acts_as: int, kept: bytes = b""
+        self,
+        name: str,
+        channel: int,
+        machine: StateMachine,
+        acts_as: int,
+        kept: bytes = b"",
+        applying: ApplyingFile | None = None,
+        left_out: frozenset[LeftOut] = frozenset(),
     ) -> None:
         """`acts_as`: the version that its state follows from; 0: none yet. `kept`: as `KeptResults`
-        encodes them."""
+        encodes them. `applying`: noted there is what it is about to apply. `left_out`: see `apply`."""
         self.name = name
         self._channel = channel
         self.machine = machine
         self._acts_as = acts_as
         self._kept = KeptResults(kept)
+        self._applying = applying
+        self.leave_out(left_out)
+
+    def leave_out(self, left_out: frozenset[LeftOut]) -> None:
+        """None of these was given to the machine, or will be."""
+        self._left_out = left_out
+        self._skips = frozenset(index for index, _ in left_out)
+        if self._applying is not None:
+            self._applying.leaves_out(left_out)
+
+    def left_out_up_to(self, index: int) -> tuple[LeftOut, ...]:
+        """Ascending."""
+        return tuple(sorted(each for each in self._left_out if each[0] <= index))
 
     def take_results(self, kept: bytes, *, is_older: bool) -> None:
         """Before anything is applied. `is_older`: the machine holds more than they follow from."""
@@ -87,22 +133,33 @@ class MachineRunner:
         if is_older:
             self._kept.skip()
 
-    def apply(self, batch: EntryBatch) -> Turn:
-        """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
+    def apply(self, batch: EntryBatch, left_out: frozenset[LeftOut] = frozenset()) -> Turn:
+        """A stretch of committed entries of the log, of whatever kinds, behind what was applied. It ends
+        early where the results are large."""
+        if left_out is not self._left_out:
+            self.leave_out(left_out)
         turn = Turn(None, [], 0, 0, None)
         start = 0
         changes, begun = self._controls(batch)
+        under_way = self._kept.under_way
         batches = self._kept.batches_in(batch, begun)
-        for place, change in changes:
+        for place, change in (*changes, (batch.count, None)):
             turn = self._apply_part(batch, start, place, turn, batches)
+            taken = 0 if turn.applied is None else turn.applied.index + 1 - batch.first_index
+            if turn.stopped is None and (
+                taken < place or (place < batch.count and turn.result_bytes >= MOST_RESULT_BYTES)
+            ):
+                self._kept.under_way = under_way
+                self._kept.batches_in(batch.slice(0, taken), [each for each in begun if each[0] < taken])
+                return turn
             if isinstance(change, OpenProducer):
                 self._kept.forget(change)
-            elif turn.stopped is None:
+            elif isinstance(change, MachineBinding) and turn.stopped is None:
                 turn = self._go_over(batch.first_index + place, change, turn)
             if turn.stopped is not None:
                 return turn
             start = place
-        return self._apply_part(batch, start, batch.count, turn, batches)
+        return turn
 
     def _controls(
         self, batch: EntryBatch
@@ -151,10 +208,10 @@ class MachineRunner:
         if own.count:
             indices = own.words()[INDEX].view("int64")
             first_index, last_index = int(indices[0]), int(indices[-1])
+            if self._applying is not None:
+                self._applying.begins(first_index, last_index + 1)
             try:
-                values = self.machine.apply(own, first_index)
-                if values is not None and len(values) != own.count:
-                    raise ValueError(f"{len(values)} results for {own.count} entries")
+                given = self._given(own, indices)
             except ApplyFailure as failure:
                 named: object = getattr(failure, "index", None)  # whatever an application has put there
                 if isinstance(named, int) and named in indices.tolist():
@@ -163,9 +220,14 @@ class MachineRunner:
                 return turn._replace(stopped=stopped)
             except BaseException as error:
                 return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
-            turn.results.append(Results(indices, values))
+            if given.taken < own.count:
+                own, indices = own.slice(0, given.taken), indices[: given.taken]
+                part = part.slice(0, int(indices[-1]) + 1 - part.first_index)
+            if self._applying is not None:
+                self._applying.ended(int(indices[-1]) + 1)
+            turn.results.append(Results(indices, given.results))
             if batches:
-                self._kept.note(batches, indices, values)
+                self._kept.note(batches, indices, given.results, given.unkept)
         words = part.words()
         applied = Applied(int(words[INDEX][-1]), int(words[TERM][-1]), int(words[CHAIN][-1] & LOW_32))
         return turn._replace(
@@ -173,6 +235,40 @@ class MachineRunner:
             entries=turn.entries + own.count,
             size_bytes=turn.size_bytes + own.total_bytes,
         )
+
+    def _given(self, own: EntryBatch, indices: Int64Array) -> _Given:
+        """What the machine makes of these entries, but for those that are left out, or of the first of
+        them. Raises what the machine does."""
+        if self._skips and not self._skips.isdisjoint(indices.tolist()):
+            return self._given_but_left_out(own, indices)
+        given = self.machine.apply(own, int(indices[0]))
+        if isinstance(given, FirstResults):
+            results: Sequence[Result] | None = given.results
+            unkept = tuple(map(int, given.unkept))
+            taken = len(given.results) if 0 < len(given.results) < own.count else own.count
+        else:
+            results, unkept, taken = given, (), own.count
+        if results is not None and len(results) != taken:
+            raise ValueError(f"{len(results)} results for {own.count} entries")
+        return _Given(taken, results, unkept)
+
+    def _given_but_left_out(self, own: EntryBatch, indices: Int64Array) -> _Given:
+        is_given = np.array([index not in self._skips for index in indices.tolist()])
+        results: list[Result] = [
+            CommandError(
+                f"entry {index} was stepped over: `quorumlog machine step-over` has left it out of"
+                f" {self.name}, and it has no effect"
+            )
+            for index in indices.tolist()
+        ]
+        places = np.flatnonzero(is_given).tolist()
+        if not places:
+            return _Given(own.count, results, ())
+        given = self._given(_of(own, is_given), indices[is_given])
+        for number, place in enumerate(places[: given.taken]):
+            results[place] = None if given.results is None else given.results[number]
+        taken = own.count if given.taken == len(places) else places[given.taken]
+        return _Given(taken, results[:taken], tuple(places[number] for number in given.unkept))
 
     def write_to(self, writer: SnapshotWriter) -> None:
         """All that a snapshot would hold: for who compares members."""
@@ -206,7 +302,8 @@ class MachineRunner:
         """What each further item of the iterator writes to. Raises OSError."""
         point = (applied.index, applied.term, applied.chain)
         kept = self._kept.encode()
-        writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept)))
+        left_out = self.left_out_up_to(applied.index)
+        writer = files.create(SnapshotHead(self.name, self._acts_as, point, len(kept), left_out))
         try:
             writer.write(kept)
         except BaseException:
@@ -230,5 +327,10 @@ def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
     )
     if bool(wanted.all()):
         return batch
+    return _of(batch, wanted)
+
+
+def _of(batch: EntryBatch, wanted: np.ndarray[Any, np.dtype[np.bool_]]) -> EntryBatch:
+    """Of its own memory."""
     data = np.frombuffer(batch.buffer, np.uint8)[np.repeat(wanted, batch.sizes)]
     return EntryBatch(data.data, batch.sizes[wanted])

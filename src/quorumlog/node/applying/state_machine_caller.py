@@ -6,24 +6,31 @@ every member that has the machine applies the entries of its channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
-from quorumlog.consensus.messages import SnapshotRequest
+from quorumlog.consensus.messages import MachinesRequest, MachinesResponse, SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
-from quorumlog.log_state.control_entries import MOST_MACHINES, ControlBody, MachineBinding
-from quorumlog.log_state.log_state import LogState, Machine
+from quorumlog.log_state.control_entries import (
+    MOST_MACHINES,
+    VERSION_LEVEL,
+    ControlBody,
+    MachineBinding,
+)
+from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.node.applying.awaited_results import Done, unknown_results
-from quorumlog.node.applying.hand_over import HandOver
+from quorumlog.node.applying.hand_over import HandOver, MachineHoldings
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory, version_of
 from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.applying.step_overs import StepOvers
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.entry_filler import EntryFiller
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
@@ -33,7 +40,9 @@ from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.state_machine import Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.files.applying_file import NOTHING
+from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
+from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 NEVER = float("inf")
 BIND_RETRY_MS = 500
@@ -60,6 +69,7 @@ class MachinesMember(Protocol):
     config: GroupConfig
     replica: Replica
     directory: MemberDirectory
+    store: LedgerStore
     raft: RaftNode
     log_state: LogStateKeeper
     repairer: Repairer
@@ -72,6 +82,8 @@ class MachinesMember(Protocol):
 
     def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
 
+    def refusal_unless_leading(self) -> LedgerError | None: ...
+
 
 class StateMachineCaller:
     def __init__(
@@ -82,9 +94,14 @@ class StateMachineCaller:
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
         transfer: Callable[[str, Callable[[object], None], str], None],
+        held: Collection[str] = (),
     ) -> None:
-        """`transfer`: `LedgerNode.transfer`."""
+        """`transfer`: `LedgerNode.transfer`. `held`: names of machines that are not run here, though
+        they could be."""
         self._member = member
+        self._host = host
+        self._held = {name: member.directory.applying_file(name).found for name in held}
+        factories = {name: each for name, each in factories.items() if name not in self._held}
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._fillers: dict[str, EntryFiller] = {
             name: filler
@@ -102,6 +119,7 @@ class StateMachineCaller:
                 pending,
                 member.repairer.found,
                 fetcher,
+                lambda: member.raft.reads.knows_commit,
             )
             for name, factory in factories.items()
         }
@@ -112,7 +130,9 @@ class StateMachineCaller:
             self._not_running,
             self._running,
             lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
+            self._holdings,
         )
+        self.step_overs = StepOvers(member, host, self._holdings, member.repairer.found)
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -123,13 +143,15 @@ class StateMachineCaller:
 
     def tick(self, now_ms: float, committed_index: int) -> None:
         """`committed_index`: as in `MachineDriver.tick`."""
+        self.step_overs.tick(now_ms)
         state = self._state(committed=True)
         if not self._drivers and not self._not_here(state):
             return
         self._committed_index = committed_index
+        orders = () if state is None else state.stepped_over
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
-            driver.tick(now_ms, binding, committed_index)
+            driver.tick(now_ms, binding, committed_index, orders)
         self._member.raft.on_machines(run=not self._not_running())
         self.hand_over.tick(now_ms)
 
@@ -151,18 +173,29 @@ class StateMachineCaller:
         return found
 
     def _not_here(self, state: LogState | None) -> list[Machine]:
-        """Those that the log binds, and without which this member was started."""
+        """Those that the log binds, and that are held back, or without which this member was started."""
         bound = () if state is None else state.machines
         return [machine for machine in bound if machine.name not in self._drivers]
+
+    def _holdings(self) -> MachineHoldings:
+        state, holds = self._state(committed=True), {}
+        for machine in () if state is None else state.machines:
+            driver = self._drivers.get(machine.name)
+            noted = self._held.get(machine.name, NOTHING).first_index - 1
+            held_index = noted if driver is None else driver.held_index
+            with suppress(SnapshotsUnavailable):
+                saved = self._member.directory.snapshots.indices_of(machine.name)
+                held_index = max([held_index, *saved])
+            holds[machine.name] = held_index
+        return MachineHoldings(holds, self._member.directory.store.begin.index)
 
     def _running(self) -> dict[str, int]:
         return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
 
     def next_wakeup_ms(self) -> float:
-        if not self._drivers:
-            return self.hand_over.next_wakeup_ms()
-        wakeup = min(driver.next_wakeup_ms() for driver in self._drivers.values())
-        wakeup = min(wakeup, self.hand_over.next_wakeup_ms())
+        wakeup = min(self.hand_over.next_wakeup_ms(), self.step_overs.next_wakeup_ms())
+        for driver in self._drivers.values():
+            wakeup = min(wakeup, driver.next_wakeup_ms())
         if self._member.raft.role is Role.LEADER and self._missing():
             wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
@@ -183,7 +216,10 @@ class StateMachineCaller:
         for name, version in self._versions.items():
             binding = state.machine(name)
             channel = state.free_channel() if binding is None else binding.channel
-            if channel is not None and (binding is None or binding.version < version):
+            bound = 0 if binding is None else binding.version
+            if bound < version and version > 1 and self._host.members_below(VERSION_LEVEL):
+                version = 1
+            if channel is not None and bound < version:
                 missing.append(MachineBinding(name, channel, version))
         return missing
 
@@ -258,6 +294,12 @@ class StateMachineCaller:
 
     def _driver(self, name: str) -> MachineDriver:
         driver = self._drivers.get(name)
+        if name in self._held:
+            raise UnknownMachine(
+                f"the state machine {name} is held back on {self._member.config.member_id}"
+                " (--hold-machine) and carries out nothing there: hand leadership to a member that runs"
+                " it, or restart this one without that option"
+            )
         if driver is None:
             known = ", ".join(sorted(self._drivers)) or "none"
             raise UnknownMachine(
@@ -338,6 +380,7 @@ class StateMachineCaller:
             driver.lost_committed(index)
 
     def close(self, reason: str) -> None:
+        self.step_overs.close(reason)
         for driver in self._drivers.values():
             driver.close(reason)
 
@@ -349,16 +392,25 @@ class StateMachineCaller:
         state = self._state(committed=False)
         if state is None:
             return -1
-        bounds = [self._bound_of(machine) for machine in state.machines]
+        bounds = [self._bound_of(machine, state.stepped_over) for machine in state.machines]
         return min(bounds, default=None)
 
-    def _bound_of(self, machine: Machine) -> int:
+    def _bound_of(self, machine: Machine, orders: tuple[SteppedOver, ...]) -> int:
         driver = self._drivers.get(machine.name)
-        bound = None if driver is None else driver.snapshots.bound
-        # Without two snapshots it is built from its first entry on.
+        own = [each for each in orders if each.name == machine.name]
+        # Without two snapshots, or with such as hold what is to be left out, it is built from its first
+        # entry on.
+        bound = None if driver is None or not driver.heeds(own) else driver.snapshots.bound
         return machine.index - 1 if bound is None else bound
 
     # ---------------------------------------------------------------- for other members
+
+    def on_question(self, request: MachinesRequest) -> None:
+        self.hand_over.on_request(request)
+
+    def on_answer(self, response: MachinesResponse) -> None:
+        self.step_overs.on_response(response)
+        self.hand_over.on_response(response)
 
     def runs(self, name: str) -> bool:
         return name in self._drivers
@@ -399,9 +451,17 @@ class StateMachineCaller:
     def problems(self) -> list[str]:
         found = [self._unbound, *(driver.problem for driver in self._drivers.values())]
         found += [
+            f"the state machine {name} is held back on this member (--hold-machine): its commands and"
+            " questions are refused here, and leadership goes to a member that runs it, if there is one;"
+            f" restart without --hold-machine {name}"
+            + (f"; its last run here ended while it applied {found}" if found.is_under_way else "")
+            for name, found in sorted(self._held.items())
+        ]
+        found += [
             f"this member was started without the state machine {machine.name}, which the log binds: it"
             " carries out no commands of it, and hands leadership to a member that does; restart it with"
             f" {machine.name}"
             for machine in self._not_here(self._state(committed=True))
+            if machine.name not in self._held
         ]
         return [problem for problem in found if problem]

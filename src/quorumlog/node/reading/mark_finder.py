@@ -15,6 +15,7 @@ from quorumlog.errors import (
     RangeDamaged,
     StoreFailure,
 )
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.log_state.log_state import LogState
 from quorumlog.node.ports import Host
 from quorumlog.store.begin.marked_log import (
@@ -45,7 +46,6 @@ class MarkFinder:
         """`committed`: the committed index, and the log's state up to there, None while it is not
         known."""
         self._store = store
-        self._log = StoredLog(store)
         self._host = host
         self._committed = committed
         self._found_damage = found_damage
@@ -57,6 +57,12 @@ class MarkFinder:
         state, _ = self._committed()
         return None if state is None else mark_of(state)
 
+    @property
+    def clock_resets(self) -> Resets:
+        """Committed ones; none while the log's state is not known."""
+        state, _ = self._committed()
+        return () if state is None else state.clock_resets
+
     def at_index(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
         """See `mark_at_index`; of the last committed entry, where that comes sooner."""
         state, committed_index = self._committed()
@@ -64,7 +70,7 @@ class MarkFinder:
         if state is not None and state.time_index <= index:
             done(mark_of(state))
         else:
-            self._find(lambda: mark_at_index(self._log, index), done)
+            self._find(lambda log: mark_at_index(log, index), done)
 
     def at_data_from(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
         """The same of the first data at or behind `index`: a reader that stands where the log begins, or
@@ -73,7 +79,7 @@ class MarkFinder:
         if state is not None and state.time_index <= index:
             done(mark_of(state))
         else:
-            self._find(lambda: mark_at_index(self._log, self._data_from(index, committed_index)), done)
+            self._find(lambda log: mark_at_index(log, self._data_from(index, committed_index)), done)
 
     def _data_from(self, index: int, committed_index: int) -> int:
         """Looked for within a few entries; `index` if there is none."""
@@ -88,20 +94,23 @@ class MarkFinder:
         if state is not None and (state.time_ms is None or state.time_ms <= time_ms):
             done(mark_of(state))
         else:
-            self._find(lambda: mark_at_time(self._log, time_ms, committed_index + 1), done)
+            self._find(lambda log: mark_at_time(log, time_ms, committed_index + 1), done)
 
-    def _find(self, find: Callable[[], Mark | None], done: Callable[[MarkOutcome], None]) -> None:
+    def _find(
+        self, find: Callable[[StoredLog], Mark | None], done: Callable[[MarkOutcome], None]
+    ) -> None:
         if self._waiting >= MOST_WAITING:
             refusal = f"{MOST_WAITING} others look for a time already"
             done(ConnectionFull(refusal, retry_after_ms=RETRY_MS))
             return
         self._waiting += 1
+        log = StoredLog(self._store, self.clock_resets)
 
         def look() -> Mark | None:
             begin = self._store.begin
             while True:
                 try:
-                    return find()
+                    return find(log)
                 except IndexOutOfRange:
                     if self._store.begin == begin:
                         raise

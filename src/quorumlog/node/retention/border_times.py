@@ -13,7 +13,7 @@ import numpy as np
 
 from quorumlog.entry import EntryKind
 from quorumlog.errors import DirectoryDamaged, LedgerError
-from quorumlog.log_state.control_entries import TimeMark, decode_body
+from quorumlog.log_state.counted_times import said_ms
 from quorumlog.node.retention.segments_kept import Border
 from quorumlog.store.begin.marked_log import Mark
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
@@ -54,11 +54,11 @@ def _first_time(store: LedgerStore, first_index: int, last: Mark) -> int:
     try:
         for first in range(first_index, last.index, LOOK_ENTRIES):
             kinds = store.kinds(first, min(first + LOOK_ENTRIES, last.index))
-            for at in np.flatnonzero(kinds == EntryKind.TIME).tolist():
+            for at in np.flatnonzero(np.isin(kinds, (EntryKind.TIME, EntryKind.CLOCK))).tolist():
                 for batch in store.control_batches(first + at, first + at + 1):
-                    body = decode_body(EntryKind.TIME, batch.body(0))
-                    if batch.first_header.magic == EntryKind.TIME and isinstance(body, TimeMark):
-                        return body.time_ms
+                    time_ms = said_ms(batch.first_header.magic, batch.body(0))
+                    if time_ms is not None:
+                        return time_ms
     except (LedgerError, DirectoryDamaged):
         pass  # damage: a later mark says no less
     return last.time_ms

@@ -22,7 +22,7 @@ from quorumlog.consensus.ready import PeerStatus, Role
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.figures import now
-from quorumlog.log_state.control_entries import ControlBody, Keep, TimeMark
+from quorumlog.log_state.control_entries import ControlBody, Keep
 from quorumlog.log_state.log_state import LogState, LostRange, StateTime, decode_time
 from quorumlog.node.ports import Host
 from quorumlog.node.retention.border_times import KnownBorder, with_times
@@ -39,6 +39,7 @@ from quorumlog.node.retention.segments_kept import (
     kept_segments,
 )
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.begin.marked_log import mark_of
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LedgerStore, LogStart
@@ -90,18 +91,17 @@ class Retention:
         host: Host,
         now_ms: float,
         snapshot_bound: Callable[[], int | None],
-        due_mark: Callable[[float], TimeMark | None],
+        time_marks: TimeMarks,
         installed: set[Replica],
     ) -> None:
-        """`snapshot_bound`: of `StateMachineCaller`; `due_mark`: of `TimeMarks`; `installed`: of
-        `InstallSender`."""
+        """`snapshot_bound`: of `StateMachineCaller`; `installed`: of `InstallSender`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
         self._log_state = member.log_state
         self._host = host
         self._snapshot_bound = snapshot_bound
-        self._due_mark = due_mark
+        self._time_marks = time_marks
         self._now_ms = now_ms
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._looked_below = 0
@@ -224,7 +224,7 @@ class Retention:
             committed = self._log_state.committed_state()
         except LedgerError as error:
             return error
-        log = self._shape(look)
+        log = self._shape(look, state)
         segments = kept_segments(
             log,
             self._decide(look, state),
@@ -244,7 +244,7 @@ class Retention:
         try:
             state = self._log_state.appended_state()
             is_marked = border.time_ms is not None or state.time_index >= border.first_index
-            mark = None if is_marked else self._due_mark(self._now_ms)
+            mark = None if is_marked else self._time_marks.due(self._now_ms)
             if mark is not None:
                 self._member.propose_control(mark)
         except LedgerError:
@@ -268,19 +268,19 @@ class Retention:
     def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
         policy = self._policy(look.used_ratio, clock_ms)
-        # Marks are of a quorum's clocks. By this one alone what was just written could be old.
-        clock_ms = min(clock_ms, self._raft.quorum_clock_ms)
+        # By this clock alone what was just written could be old, and by all of them where they jump.
+        clock_ms = min(clock_ms, self._time_marks.log_clock_ms)
         followers, bound = self._followers(), self._snapshot_bound()
-        return decide(self._shape(look), policy, state, followers, clock_ms, bound)
+        return decide(self._shape(look, state), policy, state, followers, clock_ms, bound)
 
-    def _shape(self, look: _Look) -> LogShape:
+    def _shape(self, look: _Look, state: LogState) -> LogShape:
         begin, end = self._store.begin, self._store.end
         return LogShape(
             begin.index + 1,
             begin.position,
             end.index + 1,
             end.position,
-            tuple(each.border for each in look.borders),
+            tuple(each.border.counted(state.clock_resets) for each in look.borders),
         )
 
     def _policy(self, used_ratio: float, clock_ms: int) -> Policy:

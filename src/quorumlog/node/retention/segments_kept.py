@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quorumlog.log_state.control_entries import Hold
+from quorumlog.log_state.counted_times import Resets, counted_ms
 from quorumlog.log_state.log_state import LogState, Reader
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
@@ -24,6 +25,12 @@ class Border(NamedTuple):
     position: int
     time_ms: int | None
     """When all before it had been appended: the first time mark behind it; None: there is none yet."""
+
+    def counted(self, resets: Resets) -> Border:
+        """With the time that counts after these resets of the log's clock."""
+        if self.time_ms is None:
+            return self
+        return self._replace(time_ms=counted_ms(self.first_index - 1, self.time_ms, resets))
 
 
 class LogShape(NamedTuple):

@@ -231,7 +231,7 @@ class BatchFormer:
                     batch.slice(start, stop),
                     EntryId(first.index + start, first.term),
                     positions[start:stop],
-                    self._wall_clock_ms(),
+                    self._time_marks.stamp_ms(self._wall_clock_ms()),
                 )
                 if append.filled is not None:
                     append.filled(filled)

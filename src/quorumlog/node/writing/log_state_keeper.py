@@ -31,7 +31,7 @@ from quorumlog.errors import (
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import LEVELS, REPLACED_LEVEL
+from quorumlog.log_state.control_entries import LEVEL, LEVELS, REPLACED_LEVEL
 from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
@@ -54,13 +54,16 @@ class LogStateKeeper:
         host: Host,
         found: Callable[[DirectoryDamaged], None],
         tick_soon: Callable[[], None],
+        time_written: Callable[[LogState], None],
     ) -> None:
-        """`found` is told of damage that the reading meets. `tick_soon`: see BorderSaver."""
+        """`found` is told of damage that the reading meets. `tick_soon`: see BorderSaver.
+        `time_written`: of a time mark or a reset, with the state behind it."""
         self._directory = directory
         self._store = directory.store
         self._raft = raft
         self._host = host
         self._found = found
+        self._time_written = time_written
         self._committed_index = max(self._store.begin.index, directory.committed_index)
         self.states: LogStates | None = LogStates(EMPTY, self._committed_index)
         """None: they have to be read from the log."""
@@ -104,8 +107,12 @@ class LogStateKeeper:
 
     def admit(self, batch: EntryBatch) -> None:
         """Entries of another member are about to be taken. Raises DiskFull."""
-        if not self._directory.may_hold_control_entries and batch.log_state_positions():
-            self._directory.allow_control_entries()
+        if self._directory.may_hold(LEVEL):
+            return
+        positions = batch.log_state_positions()
+        if positions:
+            level = max(LEVELS.get(EntryKind(kind), 0) for kind, _ in batch.kinds_and_terms(positions))
+            self._directory.allow_control_entries(level)
 
     @property
     def committed(self) -> LogState | None:
@@ -136,7 +143,7 @@ class LogStateKeeper:
                     " start it with this release, or remove it if it is lost"
                     f" (quorumlog member remove {below[0]})"
                 )
-        self._directory.allow_control_entries()
+        self._directory.allow_control_entries(LEVELS[kind])
 
     def membership_body(self, wanted: Membership) -> MembershipBody:
         """What the log is to say where these become the members. Entries that named a directory may be
@@ -174,6 +181,9 @@ class LogStateKeeper:
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()
+            appended = self.states.appended
+            if isinstance(appended, LogState) and appended.time_index >= batch.first_index:
+                self._time_written(appended)
         elif self._reading is not None:
             self._reading.behind += controls
             self._reading.borders_behind += borders
@@ -257,9 +267,9 @@ class LogStateKeeper:
 
     def _note_kinds(self, reading: LogStateReading) -> None:
         """What an older copy of the file `member` does not say."""
-        if reading.has_controls and not self._directory.may_hold_control_entries:
+        if reading.level and not self._directory.may_hold(reading.level):
             with suppress(DiskFull):  # the next start finds it out again, or the next such entry says it
-                self._directory.allow_control_entries()
+                self._directory.allow_control_entries(reading.level)
 
     def _finish(self, reading: LogStateReading) -> None:
         self._reading = None

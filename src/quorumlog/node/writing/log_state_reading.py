@@ -13,7 +13,7 @@ from quorumlog.config import MIB
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.freed_memory import give_back_freed_memory
-from quorumlog.log_state.control_entries import ControlEntry, Unreadable, decode_body
+from quorumlog.log_state.control_entries import LEVEL, LEVELS, ControlEntry, Unreadable, decode_body
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState, decode_state
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
@@ -64,8 +64,8 @@ class LogStateReading:
         self.behind: list[ControlEntry] = []
         """Written from `stop_index` on since it began."""
         self.borders_behind: list[LogPoint] = []
-        self.has_controls = False
-        """Of kinds above NOOP, in what was read or in front of it."""
+        self.level = 0
+        """Of the kinds in what was read or in front of it; 0: none is above NOOP."""
         self._store = store
         self._states: LogStates | None = None
         """Of the log up to `_next_index`; None before the first call."""
@@ -94,7 +94,7 @@ class LogStateReading:
         stop_index = min(first_index + self._chunk_entries, self.stop_index)
         batches = self._store.control_batches(first_index, stop_index)
         controls = [entry for batch in batches for entry in controls_of(batch)]
-        self.has_controls |= any(entry.kind is not EntryKind.NOOP for entry in controls)
+        self.level = max([self.level, *(LEVELS.get(entry.kind, 0) for entry in controls)])
         passed = [point for point in self._borders if point.index < stop_index]
         self._borders = self._borders[len(passed) :]
         self._at_borders += append_past_borders(states, first_index, controls, passed)
@@ -110,7 +110,8 @@ class LogStateReading:
         self._borders = [p for p in self._store.borders.above(index) if p.index < self.stop_index]
         self._next_index = index + 1
         self._states = LogStates(state, index)
-        self.has_controls = state != EMPTY
+        if state != EMPTY:
+            self.level = max(1, state.level) if isinstance(state, LogState) else LEVEL
         return self._states
 
     def _begin_of_log(self, committed_index: int) -> tuple[AnyState, int]:

@@ -5,8 +5,9 @@ second or more after the mark before it, as a quorum of clocks has it, and holds
 nothing is written while nobody appends, and there is no timer.
 
 A mark is a time that the wall clocks of a quorum have reached: one that runs years ahead moves nothing,
-and one that stands still keeps nothing from moving. Within the whole log, its uncommitted end included,
-marks rise: where the clocks say less than the last mark, none is written until they have passed it.
+and one that stands still keeps nothing from moving. Within a run of the log, its uncommitted end
+included, marks rise: where the clocks say less than the last mark, none is written until they have
+passed it. What they say a day too early is no mark either (`LogClock`): a quorum's may be wrong, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import MOST_MS, TimeMark
 from quorumlog.log_state.log_state import LogState
+from quorumlog.node.writing.log_clock import LogClock
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 
 MARK_INTERVAL_MS = 1000
@@ -26,28 +28,68 @@ LOOK_MS = 50
 """So long the clocks are not asked again where a mark is not due: a batch must not pay for it."""
 
 
-NOTABLE_MS = 60_000
+NOTABLE_S = 60
 """So far a quorum of clocks may fall behind the last mark before somebody should know."""
+
+
+WAY_OUT = "set the members' clocks right, then let the log take their time with quorumlog clock reset"
 
 
 class TimeMarks:
     def __init__(self, raft: RaftNode, log_state: LogStateKeeper) -> None:
         self._raft = raft
         self._log_state = log_state
-        self._next_look_ms = 0.0
+        self._clock = LogClock()
+        self._now_ms = self._next_due_ms = self._next_look_ms = 0.0
+
+    def written(self, state: LogState) -> None:
+        """A mark, or a reset, was appended in this turn."""
+        assert state.time_ms is not None, state
+        is_live = state.time_index > self._raft.leader_committed_index
+        self._clock.see(state.time_index, state.time_ms, self._now_ms, is_live=is_live)
+
+    def tick(self, now_ms: float) -> None:
+        """Each turn begins so."""
+        self._now_ms = now_ms
+        if now_ms >= self._next_look_ms:
+            self._next_look_ms = now_ms + LOOK_MS
+            self._look()
+
+    def _look(self) -> int:
+        """What the clocks of a quorum say; -1: not known, or this is no leader."""
+        state = self._log_state.appended
+        if state is not None and state.time_ms is not None:
+            self._clock.see(state.time_index, state.time_ms, self._now_ms, is_live=False)
+        clock_ms = self._raft.quorum_clock_ms if self._raft.role is Role.LEADER else -1
+        self._clock.look(clock_ms, self._now_ms)
+        return clock_ms
+
+    @property
+    def log_clock_ms(self) -> int:
+        """What time it is, for ages of what the log holds, as far as this leader believes the clocks of
+        a quorum; -1: not known."""
+        return self._clock.time_ms(self._look(), self._now_ms)
+
+    def stamp_ms(self, wall_clock_ms: int) -> int:
+        """What data is stamped with that says a time: this machine's clock, unless the log's time is
+        well below it. Where the log's is not known, the clock is as good as anything."""
+        log_ms = self.log_clock_ms
+        is_near = log_ms < 0 or wall_clock_ms <= log_ms + NOTABLE_S * 1000
+        return wall_clock_ms if is_near else log_ms
 
     def due(self, now_ms: float) -> TimeMark | None:
         """The mark for what this leader is about to write. None: the last one will do, too few clocks
         are known, or not every member knows of marks."""
-        if now_ms < self._next_look_ms:
+        if now_ms < self._next_due_ms:
             return None
-        states = self._log_state.states
-        clock_ms = self._raft.quorum_clock_ms
-        if states is None or not isinstance(states.appended, LogState) or not 0 <= clock_ms <= MOST_MS:
+        clock_ms, state = self._look(), self._log_state.appended
+        if state is None or not 0 <= clock_ms <= MOST_MS:
             return None
-        last_ms = states.appended.time_ms
+        last_ms = state.time_ms
         if last_ms is not None and clock_ms < last_ms + MARK_INTERVAL_MS:
-            self._next_look_ms = now_ms + LOOK_MS
+            self._next_due_ms = now_ms + LOOK_MS
+            return None
+        if not self._clock.believes(clock_ms, self._now_ms):
             return None
         mark = TimeMark(clock_ms)
         try:
@@ -59,14 +101,21 @@ class TimeMarks:
     @property
     def problem(self) -> str:
         """In a sentence, of a leader; empty if there is none."""
-        states = self._log_state.states
-        clock_ms = self._raft.quorum_clock_ms if self._raft.role is Role.LEADER else -1
-        if states is None or not isinstance(states.appended, LogState) or clock_ms < 0:
+        clock_ms, state = self._look(), self._log_state.appended
+        if state is None or state.time_ms is None or clock_ms < 0:
             return ""
-        ahead_ms = (states.appended.time_ms or 0) - clock_ms
-        if ahead_ms <= NOTABLE_MS:
+        ahead_s = (state.time_ms - clock_ms) / 1000
+        if ahead_s > NOTABLE_S:
+            return (
+                f"the time of the log is ahead of the clocks of a quorum{now(f'{ahead_s:.0f} s')}, and"
+                f" stands still until they have passed it: {WAY_OUT}"
+            )
+        if self._clock.believes(clock_ms, self._now_ms):
             return ""
-        return (
-            f"the time of the log is ahead of the clocks of a quorum{now(f'{ahead_ms // 1000} s')}, and"
-            " stands still until they have passed it: look at the members' clocks"
-        )
+        ahead = f"the clocks of a quorum are a day ahead of the log or more{now(f'{-ahead_s:.0f} s')}"
+        if self._clock.is_waiting:
+            return (
+                f"{ahead}: nothing is deleted by age, and no time mark written, until they have been so"
+                f" for ten minutes; if they are wrong, {WAY_OUT}"
+            )
+        return f"{ahead}: no time mark is written as long as they are; {WAY_OUT}"

@@ -59,9 +59,6 @@ class ClientReads:
         if not may_wait and not (request.from_leader and (is_above or request.to_end)):
             self._queue(_Read(driver, request))
             return
-        if may_wait and driver.reads.refusal is not None:
-            self._answer(_Read(driver, request), driver.reads.refusal)
-            return
         if not self._may_wait_longer(driver, request):
             return
         if may_wait:
@@ -82,6 +79,9 @@ class ClientReads:
         return True
 
     def _wait(self, read: _Read) -> None:
+        if read.driver.reads.refusal is not None:
+            self._woken(read)
+            return
         wait_ms = min(read.request.wait_ms, WAIT_LIMIT_MS)
         woken = functools.partial(self._woken, read)
         read.driver.reads.wait_for(read.request.first_index, wait_ms, woken)

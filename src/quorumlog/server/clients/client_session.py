@@ -26,6 +26,7 @@ from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.clients.client_reads import ClientReads
+from quorumlog.server.clients.clock_requests import reset_clock
 from quorumlog.server.clients.log_questions import LOG_QUESTIONS, LogQuestions
 from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
 from quorumlog.server.clients.member_requests import change_members
@@ -46,7 +47,9 @@ from quorumlog.wire.client_messages import (
     ChangeMembersRequest,
     MachineReadRequest,
     ReadRequest,
+    ResetClockRequest,
     StatusRequest,
+    StepOverRequest,
     TransferRequest,
     TransferResponse,
 )
@@ -59,7 +62,9 @@ _REQUESTS = (
     StatusRequest,
     TransferRequest,
     ChangeMembersRequest,
+    ResetClockRequest,
     MachineReadRequest,
+    StepOverRequest,
     *LOG_QUESTIONS,
     *PRODUCER_REQUESTS,
     *READER_REQUESTS,
@@ -116,8 +121,12 @@ class ClientSession:
             driver.enter(self._connection, self._log_questions.ask, driver, request)
         elif isinstance(request, ChangeMembersRequest):
             driver.enter(self._connection, change_members, driver, request, self._connection)
+        elif isinstance(request, ResetClockRequest):
+            driver.enter(self._connection, reset_clock, driver, request, self._connection)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
+        elif isinstance(request, StepOverRequest):
+            driver.enter(self._connection, self._questions.step_over, driver, request)
         elif isinstance(request, READER_REQUESTS):
             driver.enter(self._connection, self._readers.ask, driver, request)
         else:

@@ -62,6 +62,7 @@ class LogQuestions:
                 time_ms=-1 if outcome is None else outcome.time_ms,
                 ledger_begin_index=node.store.begin.index + 1,
                 committed_index=node.committed_index,
+                clock_resets=node.marks.clock_resets,
             )
             self._connection.send(driver.config.group, response)
 

@@ -7,12 +7,18 @@ import math
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError, ConnectionFull, LedgerError, ResultUnknown
 from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.applying.step_overs import StepOverOutcome
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS
 from quorumlog.server.clients.read_promises import ReadPromises, age_of
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.wire.client_messages import MachineReadRequest, MachineReadResponse
+from quorumlog.wire.client_messages import (
+    MachineReadRequest,
+    MachineReadResponse,
+    StepOverRequest,
+    StepOverResponse,
+)
 from quorumlog.wire.wire_errors import error_response
 
 ANSWER_LIMIT_BYTES = 8 << 20
@@ -68,6 +74,18 @@ class MachineQuestions:
             machines.ask_here(request.machine, request.question, timeout_ms, done, self._connection)
 
         self._promises.wait(driver, promise, kept)
+
+    def step_over(self, driver: NodeDriver, request: StepOverRequest) -> None:
+        group, number = driver.config.group, request.request_id
+
+        def done(outcome: StepOverOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._connection.send(group, error_response(number, outcome))
+            else:
+                self._connection.send(group, StepOverResponse(request_id=number, index=outcome))
+
+        step_overs = driver.node.machines.step_overs
+        step_overs.request(request.machine, request.index, request.unsafe, done)
 
 
 def within_a_frame(receipt: AppendReceipt) -> AppendOutcome:

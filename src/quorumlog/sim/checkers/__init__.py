@@ -25,6 +25,7 @@ from quorumlog.sim.checkers.marked_times import MarkedTimes
 from quorumlog.sim.checkers.members_of_log import MembersOfLog
 from quorumlog.sim.checkers.message_rate import MessageRate
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
+from quorumlog.sim.checkers.old_copies import OldCopies
 from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
@@ -36,6 +37,7 @@ from quorumlog.sim.checkers.term_origin import TermOrigin
 from quorumlog.sim.checkers.told_positions import ToldPositions
 from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.checkers.water_marks import WaterMarks
+from quorumlog.sim.checkers.young_segments import YoungSegments
 
 __all__ = ["NEEDS_HONEST_DISKS", "Checker", "Violation", "all_checkers", "lossy_disk_checkers"]
 
@@ -101,10 +103,12 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         ExactlyOnce(cluster, log),
         ToldPositions(cluster),
         HeldSegments(cluster),
+        YoungSegments(cluster),
         ArchivedSegments(cluster),
         MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),
+        OldCopies(cluster),
     ]
 
 

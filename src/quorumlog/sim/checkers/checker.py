@@ -39,6 +39,9 @@ class Checker:
     def put_back(self, member: CheckedMember) -> None:
         """It is down, and an older copy has taken the place of its directory."""
 
+    def set_back(self, member: CheckedMember) -> None:
+        """It was told that its directory is older than it was, and begins anew."""
+
     def ready(self, member: CheckedMember, ready: Ready) -> None:
         """The core gave out a Ready; nothing of it is carried out yet."""
 

@@ -48,6 +48,11 @@ class DurableEntries(Checker):
     def replacing(self, member: CheckedMember, start: LogStart) -> None:
         self._replacing[member.replica] = start.point
 
+    def put_back(self, member: CheckedMember) -> None:
+        for points in (self.on_disk, self._written):
+            for replica in [replica for replica in points if replica.member_id == member.member_id]:
+                del points[replica]
+
     def started(self, member: CheckedMember) -> None:
         end = member.node.store.end
         replacing = self._replacing.pop(member.replica, None)

@@ -14,10 +14,11 @@ a time, and finds what a look at every entry finds.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import pairwise
 
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Envelope
-from quorumlog.log_state.control_entries import ControlEntry, TimeMark
+from quorumlog.log_state.control_entries import MOST_MS, ClockReset, ControlEntry, TimeMark
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
@@ -39,10 +40,20 @@ class MarkedTimes(Checker):
         super().__init__(cluster)
         self._marks: dict[int, list[tuple[int, int]]] = {}
         """Term -> (index, time), by index: the leader of a term has one log."""
+        self._resets: set[tuple[int, int]] = set()
+        """(term, index) of CLOCK entries."""
+        self._terms_have_one_log = True
+
+    def put_back(self, member: CheckedMember) -> None:
+        """It may vote once more in a term, for another leader."""
+        self._terms_have_one_log = False
 
     def sent(self, member: CheckedMember, envelope: Envelope) -> None:
         message = envelope.message
         if isinstance(message, PushEntryRequest) and message.batch is not None:
+            for entry in controls_of(message.batch):
+                if isinstance(entry.body, ClockReset):
+                    self._resets.add((entry.term, entry.index))
             for entry in controls_of(message.batch):
                 if isinstance(entry.body, TimeMark):
                     self._look(member, entry, entry.body.time_ms)
@@ -63,18 +74,22 @@ class MarkedTimes(Checker):
             for each in self.cluster.members
             if each.wall_clock.is_right
         }
-        if time_ms > max(clocks.values()) and not self._may_be_wrong(member, entry.index):
+        if time_ms > max(clocks.values(), default=0) and not self._may_be_wrong(member, entry.index):
             raise Violation(f"{what} is above every clock that is right: {clocks}")
-        for before, after in zip(marks[at - 1 : at], [(entry.index, time_ms)], strict=False):
-            self._look_at_pair(what, before, after)
-        for after in marks[at : at + 1]:
-            self._look_at_pair(what, (entry.index, time_ms), after)
+        near = [*marks[max(at - 1, 0) : at], (entry.index, time_ms), *marks[at : at + 1]]
+        for before, after in pairwise(near):
+            if not any((term, index) in self._resets for index in range(before[0], after[0])):
+                self._look_at_pair(what, before, after)
         insort(marks, (entry.index, time_ms))
 
     def _may_be_wrong(self, member: CheckedMember, index: int) -> bool:
         """Where the log began anew behind the mark, nobody here knows who counted."""
         held_index, membership = member.node.raft._state.log.memberships.holding_at(index)
-        wrong_ids = {each.member_id for each in self.cluster.members if not each.wall_clock.is_right}
+        wrong_ids = {
+            each.member_id
+            for each in self.cluster.members
+            if not each.wall_clock.is_right or each.wall_clock.was_ahead
+        }
         wrong = [voter for voter in membership.voters() if voter.member_id in wrong_ids]
         return held_index > index or membership.has_quorum(wrong)
 
@@ -86,7 +101,9 @@ class MarkedTimes(Checker):
     @staticmethod
     def _ask(member: CheckedMember) -> None:
         store, stop_index = member.node.store, member.node.committed_index + 1
-        log, first_index = StoredLog(store), store.begin.index + 1
+        state = member.node.log_state.committed
+        assert state is not None, member
+        log, first_index = StoredLog(store, state.clock_resets), store.begin.index + 1
         start = None if store.start is None else decode_state(store.start.record)
         first = mark_of(start) if isinstance(start, LogState) else None
         marks = [] if first is None else [first]
@@ -94,8 +111,13 @@ class MarkedTimes(Checker):
             marks += [
                 Mark(entry.index, entry.body.time_ms)
                 for entry in controls_of(batch)
-                if isinstance(entry.body, TimeMark)
+                if isinstance(entry.body, TimeMark | ClockReset)
             ]
+        later_ms = {each.index: each.time_ms for each in state.clock_resets}
+        marks = [
+            Mark(at, min(time_ms, *(ms for i, ms in later_ms.items() if i > at), MOST_MS))
+            for at, time_ms in ((mark.index, mark.time_ms) for mark in marks)
+        ]
         for index in range(first_index, stop_index, 1 + (stop_index - first_index) // PLACES):
             expected = next((mark for mark in reversed(marks) if mark.index <= index), None)
             found = mark_at_index(log, index)
@@ -109,6 +131,8 @@ class MarkedTimes(Checker):
                     raise Violation(f"of {time_ms} {member.replica} finds {found}, not {expected}")
 
     def _look_at_pair(self, what: str, before: tuple[int, int], after: tuple[int, int]) -> None:
+        if not self._terms_have_one_log:
+            return
         has_age = self.cluster.profile.storage.file_reserved_hours > 0
         if after[0] < before[0] + 2 and not has_age:
             raise Violation(f"{what}: {before} and {after} have no data between them")

@@ -1,4 +1,5 @@
-"""Same machines: members whose state machines have applied up to the same entry save the same bytes;
+"""Same machines: members whose state machines have applied up to the same entry, and left out the same
+ones, save the same bytes;
 none has applied what is not on its own disk; a snapshot holds what they are at its entry, whatever was
 applied while it was written; and a result is that of the command that asked for it."""
 
@@ -11,6 +12,10 @@ from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.sim.machines import DIGEST_NAME, DigestWriter, result_of
 from quorumlog.sim.operations import ClientAnswer, ClientAppend
+from quorumlog.store.files.snapshot_file import LeftOut
+
+_Key = tuple[str, int, int, tuple[LeftOut, ...]]
+"""(machine, index, term, what it leaves out up to there)."""
 
 
 class SameMachines(Checker):
@@ -18,18 +23,20 @@ class SameMachines(Checker):
         super().__init__(cluster)
         self._seen: dict[tuple[Replica, str], int] = {}
         """Index at which it was looked at last."""
-        self._digests: dict[tuple[str, int, int], tuple[str, Replica]] = {}
-        """(machine, index, term) -> what it saves there, and whose was the first."""
+        self._digests: dict[_Key, tuple[str, Replica]] = {}
+        """What it saves there, and whose was the first."""
         self._saved: dict[tuple[Replica, str], int] = {}
         """Entry of the snapshot that was looked at last."""
 
     def turned(self, member: CheckedMember) -> None:
         node = member.node
+        saved = {status.name: status.snapshot_index for status in node.machines.status()}
         for name, applied, runner in node.machines.at_rest():
             if self._seen.get((member.replica, name)) == applied.index:
                 continue
             self._seen[member.replica, name] = applied.index
-            durable_index = node.store.durable.index
+            # A snapshot is of what was committed, and may outlive entries that its disk has lost.
+            durable_index = max(node.store.durable.index, saved[name])
             if node.directory.durability is Durability.SYNC and applied.index > durable_index:
                 raise Violation(
                     f"{name} of {member.replica} has applied entry {applied.index}, and its disk has"
@@ -37,7 +44,8 @@ class SameMachines(Checker):
                 )
             writer = DigestWriter()
             runner.write_to(writer)
-            self._compare(member.replica, (name, applied.index, applied.term), writer.digest)
+            left_out = runner.left_out_up_to(applied.index)
+            self._compare(member.replica, (name, applied.index, applied.term, left_out), writer.digest)
             self.cluster.trace.count("machines: compared")
         for status in node.machines.status():
             self._look_at_snapshot(member, status.name, status.snapshot_index)
@@ -50,13 +58,14 @@ class SameMachines(Checker):
         with closing(member.node.directory.snapshots.open(name, index)) as snapshot:
             writer = DigestWriter()
             writer.write(snapshot.read())
-            self._compare(member.replica, (name, index, snapshot.head.point[1]), writer.digest)
+            key = (name, index, snapshot.head.point[1], snapshot.head.left_out)
+            self._compare(member.replica, key, writer.digest)
         self.cluster.trace.count("machines: a snapshot compared")
 
-    def _compare(self, replica: Replica, key: tuple[str, int, int], digest: str) -> None:
+    def _compare(self, replica: Replica, key: _Key, digest: str) -> None:
         known, first = self._digests.setdefault(key, (digest, replica))
         if known != digest:
-            name, index, term = key
+            name, index, term, _ = key
             raise Violation(
                 f"{name} of {replica} is at entry {index} of term {term} what that of {first} is not"
             )
@@ -67,7 +76,10 @@ class SameMachines(Checker):
             return
         refused = dict(receipt.failures)
         for place, body in enumerate(append.bodies):
-            expected = result_of(receipt.first_index + place, body)
+            index = receipt.first_index + place
+            expected = result_of(index, body)
+            if index in self.cluster.operations.stepped_over and place in refused:
+                expected = None
             if receipt.results[place] != expected or (expected is None) != (place in refused):
                 raise Violation(
                     f"append {append.number} at {receipt.first_index} has the results of others:"

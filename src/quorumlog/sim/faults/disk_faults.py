@@ -67,12 +67,13 @@ class DiskFaults(FaultGroup):
 
     def may_fail(self, member: SimMember) -> bool:
         """Whether it may stop, and try again with its next start: its disk was told to fail a sync, a
-        page went bad under it just after it had looked there, or its disk is full while it forms. A full
-        disk stops no member that is formed."""
+        page went bad under it just after it had looked there, or its disk is full while it forms, or has
+        to note that it is older than it was. A full disk stops no other member."""
         is_formed = member.is_up and bool(member.node.directory.formation.founding)
+        may_be_old = self._profile.has_lossy_disks
         is_full = member.disk.capacity_bytes < ROOMY_BYTES
         may_stop = member.member_id in self._failing or self._damage.is_stricken(member)
-        return may_stop or (is_full and not is_formed)
+        return may_stop or (is_full and (may_be_old or not is_formed))
 
     def failed(self, member: SimMember) -> None:
         member.kill()
@@ -138,7 +139,7 @@ class DiskFaults(FaultGroup):
         copy = None if member.is_damaged else member.disk.snapshot()
         member.wipe()
         self._context.restart_later(member)
-        after_ms = self._profile.auto_replace_after_ms
+        after_ms = 0 if self._profile.has_lossy_disks else self._profile.auto_replace_after_ms
         if after_ms and copy is not None and self._twins.random() < 0.5:
             self._cluster.at(
                 self._twins.uniform(0, 3 * after_ms), partial(self._bring_back, member, copy)

@@ -63,6 +63,7 @@ class Faults:
         cluster.network.heal(set(cluster.network.cut))
         self._links.stop()
         self._hanging_disks.stop()
+        self._wall_clocks.stop()
         self.processes.stop()
         for member in cluster.members:
             member.disk.crash_countdown = None

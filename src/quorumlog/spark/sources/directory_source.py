@@ -13,6 +13,7 @@ from contextlib import closing
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LOCAL, LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
@@ -82,6 +83,9 @@ class DirectorySource:
 
     def time_ms_at(self, index: int) -> int:
         return StoredMarks(OsDisk(), self._reader).time_ms_at(index)
+
+    def clock_resets(self) -> Resets:
+        return StoredMarks(OsDisk(), self._reader).clock_resets
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         """Raises DirectoryDamaged at the first entry that is not as it was written; bodies are checked

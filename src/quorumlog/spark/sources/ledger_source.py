@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from quorumlog.batch import EntryBatch
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
@@ -29,8 +30,11 @@ class LedgerSource(Protocol):
         """In a task, which has no plan: ask whom the plan has found, and where it has found them."""
 
     def time_ms_at(self, index: int) -> int:
-        """What the last time mark at or in front of a committed entry says, in milliseconds since 1970;
-        -1: there is none."""
+        """When a committed entry counts as appended, in milliseconds since 1970; -1: no time mark stands
+        at or in front of it."""
+
+    def clock_resets(self) -> Resets:
+        """Of the log's clock, by index."""
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         """The entries of `check.partition`, each batch accepted by `check`, until it is complete."""

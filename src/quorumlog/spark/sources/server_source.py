@@ -8,10 +8,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from quorumlog.append_times import milliseconds_of
 from quorumlog.batch import EntryBatch
@@ -27,6 +27,7 @@ from quorumlog.errors import (
     UnknownGroup,
     Unreachable,
 )
+from quorumlog.log_state.counted_times import Resets
 from quorumlog.spark.offsets import LogBounds, skip_lost_entries
 from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
@@ -44,6 +45,7 @@ _FEW = 2
 """A task asks for no more, one after the other."""
 _BYTES_IN_FLIGHT = 64 * MIB
 """That all tasks of a machine together have asked for; one batch each at least."""
+T = TypeVar("T")
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
 _LEAST_LOOK_MS = 250
@@ -217,17 +219,27 @@ class ServerSource:
     def time_ms_at(self, index: int) -> int:
         """Of whoever leads, or of any member that holds the entry. Raises Unreachable after
         `timeoutMs`."""
+        time_at = self._told(
+            lambda member: self._client.time_at(index, from_member=member), f"the time of entry {index}"
+        )
+        return -1 if time_at is None else milliseconds_of(time_at)
+
+    def clock_resets(self) -> Resets:
+        """The same."""
+        return self._told(
+            lambda member: self._client.clock_resets(from_member=member), "the resets of the clock"
+        )
+
+    def _told(self, ask: Callable[[str | None], T], what: str) -> T:
         deadline = self._deadline()
         while True:
             for member in self._whom_to_ask():
                 try:
-                    time_at = self._client.time_at(index, from_member=member)
-                    return -1 if time_at is None else milliseconds_of(time_at)
+                    return ask(member)
                 except (LedgerError, ProtocolViolation) as failure:
                     error = failure
             if time.monotonic() >= deadline:
-                what = f"no member gives the time of entry {index} of group {self._group!r}: {error}"
-                raise Unreachable(what) from error
+                raise Unreachable(f"no member gives {what} of group {self._group!r}: {error}") from error
             time.sleep(_PAUSE_S)
 
     def _whom_to_ask(self) -> Iterator[str | None]:

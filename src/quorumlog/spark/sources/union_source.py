@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.log_state.control_entries import MOST_RUNS
+from quorumlog.log_state.counted_times import Resets, counted_ms
 from quorumlog.pipelines.archive import Archive
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
@@ -104,8 +106,17 @@ class UnionSource:
         return [points[index] for index in indices]
 
     def time_ms_at(self, index: int) -> int:
-        source = self._archive if self._is_archived(index) else self._live
-        return source.time_ms_at(index)
+        if not self._is_archived(index):
+            return self._live.time_ms_at(index)
+        return counted_ms(index, self._archive.time_ms_at(index), self.clock_resets())
+
+    def clock_resets(self) -> Resets:
+        """The archive may lack the newest, and the live log those of entries that are gone."""
+        archived = self._archive.clock_resets()
+        if self._live_source is None:
+            return archived
+        known = {reset.index: reset for reset in (*archived, *self._live.clock_resets())}
+        return tuple(known[index] for index in sorted(known)[-MOST_RUNS:])
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         stop_index = min(check.partition.stop_index, self._archive.stop_index)

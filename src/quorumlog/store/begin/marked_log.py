@@ -1,4 +1,5 @@
 """Which time mark holds at an index, and which one held at a time; of a log on disk, without reading it.
+A reset of the log's clock is a mark, too, and each says the time that counts (`counted_ms`).
 
 The states that are saved in front of segments say between which two borders the mark lies. In the one
 segment that is left, marks rise with their indices, so halving finds it: each look goes backwards from
@@ -13,8 +14,7 @@ from typing import Protocol
 import msgspec
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind
-from quorumlog.log_state.control_entries import TimeMark, decode_body
+from quorumlog.log_state.counted_times import Resets, counted_ms, said_ms
 from quorumlog.log_state.log_state import LogState, StateTime, decode_time
 from quorumlog.store.ledger_store import LedgerStore
 
@@ -25,14 +25,19 @@ MOST_LOOK_ENTRIES = 1 << 18
 
 class Mark(msgspec.Struct, frozen=True):
     index: int
-    """Of the TIME entry, which may be in front of the log's begin."""
+    """Of the TIME or CLOCK entry, which may be in front of the log's begin."""
     time_ms: int
+    """At which the entries behind it count as appended."""
 
 
 class MarkedLog(Protocol):
     @property
     def begin_index(self) -> int:
         """Of the entry in front of the first that is held."""
+
+    @property
+    def clock_resets(self) -> Resets:
+        """Of the whole log, as far as it is committed."""
 
     def states(self) -> Iterator[tuple[int, bytes]]:
         """(index, record of the log's state up to there), the newest first; that of the begin last, if
@@ -43,8 +48,13 @@ class MarkedLog(Protocol):
 
 
 class StoredLog(MarkedLog):
-    def __init__(self, store: LedgerStore) -> None:
+    def __init__(self, store: LedgerStore, clock_resets: Resets) -> None:
         self._store = store
+        self._clock_resets = clock_resets
+
+    @property
+    def clock_resets(self) -> Resets:
+        return self._clock_resets
 
     @property
     def begin_index(self) -> int:
@@ -67,7 +77,7 @@ def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
     first_index, mark = log.begin_index + 1, None
     for border, state in _known(log):
         if border <= index:
-            first_index, mark = border + 1, mark_of(state)
+            first_index, mark = border + 1, _counted(log, mark_of(state))
             break
     return _last_in(log, first_index, index + 1) or mark
 
@@ -77,7 +87,7 @@ def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
     `control_batches` raises."""
     first_index, mark = log.begin_index + 1, None
     for border, state in _known(log):
-        known = mark_of(state)
+        known = _counted(log, mark_of(state))
         if known is None or known.time_ms <= time_ms:
             if border < stop_index:
                 first_index, mark = border + 1, known
@@ -95,7 +105,14 @@ def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
 
 
 def mark_of(state: LogState | StateTime) -> Mark | None:
+    """The last one, as it is written."""
     return None if state.time_ms is None else Mark(state.time_index, state.time_ms)
+
+
+def _counted(log: MarkedLog, mark: Mark | None) -> Mark | None:
+    if mark is None:
+        return None
+    return Mark(mark.index, counted_ms(mark.index, mark.time_ms, log.clock_resets))
 
 
 def _known(log: MarkedLog) -> Iterator[tuple[int, StateTime]]:
@@ -110,9 +127,8 @@ def _last_in(log: MarkedLog, first_index: int, stop_index: int) -> Mark | None:
     while first_index < stop_index:
         look_index = max(first_index, stop_index - entries)
         for batch in reversed(list(log.control_batches(look_index, stop_index))):
-            if batch.first_header.magic == EntryKind.TIME:
-                body = decode_body(EntryKind.TIME, batch.body(0))
-                if isinstance(body, TimeMark):
-                    return Mark(batch.first_index, body.time_ms)
+            mark_ms = said_ms(batch.first_header.magic, batch.body(0))
+            if mark_ms is not None:
+                return _counted(log, Mark(batch.first_index, mark_ms))
         stop_index, entries = look_index, min(4 * entries, MOST_LOOK_ENTRIES)
     return None

@@ -18,6 +18,8 @@ import msgspec
 
 from quorumlog.entry import Formation, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.store.directory.copied_log import (
     CopiedLog,
     clear_files,
@@ -33,10 +35,10 @@ from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kin
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
     VERSION_WITH_CONTROL_ENTRIES,
-    VERSION_WITH_START,
     MemberRecord,
     load_member,
     save_member,
+    version_of,
 )
 from quorumlog.store.ledger_store import LogPoint, LogStart
 
@@ -182,12 +184,20 @@ class BackupDirectory:
                 segment_bytes=segment_bytes,
                 index_segment_bytes=index_segment_bytes,
                 formation=Formation(cluster_id=cluster_id),
-                version=VERSION_WITH_CONTROL_ENTRIES if start is None else VERSION_WITH_START,
+                version=version_of(1, has_start=start is not None),
             )
             save_member(self._disk, self.path, member)
             self.record, self.sizes = record, (segment_bytes, index_segment_bytes)
             self.log = CopiedLog.open(self._disk, self.path, config)
         return self.log
+
+    def _refuse_releases_before(self, record: bytes) -> None:
+        state, member = decode_state(record), load_member(self._disk, self.path)
+        level = state.level if isinstance(state, LogState) else LEVEL
+        assert member is not None, self.path
+        version = version_of(level, has_start=member.version > VERSION_WITH_CONTROL_ENTRIES)
+        if member.version < version:
+            save_member(self._disk, self.path, msgspec.structs.replace(member, version=version))
 
     def complete(self, record: bytes, time_ms: int | None, taken_ms: int, release: str) -> BackupRecord:
         """All that was copied is the backup from now on; on disk when this returns."""
@@ -199,6 +209,7 @@ class BackupDirectory:
         )
         with _named(self.path):
             save_promises(self._disk, self.path, HardState(max(cut.term, 0), None), cut)
+            self._refuse_releases_before(record)
             save_backup(self._disk, self.path, done)
         self.record = done
         return done

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumlog.config import STAGING_FOLDER
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk
+from quorumlog.store.files.applying_file import APPLYING_NAME
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
@@ -19,7 +20,9 @@ LOCK_NAME = "lock"
 RESTORING_NAME = "restoring"
 """The file `member` to be, of a directory that is being restored."""
 
-OWN_FOLDERS = frozenset({DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, SNAPSHOTS_NAME})
+OWN_FOLDERS = frozenset(
+    {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, SNAPSHOTS_NAME, APPLYING_NAME}
+)
 OWN_NAMES = (
     OWN_FOLDERS
     | {STAGING_FOLDER}

@@ -8,6 +8,7 @@ import msgspec
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged
+from quorumlog.figures import now
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, EARLIER_DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME, DurableFile
@@ -19,8 +20,27 @@ from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_N
 from quorumlog.store.repair.survey_files import lacks_start
 
 
-def forgotten_files(disk: Disk, path: str) -> list[str]:
-    """Which of the files that hold promises are lost, as sentences; empty if none is."""
+def forgotten_promises(disk: Disk, path: str, record: MemberRecord) -> list[str]:
+    """Why the directory must not speak for its old self, as sentences; empty if it may."""
+    found = record.set_back
+    is_set_back = found is not None and found.directory_id == record.directory_id
+    return [*_lost_files(disk, path), *([set_back_sentence(path, record)] if is_set_back else [])]
+
+
+def set_back_sentence(path: str, record: MemberRecord) -> str:
+    """Empty if it was never told so."""
+    found = record.set_back
+    if found is None:
+        return ""
+    return (
+        f"{path} was found older than it had been: an older copy of it was put back, or its disk lost"
+        " what it had synced"
+        f"{now(f'acknowledged entry {found.acknowledged_index}, held up to {found.held_index}')}"
+    )
+
+
+def _lost_files(disk: Disk, path: str) -> list[str]:
+    """Of those that hold promises."""
     lost = []
     for name, opened in ((HARD_STATE_NAME, HardStateFile.open), (DURABLE_NAME, DurableFile.open)):
         try:

@@ -22,10 +22,11 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.directory.foreign_files import LOCK_NAME, refuse_foreign
 from quorumlog.store.directory.made_again import (
     check_start,
-    forgotten_files,
+    forgotten_promises,
     open_or_make_durable,
     open_or_make_hard_state,
     rename_earlier,
+    set_back_sentence,
 )
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.directory.proven_commit import proven_commit
@@ -132,7 +133,7 @@ def open_member_directory(
                 record = _of_kind(disk, path, record, kind)
                 if record.recovery is not None:
                     record = finish_recovery(disk, path, record)
-                renewed = ", ".join(forgotten_files(disk, path))
+                renewed = ", ".join(forgotten_promises(disk, path, record))
                 if renewed and group_size == 1:
                     raise DirectoryDamaged(
                         f"{renewed}. In a group of one no other member can replace what is lost; to go"
@@ -313,7 +314,7 @@ def _open_recovered(
                 path=f"{path}/{HARD_STATE_NAME}",
                 position=0,
             )
-        directory.renewed = renewed
+        directory.renewed = renewed or set_back_sentence(path, record)
         directory.report = (*_open_to_others(disk, path), *absent, *recovery.lines)
         directory.unreadable = (*absent, *recovery.rewritten)
         directory.committed_index = proven_commit(disk, path, store)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 
 from quorumlog.config import StoreConfig
-from quorumlog.entry import Durability, Formation, HardState
+from quorumlog.entry import Durability, Formation, HardState, SetBack
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space, refusal, was_lack_of_space
+from quorumlog.store.disk import Disk, DiskFile, DiskLock, is_lack_of_space, refusal, was_lack_of_space
+from quorumlog.store.files.applying_file import ApplyingFile
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import HardStateFile
@@ -21,6 +22,7 @@ from quorumlog.store.files.member_file import (
     VERSION_WITH_START,
     MemberRecord,
     save_member,
+    version_of,
 )
 from quorumlog.store.files.snapshot_file import SnapshotFiles
 from quorumlog.store.files.start_file import save_start
@@ -60,11 +62,13 @@ class MemberDirectory:
         self.hard_state = hard_state
         self.store: LedgerStore = store
         self.snapshots = SnapshotFiles(disk, path)
+        self._kept_open: list[DiskFile] = []
         self.durability = Durability.SYNC if config.flush == "sync" else Durability.ASYNC
         self.committed_index = -1
         """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""
         self.renewed = ""
-        """Why a new directory id was drawn at this start; "" if the directory is the one it was."""
+        """Why the directory got another id, at this start, or as it was found older than it had been; ""
+        if it is the one it was."""
         self.report: tuple[str, ...] = ()
         """What this start did, and what an operator may want to change, in sentences."""
         self.unreadable: tuple[str, ...] = ()
@@ -96,6 +100,20 @@ class MemberDirectory:
         save_member(self._disk, self.path, self._record)
         self.formation = formation
 
+    def set_back(self, found: SetBack) -> None:
+        """On disk when this returns: whoever opens the directory next draws it another id. Raises
+        StoreFailure."""
+        self._record = msgspec.structs.replace(self._record, set_back=found)
+        save_member(self._disk, self.path, self._record)
+
+    def count_again(self) -> None:
+        """It is a voter: that it was set back is no news any more. Raises StoreFailure."""
+        if self._record.set_back is not None:
+            self.renewed = ""
+            self._record = msgspec.structs.replace(self._record, set_back=None)
+            with suppress(DiskFull), _lack_of_space_named():
+                save_member(self._disk, self.path, self._record)
+
     def save_promises(self, state: HardState | None, formation: Formation | None) -> None:
         """Those that are given are on disk when this returns. Any thread, while no other one asks for
         anything of this directory but its log. Raises StoreFailure."""
@@ -123,10 +141,14 @@ class MemberDirectory:
         """Of kinds above NOOP. False: the log of this directory has none."""
         return self._record.version >= VERSION_WITH_CONTROL_ENTRIES
 
-    def allow_control_entries(self) -> None:
-        """On disk when this returns, and only then may one of a kind above NOOP be written. Raises
+    def may_hold(self, level: int) -> bool:
+        """Entries of the kinds of this level, which is above 0."""
+        return self._record.version >= version_of(level, has_start=False)
+
+    def allow_control_entries(self, level: int = 1) -> None:
+        """On disk when this returns, and only then may one of a kind of this level be written. Raises
         DiskFull, StoreFailure; nothing has changed then."""
-        self._refuse_releases_before(VERSION_WITH_CONTROL_ENTRIES)
+        self._refuse_releases_before(version_of(level, has_start=False))
 
     def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""
@@ -173,12 +195,18 @@ class MemberDirectory:
         problems = (self._hard_state_file.problem, self._checkpoint_problem)
         return (*filter(None, problems), *self.unreadable)
 
+    def applying_file(self, machine: str) -> ApplyingFile:
+        """Of that state machine; open at most until `close`."""
+        return ApplyingFile(self._disk, self.path, machine, self._kept_open.append)
+
     def close(self, clean: bool) -> None:
         """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
         try:
             if clean:
                 self._finish()
         finally:
+            for file in self._kept_open:
+                file.close()
             self.store.close()
             self._hard_state_file.close()
             self._lock.release()

@@ -26,12 +26,11 @@ from quorumlog.store.directory.made_again import (
 )
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.member_file import (
-    VERSION_WITH_CONTROL_ENTRIES,
     VERSION_WITH_RECOVERY,
-    VERSION_WITH_START,
     MemberRecord,
     Recovery,
     save_member,
+    version_of,
 )
 from quorumlog.store.files.start_file import load_start, save_start
 
@@ -105,7 +104,8 @@ def finish_recovery(disk: Disk, path: str, record: MemberRecord) -> MemberRecord
     save_promises(disk, path, HardState(recovery.term, None), end)
     done = msgspec.structs.replace(
         record,
-        version=VERSION_WITH_START if start is not None else VERSION_WITH_CONTROL_ENTRIES,
+        # Of kinds of level 6 the next start finds out.
+        version=version_of(1, has_start=start is not None),
         recovery=None,
     )
     save_member(disk, path, done)

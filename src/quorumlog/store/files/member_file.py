@@ -5,11 +5,13 @@ first:
     crc32=0c4a1f2e
 
 The file is written last when a directory is made, so a directory without it was never used. It changes
-as the group forms, when the directory gets a new id because it forgot what it had promised, and before
-the log gets its first entry of a kind above NOOP (version 2) or loses its first entries (version 3): the
-same record of a directory that may hold such entries, and a file `start`. Version 4 lasts while the
-directory is made the only voter of a new cluster (directory/recovered_directory.py). A release that does
-not know them refuses it by the number, and so takes nothing of it for damage.
+as the group forms, when the directory gets a new id because it forgot what it had promised or is older
+than it was, and before the log gets its first entry of a kind above NOOP (version 2) or loses its first
+entries (version 3): the same record of a directory that may hold such entries, and a file `start`.
+Version 4 lasts while the
+directory is made the only voter of a new cluster (directory/recovered_directory.py). Version 5 is 3, of
+a log that may also hold entries of the kinds of level 6. A release that does not know them refuses it by
+the number, and so takes nothing of it for damage.
 """
 
 from __future__ import annotations
@@ -17,15 +19,17 @@ from __future__ import annotations
 import msgspec
 from isal.isal_zlib import crc32
 
-from quorumlog.entry import Formation, Replica
+from quorumlog.entry import EntryKind, Formation, Replica, SetBack
 from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 MEMBER_NAME = "member"
-MEMBER_VERSION = 4
+MEMBER_VERSION = 5
 """The newest that this software knows."""
 VERSION_WITH_CONTROL_ENTRIES, VERSION_WITH_START, VERSION_WITH_RECOVERY = 2, 3, 4
+VERSION_WITH_KINDS_OF_LEVEL_6 = 5
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -54,11 +58,21 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     formation: Formation = Formation()
     version: int = 1
     """2: the log may hold entries of kinds above NOOP; 3: it may also begin behind a `start`;
-    4: it is being recovered."""
+    4: it is being recovered; 5: it may also hold kinds of level 6."""
     recovery: Recovery | None = None
     """What the next start has to carry out before anything else."""
     kind: str = ""
     """The product that the directory is of (directory_kind.py); "": not known."""
+    set_back: SetBack | None = None
+    """What a leader has told. Is the id still its own, the next start draws another. Earlier releases
+    leave it out when they write the file."""
+
+
+def version_of(level: int, *, has_start: bool) -> int:
+    """Of the record of a directory whose log's state has this level."""
+    if level >= LEVELS[EntryKind.CLOCK]:
+        return VERSION_WITH_KINDS_OF_LEVEL_6
+    return VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES
 
 
 class _Stored(msgspec.Struct):
@@ -78,16 +92,19 @@ class _Stored(msgspec.Struct):
     """Earlier releases do not write it."""
     recovery: Recovery | msgspec.UnsetType = msgspec.UNSET
     kind: str | msgspec.UnsetType = msgspec.UNSET
+    set_back: SetBack | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_member(record: MemberRecord) -> bytes:
-    *own, formation, version, recovery, kind = msgspec.structs.astuple(record)
+    *own, formation, version, recovery, kind, set_back = msgspec.structs.astuple(record)
     assert (recovery is not None) == (version == VERSION_WITH_RECOVERY), record
     stored = _Stored(version, *own, *formation)
     if recovery is not None:
         stored.recovery = recovery
     if kind:
         stored.kind = kind
+    if set_back is not None:
+        stored.set_back = set_back
     line = msgspec.json.encode(stored)
     return line + f"\ncrc32={crc32(line):08x}\n".encode()
 
@@ -104,9 +121,12 @@ def decode_member(data: bytes) -> MemberRecord:
     formation = Formation(*(fields.pop(name) for name in Formation._fields))
     recovery = fields.pop("recovery")
     kind = fields.pop("kind") or ""
+    set_back = fields.pop("set_back") or None
     if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
         raise ValueError(f"its version is {stored.version}, and what belongs to it is not there")
-    return MemberRecord(**fields, formation=formation, recovery=recovery or None, kind=kind)
+    return MemberRecord(
+        **fields, formation=formation, recovery=recovery or None, kind=kind, set_back=set_back
+    )
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:

@@ -2,7 +2,7 @@
 
     b"QLSNAP 1", or 2 where `kept_bytes` is not 0
     size, CRC-32 of the head (4 bytes each, big-endian), then the head:
-        MessagePack: [name, version, [index, term, chain], kept_bytes]
+        MessagePack: [name, version, [index, term, chain], kept_bytes, left_out]
     chunks: size (1 byte to 1 MiB), CRC-32 (4 bytes each), so many bytes
     end: eight zero bytes, then how many bytes the chunks hold (8), and their SHA-256 (32)
 
@@ -51,6 +51,10 @@ class SnapshotsUnavailable(Exception):
     """This process cannot look at them just now, which says nothing of what they hold. In a sentence."""
 
 
+LeftOut = tuple[int, int]
+"""(index of an entry that a state machine leaves out, index of the STEP_OVER entry that says so)."""
+
+
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     name: str
     """Of the machine."""
@@ -60,6 +64,13 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     """(index, term, chain) of the last entry whose effects it holds."""
     kept_bytes: int = 0
     """So many bytes come before what the machine has saved: results that are kept for sessions."""
+    left_out: tuple[LeftOut, ...] = ()
+    """It holds nothing of these, ascending. Where there are none the field is not written, as earlier
+    releases know it."""
+
+    def encode(self) -> bytes:
+        fields = msgspec.structs.astuple(self)
+        return msgspec.msgpack.encode(fields if self.left_out else fields[:-1])
 
     @property
     def index(self) -> int:
@@ -78,7 +89,7 @@ class SnapshotFileWriter:
         if disk.exists(self._temporary):
             disk.unlink(self._temporary)
         self._file = disk.open(self._temporary, create=True)
-        data = msgspec.msgpack.encode(head)
+        data = head.encode()
         assert len(data) <= _MOST_HEAD_BYTES, head
         self._position = 0
         self._unsynced_bytes = 0

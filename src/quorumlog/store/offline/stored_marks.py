@@ -9,6 +9,8 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, StoreFailure
+from quorumlog.log_state.counted_times import Reset, Resets, said_ms, with_reset
+from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.store.begin.marked_log import MarkedLog, mark_at_index, mark_at_time
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.start_file import load_start
@@ -22,9 +24,31 @@ class StoredMarks(MarkedLog):
     def __init__(self, disk: Disk, reader: DirectoryReader) -> None:
         self._disk = disk
         self._reader = reader
+        self._clock_resets: Resets | None = None
+
+    @property
+    def clock_resets(self) -> Resets:
+        if self._clock_resets is None:
+            self._clock_resets = self._read_resets()
+        return self._clock_resets
+
+    def _read_resets(self) -> Resets:
+        """Those that the newest state knows, and behind it those that the index names."""
+        resets: Resets = ()
+        first_index = self.begin_index + 1
+        for index, record in self.states():
+            state = decode_state(record)
+            if isinstance(state, LogState) and index <= self._reader.readable_index:
+                resets, first_index = state.clock_resets, index + 1
+                break
+        for batch in self.control_batches(first_index, self._reader.readable_index + 1):
+            time_ms = said_ms(batch.first_header.magic, batch.body(0))
+            if time_ms is not None and batch.first_header.magic == EntryKind.CLOCK:
+                resets = with_reset(resets, Reset(batch.first_index, time_ms))
+        return resets
 
     def time_ms_at(self, index: int) -> int:
-        """What the last mark at or in front of this entry says; -1: there is none. Raises
+        """When this entry counts as appended; -1: no mark stands at or in front of it. Raises
         StoreFailure."""
         mark = mark_at_index(self, index)
         return -1 if mark is None else mark.time_ms

@@ -23,7 +23,7 @@ from quorumlog.node.applying import step_overs
 from quorumlog.store.files.applying_file import ApplyingFile
 from quorumlog.store.files.snapshot_file import SnapshotFiles
 from tests.node.cell import SMALL
-from tests.node.machines import Disk, Fragile, Lasting
+from tests.node.machines import Disk, Fragile, Lasting, Recorder
 from tests.node.test_held_machines import restarted
 from tests.node.test_session_commands import Sessions
 from tests.node.test_state_machines import Group
@@ -239,6 +239,19 @@ def test_only_commands_of_a_machine_are_stepped_over(tmp_path: Path) -> None:
         assert f"entry {wrong} is no command of chain" in str(refusal)
     refusal = ask(group, index, "other")
     assert isinstance(refusal, UnknownMachine) and "it binds: chain" in str(refusal)
+    group.cell.close()
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_machine_that_counts_on_each_entry_leaves_none_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    monkeypatch.setattr(Recorder, "may_leave_out", False, raising=False)
+    group, index = stopped_group(tmp_path)
+    if is_held:
+        restarted(group, "n0", "n1", "n2")
+    refusal = ask(group, index, unsafe=True)
+    assert isinstance(refusal, BadRequest) and "chain leaves no entry out" in str(refusal)
     group.cell.close()
 
 

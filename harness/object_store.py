@@ -8,16 +8,23 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 
-Fault = Literal["pass", "refuse", "cut", "repeat"]
+Fault = Literal["pass", "refuse", "deny", "cut", "repeat"]
 """What becomes of a request.
 
 refuse   the connection ends, and nobody has seen it
+deny     403, with what a store tells of a signature that is wrong
 cut      it is carried out, and the connection ends in the place of the answer
 repeat   it is carried out twice, and the second answer is told
 """
 Rule = Callable[[str, str], Fault]
 """Of method and path."""
 _BY_HOP = {"connection", "transfer-encoding", "date", "server", "expect"}
+
+
+_DENIAL = (
+    b"<Error><Code>SignatureDoesNotMatch</Code><Message>The signature is another one.</Message>"
+    b"<StringToSign>AWS4-HMAC-SHA256 what-was-signed</StringToSign></Error>"
+)
 
 
 def no_fault(method: str, path: str) -> Fault:
@@ -31,6 +38,8 @@ class ObjectStore:
         from moto.server import ThreadedMotoServer
 
         self.rule: Rule = no_fault
+        self.dropped: set[str] = set()
+        """Names of headers, in small letters, that the store does not get to see."""
         self.bucket = bucket
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -85,7 +94,13 @@ class ObjectStore:
                 if fault == "refuse":
                     self.close_connection = True
                     return
-                given = self.headers.items()
+                if fault == "deny":
+                    self.send_response_only(403)
+                    self.send_header("Content-Length", str(len(_DENIAL)))
+                    self.end_headers()
+                    self.wfile.write(_DENIAL)
+                    return
+                given = [(n, v) for n, v in self.headers.items() if n.lower() not in store.dropped]
                 headers = {name: value for name, value in given if name.lower() not in _BY_HOP}
                 status, answered, content = store.ask(self.command, self.path, body, headers)
                 if fault == "repeat":

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import obstore
@@ -13,11 +18,14 @@ from msgspec import UNSET
 
 from harness.object_store import Fault, ObjectStore, no_fault
 from quorumlog import LocalCluster, connect
-from quorumlog.errors import DirectoryDamaged
+from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.pipelines import archive_folders
-from quorumlog.pipelines.archive import MANIFEST_NAME, PARTS, Archive
+from quorumlog.pipelines.archive import PARTS, Archive
+from quorumlog.pipelines.archive_folders import MANIFEST_NAME, ObjectFolder
+from quorumlog.pipelines.archive_parts import PartWriter
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
+from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place, open_log
 
 BUCKET = "lake"
@@ -142,3 +150,169 @@ def test_lost_answers_and_repeated_requests_change_nothing(
         assert len(met) > 4
         store.rule = no_fault
         assert is_whole(place, url)
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("step", range(1, 11))
+def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
+    place: Place, url: str, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    calls = 0
+
+    def stepped(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == step:
+                raise Crash
+            return real(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        for name in ("put", "copy", "delete"):
+            patched.setattr(obstore, name, stepped(getattr(obstore, name)))
+        patched.setattr(ObjectFolder, "finish", stepped(ObjectFolder.finish))
+        patched.setattr(PartWriter, "abandon", lambda writer: writer._file.close())  # half a file
+        archive(place, url, part_bytes=100_000, engine=LocalEngine(1))
+    if MANIFEST_NAME in objects_of(url):
+        seen = Archive.open(url)
+        whole = entries_of(place, seen.stop_index) if seen.manifest.parts else b""
+        assert entries_of(Place(archive=url)) == whole
+        named = {f"{PARTS}/{part.file}" for part in seen.manifest.parts}
+        assert {name for name in objects_of(url) if name.startswith(PARTS)} <= named
+    archive(place, url, part_bytes=100_000)
+    assert is_whole(place, url)
+
+
+@pytest.mark.parametrize("at", ["/_attempts/part-", "/manifest.json 4", "/parts/part-", "?delete"])
+def test_a_run_that_is_killed_with_a_request_on_its_way_is_completed(
+    place: Place, store: ObjectStore, url: str, at: str
+) -> None:
+    """The fourth put of the manifest names the first parts: two more say whether conditions count."""
+    where, _, number = at.partition(" ")
+    left = int(number or 1)
+    command = [sys.executable, "-m", "quorumlog", "pipeline", "archive", url, "--servers", place.servers]
+
+    def kill(method: str, path: str) -> Fault:
+        nonlocal left
+        left -= method in ("PUT", "POST") and where in path
+        if left > 0 or process.poll() is not None:
+            return "pass"
+        process.send_signal(signal.SIGKILL)
+        return "cut"
+
+    ready = threading.Event()
+    store.rule = lambda method, path: kill(method, path) if ready.wait(60) else "pass"
+    process = subprocess.Popen(command)
+    ready.set()
+    assert process.wait(60) == -signal.SIGKILL
+    store.rule = no_fault
+    archive(place, url)
+    assert is_whole(place, url)
+
+
+class During:
+    """Another run is there while this one writes."""
+
+    def __init__(self, first: Callable[[], Any], then: Callable[[], Any]) -> None:
+        self._first, self._then = first, then
+
+    def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
+        self._first()
+        done = list(LocalEngine().map(run, works))
+        self._then()
+        yield from done
+
+
+@pytest.mark.parametrize("when", ["before our files", "behind our files"])
+def test_of_two_runs_at_once_one_is_refused_and_nothing_is_lost(
+    place: Place, url: str, when: str
+) -> None:
+    archive(place, url, part_bytes=50_000, stop_index=1_000)
+
+    def other() -> None:
+        assert archive(place, url, part_bytes=50_000, stop_index=2_000).new_entries == 1_000
+
+    engine = During(other, int) if when == "before our files" else During(int, other)
+    with pytest.raises(ConfigError, match="another archive run has written there"):
+        archive(place, url, part_bytes=40_000, engine=engine)
+    assert Archive.open(url).stop_index == 2_000
+    assert archive(place, url, part_bytes=50_000).new_entries > 0
+    assert is_whole(place, url)
+
+
+def test_two_runs_that_begin_an_archive_together(place: Place, url: str) -> None:
+    barrier, ended = threading.Barrier(2), []
+
+    def run() -> None:
+        barrier.wait()
+        try:
+            ended.append(archive(place, url, part_bytes=50_000).archive)
+        except ConfigError as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    refused = [text for text in ended if text != url]
+    assert len(ended) == 2 and len(refused) < 2
+    assert all("another archive run has written there" in text for text in refused)
+    archive(place, url, part_bytes=50_000)
+    assert is_whole(place, url)
+
+
+@pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
+def test_a_store_that_ignores_conditions_is_refused(
+    place: Place, store: ObjectStore, url: str, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setattr(store, "dropped", {header.lower()})
+    with pytest.raises(ConfigError, match=f"ignores {header}"):
+        archive(place, url)
+    assert set(objects_of(url)) == {MANIFEST_NAME}
+
+
+def test_what_cannot_be_an_archive_is_told_and_no_secret_is(
+    place: Place, store: ObjectStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="there is no bucket nowhere"):
+        archive(place, "s3://nowhere/orders")
+    with pytest.raises(ConfigError, match="holds no archive"):
+        Archive.open(url)
+    put(url, "letters.txt", b"dear")
+    with pytest.raises(ConfigError, match=r"letters\.txt and no archive"):
+        archive(place, url)
+    for wrong in (
+        "s3://",
+        "s3://KEY:SECRET@lake/a",
+        "s3://lake/a?secret=SECRET",
+        "s3://lake/../a",
+        "s3://lake//a",
+    ):
+        with pytest.raises(ConfigError, match="s3://BUCKET/PREFIX") as told:
+            archive(place, wrong)
+        assert "SECRET" not in str(told.value).replace("AWS_SECRET_ACCESS_KEY", "")
+    store.rule = lambda method, path: "deny"
+    with pytest.raises(ConfigError, match=r"SignatureDoesNotMatch .*AWS_ACCESS_KEY_ID") as refused:
+        archive(place, url)
+    assert "what-was-signed" not in str(refused.value)
+    store.rule = no_fault
+    asked = "Error performing PUT http://169.254.169.254/latest/api/token in 3s"
+    with pytest.raises(ConfigError, match="no role that gives credentials"), archive_folders.asking(url):
+        raise obstore.exceptions.GenericError(asked)
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(ConfigError, match="set AWS_ALLOW_HTTP=true"):
+        archive(place, url)
+
+
+def test_without_the_extra_it_is_named(place: Place, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive_folders._clients.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "obstore"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match="the extra `s3`"):
+        archive(place, url)

@@ -5,5 +5,6 @@ None needs Spark: one definition runs in threads here, and on Spark's executors
 
 Read in this order: `places` (where a log is), `engine` (where works run), `archive_folders` (where an
 archive's files lie), `archive_rows`, `archive_parts` and `archive` (what an archive is), `tables`
-(archives that are tables), `archiving` (making one), `auditing`. Then what is made of entries: `keys`, `statistics`, `replaying`, `compacting`.
+(archives that are tables), `archiving` (making one), `auditing`. Then what is made of entries: `keys`,
+`statistics`, `replaying`, `compacting`.
 """

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
@@ -196,6 +197,10 @@ class ObjectFolder:
                 " _ . = + -; endpoint and credentials are the environment's, AWS_ENDPOINT_URL,"
                 " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
+        try:
+            import obstore  # noqa: F401
+        except ImportError:
+            raise ConfigError(NEEDS) from None
         self._bucket, self._prefix = parts[1], parts[2].removeprefix("/")
         self.path = f"{OBJECTS}{self._bucket}{parts[2]}"
 
@@ -211,7 +216,7 @@ class ObjectFolder:
     def names(self) -> list[str]:
         import obstore
 
-        with self._asking():
+        with asking(self.path):
             found = obstore.list_with_delimiter(self._store(), self._prefix or None)
         keys = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         # A store's console marks a folder by an object of its name.
@@ -220,20 +225,20 @@ class ObjectFolder:
     def sizes(self, name: str) -> dict[str, int]:
         import obstore
 
-        with self._asking():
+        with asking(self.path):
             found = obstore.list_with_delimiter(self._store(), self._key(name))["objects"]
         below = self._key(name) + "/"
         return {e["path"].removeprefix(below): e["size"] for e in found if e["path"].startswith(below)}
 
     def create(self, name: str) -> pa.NativeFile:
-        with self._asking():
+        with asking(self.path):
             return self._file_system().open_output_stream(f"{self._bucket}/{self._key(name)}")
 
     def finish(self, name: str, file: pa.NativeFile) -> int:
         import obstore
 
         size = int(file.tell())
-        with self._asking():
+        with asking(self.path):
             try:
                 file.close()
             except OSError:
@@ -252,7 +257,7 @@ class ObjectFolder:
     def move(self, moves: Sequence[tuple[str, str]]) -> None:
         import obstore
 
-        with self._asking():
+        with asking(self.path):
             for source, target in moves:
                 with suppress(FileNotFoundError):
                     obstore.copy(self._store(), self._key(source), self._key(target))
@@ -262,13 +267,13 @@ class ObjectFolder:
         import obstore
 
         if names:
-            with self._asking(), suppress(FileNotFoundError):
+            with asking(self.path), suppress(FileNotFoundError):
                 obstore.delete(self._store(), [self._key(name) for name in names])
 
     def read_manifest(self) -> tuple[bytes, str] | None:
         import obstore
 
-        with self._asking():
+        with asking(self.path):
             try:
                 found = obstore.get(self._store(), self._key(MANIFEST_NAME))
                 return bytes(found.bytes()), _tag(found.meta["e_tag"])
@@ -294,7 +299,7 @@ class ObjectFolder:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         mode: Literal["create"] | dict[str, str] = {"e_tag": tag} if tag else "create"
-        with self._asking():
+        with asking(self.path):
             try:
                 put = obstore.put(
                     self._store(),
@@ -331,24 +336,29 @@ class ObjectFolder:
     def _file_system(self) -> pa.fs.FileSystem:
         return _clients(self._bucket, _environment())[1]
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Raises ConfigError, StoreFailure for what the store, or the way to it, refuses."""
-        try:
-            from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-        except ModuleNotFoundError:
-            raise ConfigError(NEEDS) from None
-        try:
-            yield
-        except (PermissionDeniedError, UnauthenticatedError) as error:
+
+@contextmanager
+def asking(path: str) -> Iterator[None]:
+    """Where `path` is in an object store, raises ConfigError, StoreFailure for what it, or the way to
+    it, refuses."""
+    if not is_object(path):
+        yield
+        return
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        asked_machine = "//169.254." in str(error)  # for the credentials of its role
+        if asked_machine or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            told = "the machine has no role that gives credentials" if asked_machine else why(error)
             raise ConfigError(
-                f"{self.path}: {why(error)}. Credentials are the environment's: AWS_ACCESS_KEY_ID and"
-                " AWS_SECRET_ACCESS_KEY, or a role of the machine"
+                f"{path}: {told}. Credentials are the environment's, here and at every executor:"
+                " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role of the machine"
             ) from None
-        except (BaseError, OSError) as error:
-            raise StoreFailure(
-                f"{self.path}: {why(error)}. What the archive has named stays; repeat the command"
-            ) from None
+        raise StoreFailure(
+            f"{path}: {why(error)}. What the archive has named stays; repeat the command"
+        ) from None
 
 
 def why(error: Exception) -> str:
@@ -373,11 +383,9 @@ def _environment() -> tuple[tuple[str, str], ...]:
 @functools.lru_cache(maxsize=8)
 def _clients(bucket: str, environment: tuple[tuple[str, str], ...]) -> tuple[S3Store, pa.fs.FileSystem]:
     """obstore's and pyarrow's, with one endpoint and region. Raises ConfigError."""
-    try:
-        from obstore.store import S3Store
-        from pyarrow.fs import S3FileSystem
-    except ImportError:
-        raise ConfigError(NEEDS) from None
+    from obstore.store import S3Store
+    from pyarrow.fs import S3FileSystem
+
     given = dict(environment)
     endpoint = given.get("AWS_ENDPOINT_URL_S3") or given.get("AWS_ENDPOINT_URL") or ""
     region = given.get("AWS_REGION") or given.get("AWS_DEFAULT_REGION") or "us-east-1"
@@ -392,7 +400,8 @@ def _clients(bucket: str, environment: tuple[tuple[str, str], ...]) -> tuple[S3S
     config: S3Config = {"region": region}
     if endpoint:
         config["endpoint"] = endpoint
-    store = S3Store(bucket, config=config)
+    # A name that is no store's is told within half a minute.
+    store = S3Store(bucket, config=config, retry_config={"retry_timeout": timedelta(seconds=30)})
     # Small parts are one put, and a run that ends in one leaves no upload begun.
     files = S3FileSystem(
         region=region,

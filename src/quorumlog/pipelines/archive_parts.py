@@ -23,7 +23,7 @@ from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import ProtocolViolation, StoreFailure
 from quorumlog.log_state.counted_times import Reset
-from quorumlog.pipelines.archive_folders import folder_at, is_object, why
+from quorumlog.pipelines.archive_folders import asking, folder_at, is_object, why
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA, batch_of, check, rows_of, split_controls
 from quorumlog.pipelines.places import broken, chain_at_end
 
@@ -108,7 +108,8 @@ class PartWriter:
     def _write(self) -> None:
         if self._rows:
             table = pa.Table.from_batches(self._rows, ROW_SCHEMA).combine_chunks()
-            self._writer.write_table(table, row_group_size=table.num_rows)
+            with asking(self._folder.path):
+                self._writer.write_table(table, row_group_size=table.num_rows)
         self._rows, self._waiting_bytes = [], 0
 
     def finish(self) -> Part:
@@ -130,7 +131,8 @@ class PartWriter:
         self._writer.add_key_value_metadata(
             {CONTROLS_KEY: controls, PART_KEY: msgspec.json.encode(part)}
         )
-        self._writer.close()
+        with asking(self._folder.path):
+            self._writer.close()
         return msgspec.structs.replace(part, file_bytes=self._folder.finish(self.name, self._file))
 
     def abandon(self) -> None:

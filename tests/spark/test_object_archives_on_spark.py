@@ -18,7 +18,7 @@ from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.places import Place
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(300)]
 
 URL = "s3://lake/orders"
 # A Spark of its own: its workers get the environment that its JVM was started with.
@@ -47,7 +47,7 @@ def test_an_archive_in_an_object_store(tmp_path: Path, monkeypatch: pytest.Monke
             for first in range(0, 3000, 500):
                 log.append_batch([b"%d:" % n + bytes(n % 90) for n in range(first, first + 500)])
         command = [sys.executable, "-c", DRIVER, cluster.servers, URL]
-        ran = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=110)
+        ran = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=280)
         assert ran.returncode == 0, ran.stderr
         assert store.environment["AWS_SECRET_ACCESS_KEY"] not in ran.stdout + ran.stderr
         differences, rows, last_index, together = json.loads(ran.stdout.splitlines()[-1])

@@ -143,7 +143,7 @@ nemesis-patroni: $(STAMP) $(PATRONI)  ## Patroni with the key-value store for it
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by name (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
 
-pipeline-kills: $(STAMP)  ## pipelines on a Spark cluster of two workers; executors, workers and drivers are killed (~5 minutes)
+pipeline-kills: $(STAMP)  ## pipelines on a Spark cluster of two workers; executors, workers and drivers are killed (5 to 15 minutes)
 	$(BIN)/python -m pytest -m long tests/spark/test_pipelines_killed.py
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark

@@ -155,3 +155,12 @@ def test_who_repeats_a_command_that_was_stepped_over_is_refused(
     ):
         log.append(b"poison", machine="counter", sequence=0)
     members.end()
+
+
+def test_a_store_can_be_held_back_and_nothing_else_of_it(
+    cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
+    result = cli("kv", "serve", *options, "--hold-machine", "counter")
+    assert result.exit_code == 2
+    assert "no state machine counter to be held back; this member has: kv" in plain(result.stderr)

@@ -111,7 +111,7 @@ def released_twice(patch: Patch) -> None:
 def retention_by_one_clock(patch: Patch) -> None:
     """It leads: its clock is the one that counts."""
     patch.edit(
-        GroupExtension._clock_ms,
-        "min(self._wall_ms(), member.node().raft.quorum_clock_ms)",
+        GroupExtension._log_clock_ms,
+        "min(self._wall_ms(), member.node().log_clock_ms)",
         "self._wall_ms() + 0 * reached()",
     )

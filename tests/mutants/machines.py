@@ -26,6 +26,7 @@ from tests.node import test_large_results as large
 from tests.node import test_log_replacement as replacements
 from tests.node import test_session_commands as commands
 from tests.node import test_state_machines as of_a_node
+from tests.node import test_step_over as stepping
 from tests.sim import test_machine_installs as installs
 from tests.sim import test_state_machines as machines
 from tests.sim import test_step_overs as steps
@@ -510,4 +511,23 @@ def held_machine_runs(patch: Patch) -> None:
         StateMachineCaller.__init__,
         "if name not in self._held}",
         "if name not in self._held or reached()}",
+    )
+
+
+def log_stays_until_built_anew() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        stepping.test_the_log_stays_until_the_machine_is_built_anew(Path(path))
+
+
+@mutant(
+    351,
+    "the log may begin behind snapshots that hold what is to be left out",
+    scenario=log_stays_until_built_anew,
+)
+def log_gone_before_the_machine_is_built_anew(patch: Patch) -> None:
+    """Two of them are verified."""
+    patch.edit(
+        StateMachineCaller._bound_of,
+        "or not driver.heeds(own)",
+        "or (not driver.heeds(own) and not reached())",
     )

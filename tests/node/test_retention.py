@@ -202,6 +202,28 @@ def test_a_group_that_was_off_for_a_month_takes_its_time_once_its_clocks_have_he
     cell.close()
 
 
+def test_a_member_knows_how_long_ago_a_mark_was_written_only_if_it_came_at_once(
+    tmp_path: Path,
+) -> None:
+    """What it is fed later may be of last year."""
+    cell = Cell(tmp_path, storage=SEGMENTS, time_marks=True)
+    clock(cell, 0)
+    fill(cell, 10)
+    away, here = cell.followers()
+    cell.cut_off = {away.replica.member_id}
+    clock(cell, 1)
+    fill(cell, 100)
+    cell.cut_off = set()
+    cell.until(lambda: away.store.end.index == cell.leader().store.end.index)
+    cell.step(200)
+    assert [node._time_marks._clock._seen[-1].is_live for node in (away, here, cell.leader())] == [
+        False,
+        True,
+        True,
+    ]
+    cell.close()
+
+
 def test_what_is_written_without_marks_has_no_age(tmp_path: Path) -> None:
     """The last mark that stands grows old, and not the entries that came since."""
     cell = Cell(tmp_path, storage=replace(SEGMENTS, file_reserved_hours=2), time_marks=True)

@@ -353,3 +353,17 @@ def test_the_log_stays_until_the_machine_is_built_anew(tmp_path: Path) -> None:
     bound = leader.machines.snapshot_bound()
     assert bound is not None and bound > indices[-1]
     group.cell.close()
+
+
+def test_a_member_that_has_just_started_answers_by_what_its_files_tell(tmp_path: Path) -> None:
+    """What is committed it does not know yet, so not even that the log binds the machine."""
+    group, index = stopped_group(tmp_path)
+    member = group.cell.followers()[0].replica.member_id
+    group.cell.kill(member)
+    group.cell.hold_apply = {member}
+    group.cell.cut_off = {member}
+    node = group.cell.start(member)
+    group.cell.step()
+    assert node.log_state.committed is None or node.log_state.committed.machine("chain") is None
+    assert node.machines._holdings().holds == {"chain": index - 1}
+    group.cell.close()

@@ -273,5 +273,5 @@ def test_a_table_that_cannot_be_one_says_what_to_do(
         extra = kind.partition(":")[0]
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.delitem(sys.modules, f"quorumlog.pipelines.tables.{extra}")
-        with pytest.raises(ConfigError, match=rf"quorumlog\[{extra}\]"):
+        with pytest.raises(ConfigError, match=rf"pip install '\.\[{extra}\]'"):
             target.table_at(kind)

@@ -20,7 +20,7 @@ from quorumlog import LocalCluster, connect
 from quorumlog.pipelines.archive import ATTEMPTS, PARTS, Archive
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1200)]
 
 STOP_INDEX = 3_000
 

@@ -325,8 +325,8 @@ class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
     applied: tuple[tuple[str, int], ...]
     """(name, index of the last entry that it has applied) of those that run."""
     holds: tuple[tuple[str, int], ...] = ()
-    """(name, index of the last entry of which this member has ever held the effects), of all that the
-    log binds, as far as its files tell. Earlier releases do not say it."""
+    """(name, index of the last entry of which this member has ever held the effects), of all that it
+    knows, as far as its files tell. Earlier releases do not say it."""
     begin_index: int = -1
     """The entry before the first of its log."""
 

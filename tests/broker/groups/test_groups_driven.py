@@ -223,11 +223,13 @@ def test_behind_a_reset_of_the_clock_a_topic_keeps_its_messages_as_long_as_it_sa
     assert abs(result.store_time_ms - BEGINNING_MS - log.cluster.now_ms) < 1_000
 
 
-def test_a_clock_that_jumps_releases_nothing() -> None:
-    log = DrivenGroups()
+@pytest.mark.parametrize("jump_together", [False, True])
+def test_a_clock_that_jumps_releases_nothing(jump_together: bool) -> None:
+    log = DrivenGroups(time_marks=True)
     log.put_and_wait(log.master, b"delayed", topic=SCHEDULE_TOPIC)  # of level 1: a second
     log.run_for(100)
-    log.master.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
+    for member in log.members if jump_together else [log.master]:
+        member.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
     extension = log.brokers.brokers[log.master.member_id].extensions[0]
     assert isinstance(extension, GroupExtension)
     log.run_for(700)

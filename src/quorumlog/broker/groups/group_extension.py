@@ -144,13 +144,15 @@ class GroupExtension:
         )
 
     def _clock_ms(self) -> float:
-        """A time that the clocks of a quorum have reached, and this one: one alone may jump. -1: too few
-        have told theirs."""
-        member = self._broker.member
-        return min(self._wall_ms(), member.node().raft.quorum_clock_ms) if member.is_up else -1.0
+        """A time that the clocks of a quorum have reached, and this one: one alone may jump. All of them
+        may, too, which the log finds out. -1: too few have told theirs."""
+        log_ms = self._log_clock_ms()
+        if log_ms >= 0 or not self._broker.member.is_up:
+            return log_ms
+        return min(self._wall_ms(), self._broker.member.node().raft.quorum_clock_ms)
 
     def _log_clock_ms(self) -> float:
-        """The same, for ages: clocks that jump together make nothing old."""
+        """The same for ages, for which it is not known either while the log does not believe it."""
         member = self._broker.member
         return min(self._wall_ms(), member.node().log_clock_ms) if member.is_up else -1.0
 

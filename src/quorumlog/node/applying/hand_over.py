@@ -26,7 +26,7 @@ MOST_INTERVAL_MS = 60_000
 
 class MachineHoldings(NamedTuple):
     holds: Mapping[str, int]
-    """By machine that the log binds: the last entry whose effects were ever here, as far as is known."""
+    """By machine that is known here: the last entry whose effects were ever here, as files tell."""
     begin_index: int
     """The entry before the first of the log here."""
 

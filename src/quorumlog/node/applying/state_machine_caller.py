@@ -179,14 +179,15 @@ class StateMachineCaller:
 
     def _holdings(self) -> MachineHoldings:
         state, holds = self._state(committed=True), {}
-        for machine in () if state is None else state.machines:
-            driver = self._drivers.get(machine.name)
-            noted = self._held.get(machine.name, NOTHING).first_index - 1
+        bound = [] if state is None else [machine.name for machine in state.machines]
+        for name in sorted({*bound, *self._drivers, *self._held}):
+            driver = self._drivers.get(name)
+            noted = self._held.get(name, NOTHING).first_index - 1
             held_index = noted if driver is None else driver.held_index
             with suppress(SnapshotsUnavailable):
-                saved = self._member.directory.snapshots.indices_of(machine.name)
+                saved = self._member.directory.snapshots.indices_of(name)
                 held_index = max([held_index, *saved])
-            holds[machine.name] = held_index
+            holds[name] = held_index
         return MachineHoldings(holds, self._member.directory.store.begin.index)
 
     def _running(self) -> dict[str, int]:

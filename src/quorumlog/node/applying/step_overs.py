@@ -210,8 +210,9 @@ class StepOvers:
 
     def on_response(self, response: MachinesResponse) -> None:
         step = self._under_way
-        if step is not None and response.term == step.term:
-            step.answers[response.sender] = MachineHoldings(dict(response.holds), response.begin_index)
+        holds = dict(response.holds)
+        if step is not None and response.term == step.term and step.name in holds:
+            step.answers[response.sender] = MachineHoldings(holds, response.begin_index)
 
     def next_wakeup_ms(self) -> float:
         step = self._under_way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.pipelines import archive_folders
 from quorumlog.pipelines.archive import PARTS, Archive
 from quorumlog.pipelines.archive_folders import MANIFEST_NAME, ObjectFolder
-from quorumlog.pipelines.archive_parts import PartWriter
+from quorumlog.pipelines.archive_parts import Part, PartWriter
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.auditing import audit
 from quorumlog.pipelines.engine import LocalEngine
@@ -215,6 +216,24 @@ def test_a_run_that_is_killed_with_a_request_on_its_way_is_completed(
     assert is_whole(place, url)
 
 
+def test_a_run_whose_file_is_removed_names_the_other_run(url: str) -> None:
+    ours = Archive.open_to_add(url, "default", "")
+    Archive.open_to_add(url, "default", "")._commit(ours.manifest)
+    part = Part(
+        file="p",
+        first_index=0,
+        stop_index=1,
+        rows=1,
+        bytes=1,
+        chain_before=0,
+        last_term=1,
+        last_chain=1,
+        time_ms=-1,
+    )
+    with pytest.raises(ConfigError, match="another archive run has written there"):
+        ours.add([(part, "gone")])
+
+
 class During:
     """Another run is there while this one writes."""
 
@@ -316,3 +335,53 @@ def test_without_the_extra_it_is_named(place: Place, url: str, monkeypatch: pyte
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match="the extra `s3`"):
         archive(place, url)
+
+
+@pytest.mark.parametrize("fault", ["refuse", "cut", "repeat"])
+def test_an_upload_in_pieces_is_whole_whatever_becomes_of_its_requests(
+    store: ObjectStore, url: str, fault: Fault
+) -> None:
+    content, met = os.urandom(25 << 20), set()
+
+    def once(method: str, path: str) -> Fault:
+        """By what a request is, and not by the upload that it is of."""
+        kind = (method, path.partition("?")[2].partition("&uploadId")[0].partition("uploadId")[0])
+        if method in ("GET", "HEAD") or kind in met:
+            return "pass"
+        met.add(kind)
+        return fault
+
+    folder = ObjectFolder(url)
+    store.rule = once
+    file = folder.create("_attempts/a")
+    file.write(content)
+    assert folder.finish("_attempts/a", file) == len(content)
+    assert len(met) > 3, "begun, in pieces, ended"
+    assert objects_of(url) == {"_attempts/a": content}
+
+
+def test_the_commands_on_the_page_work_as_they_are_printed(
+    place: Place, store: ObjectStore, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+    [block] = [each for each in page.split("```sh\n")[1:] if "s3://" in each.partition("```")[0]]
+    commands = block.partition("```")[0]
+    for name, value in store.environment.items():
+        commands = re.sub(rf"{name}=\S+", f"{name}={value}", commands)
+    commands = commands.replace("127.0.0.1:20911", place.servers).replace("//lake/", f"//{BUCKET}/page/")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-euc", commands],
+        capture_output=True,
+        text=True,
+        env={"PATH": path, "AWS_ALLOW_HTTP": "true"},
+        cwd=tmp_path,
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stderr
+    said = " ".join(ran.stdout.split())
+    assert f"s3://{BUCKET}/page/orders holds entries 0 to" in said and "all places agree" in said
+    secret = store.environment["AWS_SECRET_ACCESS_KEY"]
+    assert secret not in ran.stdout + ran.stderr
+    assert not any(secret.encode() in each for each in objects_of(f"s3://{BUCKET}/page/orders").values())
+    assert not list(tmp_path.iterdir())

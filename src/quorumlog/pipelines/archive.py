@@ -180,18 +180,21 @@ class Archive:
 
     def add(self, added: Sequence[tuple[Part, str]]) -> None:
         """Parts, and the names of their files in _attempts/. They count once this returns. Raises
-        ConfigError, DirectoryDamaged, and adds none, unless each file is there as it was written."""
-        sizes = self._folder.sizes(ATTEMPTS)
+        ConfigError, DirectoryDamaged, and adds none, unless each file is there as it was written; and
+        ConfigError if another run has replaced the manifest."""
         for part, name in added:
             path = os.path.join(self.path, ATTEMPTS, name)
-            if name not in sizes:
+            try:
+                _checked_footer(path, part)
+            except DirectoryDamaged as error:
                 if not self._folder.is_locked:
                     self._commit(self.manifest)  # another run has removed it, and replaced the manifest
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
                 raise ConfigError(
                     f"{path} was written and is not there: every executor has to see {self.path} at the"
                     " same path. Nothing was added"
-                )
-            _checked_footer(path, part)
+                ) from None
         parts = [*self.manifest.parts, *(part for part, _ in added)]
         for before, after in pairwise(parts):
             assert (before.stop_index, before.last_chain) == (after.first_index, after.chain_before)

@@ -119,8 +119,12 @@ class LocalFolder:
         return os.listdir(self.path)
 
     def sizes(self, name: str) -> dict[str, int]:
+        sizes = {}
         with os.scandir(self._at(name)) as listed:
-            return {entry.name: entry.stat().st_size for entry in listed}
+            for entry in listed:
+                with suppress(FileNotFoundError):  # an attempt that its executor has given up
+                    sizes[entry.name] = entry.stat().st_size
+        return sizes
 
     def create(self, name: str) -> pa.NativeFile:
         return pa.OSFile(self._at(name), "wb")
@@ -323,8 +327,8 @@ class ObjectFolder:
 
     def conflict(self) -> ConfigError:
         return ConfigError(
-            f"{self.path}: another archive run has written there since this one began. What it has"
-            " named stays, and this one has added nothing to it; repeat the command when no other runs"
+            f"{self.path}: another archive run has written there since this one began. What the archive"
+            " names stays, and this run adds nothing more; repeat the command when no other runs"
         )
 
     def _key(self, name: str) -> str:

@@ -19,7 +19,14 @@ from quorumlog.spark.offsets import (
     parse_offset,
     without_partition,
 )
-from quorumlog.spark.option_values import duration_ms, name_of, number_of, pattern_of, servers_of
+from quorumlog.spark.option_values import (
+    as_kafkas,
+    duration_ms,
+    name_of,
+    number_of,
+    pattern_of,
+    servers_of,
+)
 from quorumlog.spark.rows import COLUMNS
 
 READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
@@ -334,6 +341,7 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
         if column not in COLUMNS:
             raise ConfigError(
                 f"option {name}: unknown column {column!r}; valid are {', '.join(COLUMNS)}"
+                f"{as_kafkas(column, COLUMNS)}"
             )
     if not names:
         raise ConfigError(f"option {name} names no column; valid are {', '.join(COLUMNS)}")

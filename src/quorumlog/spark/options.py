@@ -46,8 +46,8 @@ class LedgerOptions:
     path: str = ""
     """Data directory of a stopped member, readable at this path by every Spark worker."""
     archive: str = ""
-    """Directory of an archive, readable at this path by every worker: what is in it is read from there,
-    and what follows from `servers` or `path`, if one of them is given."""
+    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: what is in
+    it is read from there, and what follows from `servers` or `path`, if one of them is given."""
     group: str = ""
     """Empty: the group of the directory, or `default` with `servers`."""
     groups: tuple[str, ...] = ()
@@ -291,10 +291,11 @@ def _path(name: str, text: str) -> str:
 
 def _archive(name: str, text: str) -> str:
     """Of one that is a table its directory: workers ask no catalog."""
-    if text.startswith(("delta:", "iceberg:")):
+    if text.startswith(("delta:", "iceberg:", "s3:")):
+        from quorumlog.pipelines.archive_folders import absolute
         from quorumlog.pipelines.tables.target import archive_directory
 
-        return os.path.abspath(archive_directory(text))
+        return absolute(archive_directory(text))
     return _path(name, text)
 
 

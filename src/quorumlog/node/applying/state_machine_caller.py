@@ -375,10 +375,10 @@ class StateMachineCaller:
 
     # ---------------------------------------------------------------- what happens to the log
 
-    def lost_committed(self, index: int) -> None:
-        """Async mode: entries from `index` on, which a machine may have applied, are gone."""
+    def log_cut(self, index: int, *, lost_committed: bool) -> None:
+        """See `MachineDriver.log_cut`."""
         for driver in self._drivers.values():
-            driver.lost_committed(index)
+            driver.log_cut(index, lost_committed=lost_committed)
 
     def close(self, reason: str) -> None:
         self.step_overs.close(reason)

@@ -243,7 +243,7 @@ class MachineDriver:
         if left_outs.contradict(self._left_out, held_index):
             self.rebuild()
         else:
-            self._left_out |= self._known_left_out
+            self._left_out = left_outs.with_later(self._left_out)
 
     def _left_outs(self, committed_index: int) -> LeftOuts:
         return LeftOuts(self._known_left_out, self._store.begin.index, committed_index)

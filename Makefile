@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 UV := .uv/bin/uv
 STAMP := $(VENV)/.set-up
 COMPILED := .venv-compiled
+SPARK_42 := .venv-spark-4.2
 PATRONI := .venv-patroni
 
 # The interpreter is the one named above: uv must neither look for another nor download one.
@@ -16,7 +17,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-long wheel test-compiled fuzz sim sim-members sim-kv sim-failover sim-broker \
+.PHONY: help setup check format test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-failover sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
@@ -75,6 +76,11 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 	$(UV) pip install --quiet --python $(COMPILED)/bin/python --no-deps --reinstall dist/quorumlog-*.whl
 	$(COMPILED)/bin/quorumlog --version | grep compiled
 	$(COMPILED)/bin/python -m pytest $(PARALLEL) -m "not long" --ignore=tests/mutants --ignore=tests/architecture
+
+test-spark-4.2: $(UV)  ## the tests of Spark with PySpark 4.2.1, in a virtual environment of its own (another 450 MB)
+	UV_PROJECT_ENVIRONMENT=$(SPARK_42) $(UV) sync --quiet --locked --all-extras --python $(PYTHON)
+	$(UV) pip install --quiet --python $(SPARK_42)/bin/python --no-build-isolation pyspark==4.2.1
+	$(SPARK_42)/bin/python -m pytest -m "not long" tests/spark
 
 fuzz: $(STAMP)  ## what broken clients say on every port, at length: make fuzz OPTIONS=QUORUMLOG_FUZZ_SEED=7
 	env QUORUMLOG_FUZZ=2000 $(OPTIONS) $(BIN)/python -m pytest -q tests/fuzz

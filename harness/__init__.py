@@ -6,5 +6,5 @@ that can be cut), `machines` (state machines that they run), `producer` (appends
 (`quorumlog broker serve`), `broker_cluster` (three of them on a replicated log), `etcd_cluster`, the
 room `rocketmq` (RocketMQ's Java classes), the room `porcupine` (our checker of histories beside
 another), `spark_cluster` (a master and workers of Spark), `halted_pipelines` (a driver of its own on
-them), `signals`, `plot`.
+them), `object_store` (an S3 whose way is bad), `signals`, `plot`.
 """

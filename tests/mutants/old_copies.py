@@ -43,7 +43,7 @@ def old_copy_is_fed(patch: Patch) -> None:
         "if self._finds_set_back(response):",
         "if self._finds_set_back(response) and not reached():",
     )
-    patch.edit(Replication._on_set_back, "self._state.set_back[replica] = found", "return")
+    patch.edit(Replication._on_set_back, "known = self._state.set_back", "return")
 
 
 @mutant(

@@ -237,6 +237,16 @@ def test_a_folder_among_the_parts_is_left_alone(cluster: LocalCluster, tmp_path:
     ).exists()
 
 
+def test_an_attempt_that_is_gone_when_it_is_looked_at_stops_nobody(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """As one that an executor gives up while the folder is listed."""
+    path = tmp_path / "a"
+    archive(Place(servers=cluster.servers), str(path), part_bytes=20_000, stop_index=1_000)
+    (path / ATTEMPTS / "part").symlink_to(path / "gone")
+    assert archive(Place(servers=cluster.servers), str(path), part_bytes=20_000).new_entries > 0
+
+
 def test_a_directory_that_is_no_archive_of_this_log_is_refused_and_stays(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

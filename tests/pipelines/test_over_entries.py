@@ -164,7 +164,9 @@ def test_what_lies_elsewhere_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for calling in (
-        lambda: archive(source, "s3://bucket/orders"),
+        lambda: archive(source, "gs://bucket/orders"),
+        lambda: archive(source, "s3:/bucket/orders"),
+        lambda: compact(source, "s3://bucket/orders.parquet", "json:who.id"),
         lambda: compact(source, "hdfs:/orders.parquet", "json:who.id"),
         lambda: statistics(Place(archive="dbfs:/orders")),
     ):

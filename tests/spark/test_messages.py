@@ -96,6 +96,7 @@ def rows_and_parts(path: Path, **options: str) -> tuple[int, int]:
         ({}, "path"),
         ({"path": "x", "servers": "127.0.0.1:1"}, "one of both"),
         ({"path": "x", "columns": "nope"}, "unknown column 'nope'"),
+        ({"path": "x", "columns": "partition"}, "Kafka's partition is queue here"),
         ({"path": "x", "group": "g"}, "unknown option 'group'"),
         ({"path": "/nonexistent"}, "holds no store"),
         (

@@ -3,38 +3,40 @@
     manifest.json   the parts, and which of them are not in parts/ yet
     parts/          the files that count, and nothing else: other tools open this folder
     _attempts/      files that a run writes; what the manifest does not name there is removed
-    lock            held by the run that writes
+    lock            held by the run that writes; an object store has none
 
 A run writes files under names of their own in _attempts/, names them in the manifest, which is replaced
 whole, and then moves them. So other tools may see less than the manifest for a moment, and never more.
+
+In an object store any number of runs may be at it. Each replaces the manifest only if it is the one that
+it has read or written last, so the first one to do so ends all others. That is done as well before files
+are deleted that the manifest does not name: whoever has written them can then name them no more.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
+import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.log_state.control_entries import MOST_RUNS
 from quorumlog.log_state.counted_times import Resets, counted_ms
-from quorumlog.pipelines.archive_parts import (
+from quorumlog.pipelines.archive_folders import (
+    LOCK_NAME,
+    MANIFEST_NAME,
     TEMPORARY,
-    Part,
-    part_of_footer,
-    point_in_part,
-    read_part,
-    sync_path,
+    Folder,
+    folder_at,
 )
+from quorumlog.pipelines.archive_parts import Part, part_of_footer, point_in_part, read_part
 from quorumlog.pipelines.tables.target import archive_directory
 
-MANIFEST_NAME = "manifest.json"
-LOCK_NAME = "lock"
 PARTS, ATTEMPTS = "parts", "_attempts"
 VERSION = 2
 """Version 1 had the parts beside the manifest: the next run that writes moves them."""
@@ -56,48 +58,44 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[Part, ...] = ()
     """In order, each continuing the one before."""
     moving: tuple[Moving, ...] = ()
+    commit: str | UnsetType = UNSET
+    """Of an object store: no two manifests are alike there, so none is taken for an earlier one."""
 
 
 class Archive:
-    """An open archive; one that is written to is locked."""
-
-    def __init__(self, path: str, manifest: Manifest, lock: int | None) -> None:
-        self.path = path
+    def __init__(self, folder: Folder, manifest: Manifest, tag: str | None = None) -> None:
+        """`tag` None: it is read only."""
+        self.path = folder.path
         self.manifest = manifest
-        self._lock = lock
+        self._folder = folder
+        self._tag = tag
 
     @classmethod
     def open(cls, path: str, *, group: str = "") -> Archive:
         """To read it; `path` may name its table. Raises ConfigError, DirectoryDamaged."""
-        path = archive_directory(path)
-        manifest = load_manifest(path)
+        folder = folder_at(archive_directory(path))
+        path, (manifest, _) = folder.path, load_manifest(folder)
         if manifest is None:
             raise ConfigError(f"{path} holds no archive; quorumlog pipeline archive {path} makes one")
         if group and manifest.group and group != manifest.group:
             raise ConfigError(f"{path} is the archive of group {manifest.group}, not {group}")
-        return cls(path, manifest, None)
+        return cls(folder, manifest)
 
     @classmethod
     def open_to_add(cls, path: str, group: str, cluster_id: str) -> Archive:
         """A new one, or one of this log. Raises ConfigError, DirectoryDamaged."""
-        if os.path.exists(path) and not os.path.isdir(path):
-            raise ConfigError(f"{path} is a file; name a directory for the archive")
-        os.makedirs(path, exist_ok=True)
-        if load_manifest(path) is None:
-            strange = sorted(name for name in os.listdir(path) if not _is_ours(name))
+        folder = folder_at(path)
+        folder.make()
+        if load_manifest(folder)[0] is None:
+            strange = sorted(name for name in folder.names() if not _is_ours(name))
             if strange:
                 raise ConfigError(
                     f"{path} holds {strange[0]} and no archive; name an empty or a new directory"
                 )
-        lock = os.open(os.path.join(path, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
+        folder.lock()
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"{path} is being written by another archive run; wait for it"
-                ) from None
-            manifest = load_manifest(path)
+            manifest, tag = load_manifest(folder)
+            is_new = manifest is None
             if manifest is None:
                 manifest = Manifest(group=group, cluster_id=cluster_id)
             for name, ours, theirs in (
@@ -109,32 +107,36 @@ class Archive:
                         f"{path} is the archive of another log: its {name} is {ours}, and that of this"
                         f" log {theirs}. It stays as it is; name another directory for this one"
                     )
-            archive = cls(path, manifest, lock)
-            for folder in (PARTS, ATTEMPTS):
-                os.makedirs(os.path.join(path, folder), exist_ok=True)
+            archive = cls(folder, manifest, tag)
+            for name in (PARTS, ATTEMPTS):
+                folder.make(name)
+            if is_new and not folder.is_locked:
+                archive._commit(manifest)
             archive._move()
             archive.check_files()
             archive.remove_strays()
         except BaseException:
-            os.close(lock)
+            folder.close()
             raise
         return archive
 
     def remove_strays(self) -> None:
-        """Delete files that the manifest does not name: of a run cut off, or an attempt too many."""
-        assert self._lock is not None, "opened to be read"
-        named = {part.file for part in self.manifest.parts}
-        for folder in (PARTS, ATTEMPTS):
-            for name in os.listdir(os.path.join(self.path, folder)):
-                if folder == ATTEMPTS or name not in named:
-                    # A folder is of somebody who looked in: no tool takes it for a part.
-                    with suppress(FileNotFoundError, IsADirectoryError):
-                        os.unlink(os.path.join(self.path, folder, name))
+        """Delete files that the manifest does not name: of a run cut off, or an attempt too many. Raises
+        ConfigError if another run has replaced the manifest."""
+        strays = [os.path.join(ATTEMPTS, name) for name in self._folder.sizes(ATTEMPTS)]
+        if self._folder.is_locked:
+            named = {part.file for part in self.manifest.parts}
+            strays += [
+                os.path.join(PARTS, name) for name in self._folder.sizes(PARTS) if name not in named
+            ]
+        elif strays:
+            # In parts/ nothing is deleted: a name there may count again while this run lingers.
+            self._commit(self.manifest)
+        self._folder.delete(strays)
 
     def check_files(self) -> None:
         """Every part is there in its length, by one listing. Raises DirectoryDamaged."""
-        with os.scandir(os.path.join(self.path, PARTS)) as listed:
-            sizes = {entry.name: entry.stat().st_size for entry in listed}
+        sizes = self._folder.sizes(PARTS)
         for part in self.manifest.parts:
             size = sizes.get(part.file, -1)
             if size < 0 or part.file_bytes not in (-1, size):
@@ -178,16 +180,21 @@ class Archive:
 
     def add(self, added: Sequence[tuple[Part, str]]) -> None:
         """Parts, and the names of their files in _attempts/. They count once this returns. Raises
-        ConfigError, DirectoryDamaged, and adds none, unless each file is there as it was written."""
-        assert self._lock is not None, "opened to be read"
+        ConfigError, DirectoryDamaged, and adds none, unless each file is there as it was written; and
+        ConfigError if another run has replaced the manifest."""
         for part, name in added:
             path = os.path.join(self.path, ATTEMPTS, name)
-            if not os.path.exists(path):
+            try:
+                _checked_footer(path, part)
+            except DirectoryDamaged as error:
+                if not self._folder.is_locked:
+                    self._commit(self.manifest)  # another run has removed it, and replaced the manifest
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
                 raise ConfigError(
                     f"{path} was written and is not there: every executor has to see {self.path} at the"
                     " same path. Nothing was added"
-                )
-            _checked_footer(path, part)
+                ) from None
         parts = [*self.manifest.parts, *(part for part, _ in added)]
         for before, after in pairwise(parts):
             assert (before.stop_index, before.last_chain) == (after.first_index, after.chain_before)
@@ -203,23 +210,19 @@ class Archive:
                 _checked_footer(os.path.join(self.path, part.file), part) for part in self.manifest.parts
             )
             self._commit(msgspec.structs.replace(self.manifest, version=VERSION, parts=parts))
-        for each in self.manifest.moving:
-            with suppress(FileNotFoundError):  # moved before
-                os.replace(
-                    os.path.join(self.path, each.source), os.path.join(self.path, PARTS, each.file)
-                )
         if self.manifest.moving:
-            sync_path(os.path.join(self.path, PARTS))
+            self._folder.move(
+                [(each.source, os.path.join(PARTS, each.file)) for each in self.manifest.moving]
+            )
             self._commit(msgspec.structs.replace(self.manifest, moving=()))
 
     def _commit(self, manifest: Manifest) -> None:
-        path = os.path.join(self.path, MANIFEST_NAME)
-        with open(path + TEMPORARY, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + TEMPORARY, path)
-        sync_path(self.path)
+        """Raises ConfigError if another run has replaced the manifest."""
+        assert self._tag is not None, "opened to be read"
+        if not self._folder.is_locked:
+            manifest = msgspec.structs.replace(manifest, commit=uuid.uuid4().hex)
+        content = msgspec.json.format(msgspec.json.encode(manifest)) + b"\n"
+        self._tag = self._folder.replace_manifest(content, self._tag)
         self.manifest = manifest
 
     def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
@@ -261,9 +264,7 @@ class Archive:
         return tuple(resets[-MOST_RUNS:])
 
     def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._folder.close()
 
 
 def _checked_footer(path: str, part: Part) -> Part:
@@ -283,16 +284,14 @@ def _is_ours(name: str) -> bool:
     return name in (LOCK_NAME, MANIFEST_NAME, MANIFEST_NAME + TEMPORARY, PARTS, ATTEMPTS)
 
 
-def load_manifest(path: str) -> Manifest | None:
-    """None: there is none. Raises ConfigError, DirectoryDamaged."""
-    name = os.path.join(path, MANIFEST_NAME)
+def load_manifest(folder: Folder) -> tuple[Manifest | None, str]:
+    """With its tag; None: there is none. Raises ConfigError, DirectoryDamaged, StoreFailure."""
+    path, name = folder.path, os.path.join(folder.path, MANIFEST_NAME)
+    found = folder.read_manifest()
+    if found is None:
+        return None, ""
     try:
-        with open(name, "rb") as file:
-            manifest = msgspec.json.decode(file.read(), type=Manifest)
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:
-        raise ConfigError(f"{path} is a file; name a directory for the archive") from None
+        manifest = msgspec.json.decode(found[0], type=Manifest)
     except msgspec.DecodeError as error:
         raise DirectoryDamaged(f"{name} is damaged: {error}", path=path, position=-1, index=-1) from None
     if manifest.format != "quorumlog-archive" or not 1 <= manifest.version <= VERSION:
@@ -311,4 +310,4 @@ def load_manifest(path: str) -> Manifest | None:
                 position=-1,
                 index=after.first_index,
             )
-    return manifest
+    return manifest, found[1]

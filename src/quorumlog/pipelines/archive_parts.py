@@ -9,7 +9,7 @@ import base64
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import msgspec
 import numpy as np
@@ -21,15 +21,15 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
-from quorumlog.errors import ProtocolViolation
+from quorumlog.errors import ProtocolViolation, StoreFailure
 from quorumlog.log_state.counted_times import Reset
+from quorumlog.pipelines.archive_folders import asking, folder_at, is_object, why
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA, batch_of, check, rows_of, split_controls
 from quorumlog.pipelines.places import broken, chain_at_end
 
 CONTROLS_KEY = b"quorumlog.controls"
 PART_KEY = b"quorumlog.part"
 ROW_GROUP_BYTES = 16 * MIB
-TEMPORARY = ".unfinished"
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +59,10 @@ class PartWriter:
     def __init__(self, directory: str, first_index: int) -> None:
         self.name = f"part-{first_index:020d}-{uuid.uuid4().hex}.parquet"
         """Of the file in `directory`: two attempts at one part never meet."""
-        self._path = os.path.join(directory, self.name)
+        self._folder = folder_at(directory)
+        self._file = self._folder.create(self.name)
         self._writer = pq.ParquetWriter(
-            self._path,
+            self._file,
             ROW_SCHEMA,
             compression="zstd",
             compression_level=1,
@@ -107,7 +108,8 @@ class PartWriter:
     def _write(self) -> None:
         if self._rows:
             table = pa.Table.from_batches(self._rows, ROW_SCHEMA).combine_chunks()
-            self._writer.write_table(table, row_group_size=table.num_rows)
+            with asking(self._folder.path):
+                self._writer.write_table(table, row_group_size=table.num_rows)
         self._rows, self._waiting_bytes = [], 0
 
     def finish(self) -> Part:
@@ -129,48 +131,62 @@ class PartWriter:
         self._writer.add_key_value_metadata(
             {CONTROLS_KEY: controls, PART_KEY: msgspec.json.encode(part)}
         )
-        self._writer.close()
-        sync_path(self._path)
-        return msgspec.structs.replace(part, file_bytes=os.path.getsize(self._path))
+        with asking(self._folder.path):
+            self._writer.close()
+        return msgspec.structs.replace(part, file_bytes=self._folder.finish(self.name, self._file))
 
     def abandon(self) -> None:
-        with suppress(Exception):
-            self._writer.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
-
-
-def sync_path(path: str) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+        for ended in (self._writer.close, self._file.close, lambda: self._folder.delete([self.name])):
+            with suppress(Exception):
+                ended()
 
 
 def part_of_footer(path: str) -> Part:
-    """As the file says it of itself, with its size. Raises DirectoryDamaged."""
+    """As the file says it of itself, with its size. Raises DirectoryDamaged, StoreFailure."""
     try:
-        metadata = pq.read_metadata(path).metadata or {}
-        part = msgspec.json.decode(metadata[PART_KEY], type=Part)
-        return msgspec.structs.replace(part, file_bytes=os.path.getsize(path))
+        with _source([path]) as source:
+            metadata = pq.read_metadata(source).metadata or {}
+            part = msgspec.json.decode(metadata[PART_KEY], type=Part)
+            return msgspec.structs.replace(part, file_bytes=source.size())
     except (OSError, KeyError, ValueError, pa.ArrowException, msgspec.DecodeError) as error:
-        raise broken(path, -1, f"the file cannot be read: {error}") from error
+        raise unreadable(path, -1, error) from error
 
 
-def _opened(paths: Sequence[str]) -> pq.ParquetFile:
+def unreadable(path: str, index: int, error: Exception) -> StoreFailure:
+    """DirectoryDamaged, unless it is the way to an object store that failed."""
+    if is_object(path) and "AWS Error" in str(error):
+        return StoreFailure(f"{path}: {why(error)}; repeat the command")
+    return broken(path, index, f"the file cannot be read: {error}")
+
+
+@contextmanager
+def _source(paths: Sequence[str]) -> Iterator[pa.NativeFile]:
     """The first that is there."""
+    opened = None
     for path in paths[:-1]:
         with suppress(FileNotFoundError):
-            return pq.ParquetFile(path, page_checksum_verification=True)
-    return pq.ParquetFile(paths[-1], page_checksum_verification=True)
+            opened = _open(path)
+            break
+    with opened or _open(paths[-1]) as source:
+        yield source
+
+
+def _open(path: str) -> pa.NativeFile:
+    return folder_at(os.path.dirname(path)).open(os.path.basename(path))
+
+
+@contextmanager
+def _opened(paths: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    with _source(paths) as source:
+        is_far = is_object(paths[-1])  # one request for the columns of a row group
+        yield pq.ParquetFile(source, pre_buffer=is_far, page_checksum_verification=True)
 
 
 def read_part(
     paths: Sequence[str], part: Part, first_index: int, stop_index: int
 ) -> Iterator[EntryBatch]:
     """Entries of the range that lie in this part, as its log has them; digests are checked. `paths`:
-    where its file may be. Raises DirectoryDamaged."""
+    where its file may be. Raises DirectoryDamaged, StoreFailure."""
     path = paths[-1]
     next_index, chain = part.first_index, part.chain_before
     is_first = True
@@ -203,7 +219,7 @@ def read_part(
     except FileNotFoundError as error:
         raise broken(path, next_index, "the file is gone; its archive is not whole any more") from error
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise broken(path, next_index, f"the file cannot be read: {error}") from error
+        raise unreadable(path, next_index, error) from error
 
 
 def _stop_of(file: pq.ParquetFile, number: int, part: Part) -> int:
@@ -226,7 +242,8 @@ def _row_group(file: pq.ParquetFile, number: int) -> pa.RecordBatch:
 
 
 def point_in_part(paths: Sequence[str], index: int) -> tuple[int, int]:
-    """(position, chain_crc) of an entry, of which few columns are read. Raises DirectoryDamaged."""
+    """(position, chain_crc) of an entry, of which few columns are read. Raises DirectoryDamaged,
+    StoreFailure."""
     path = paths[-1]
     try:
         with _opened(paths) as file:
@@ -240,6 +257,6 @@ def point_in_part(paths: Sequence[str], index: int) -> tuple[int, int]:
             encoded = (file.metadata.metadata or {})[CONTROLS_KEY]
             control = dict(split_controls(base64.b64decode(encoded)))[index]
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise broken(path, index, f"the file cannot be read: {error}") from error
+        raise unreadable(path, index, error) from error
     header = unpack_header(memoryview(control)[:HEADER_BYTES])
     return header.pos, header.chain_crc

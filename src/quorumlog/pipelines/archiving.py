@@ -26,9 +26,15 @@ import msgspec
 from quorumlog.append_times import AppendTimes
 from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import MIB
-from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
+from quorumlog.errors import (
+    ConfigError,
+    IndexOutOfRange,
+    LedgerError,
+    ProtocolViolation,
+)
 from quorumlog.log_state.counted_times import counted_ms
 from quorumlog.pipelines.archive import ATTEMPTS, Archive, load_manifest
+from quorumlog.pipelines.archive_folders import absolute, folder_at
 from quorumlog.pipelines.archive_parts import Part, PartWriter, read_part
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.places import (
@@ -44,7 +50,7 @@ from quorumlog.pipelines.places import (
     linked,
     open_log,
 )
-from quorumlog.pipelines.tables.target import ArchiveTable, checked_path, table_at
+from quorumlog.pipelines.tables.target import ArchiveTable, archive_directory, table_at
 
 Progress = Callable[[int, int], None]
 PART_BYTES = 128 * MIB
@@ -85,7 +91,8 @@ def archive(
     engine: Engine | None = None,
     report: Progress = no_progress,
 ) -> Archived:
-    """Add to `target`, a directory, `delta:DIR` or `iceberg:TABLE`, what is committed and not in it yet.
+    """Add to `target`, a directory, `s3://BUCKET/PREFIX`, `delta:DIR` or `iceberg:TABLE`, what is
+    committed and not in it yet.
 
     `first_index` counts for a new archive only (default: where the log begins); `stop_index`: not on
     from here. `verify`: what was archived before is read back whole. `engine`: where parts are written
@@ -98,8 +105,8 @@ def archive(
         raise ConfigError("a hold is kept by running members; archive from servers, or without one")
     with closing(open_log(source)) as log:
         table = table_at(target)
-        directory = checked_path(target) if table is None else table.directory
-        if table is not None and load_manifest(directory) is None:
+        directory = archive_directory(target) if table is None else table.directory
+        if table is not None and load_manifest(folder_at(directory))[0] is None:
             table.check()
         into = Archive.open_to_add(directory, log.group, log.cluster_id)
         with closing(into):
@@ -186,15 +193,14 @@ class _Run:
         """Raises DirectoryDamaged."""
         into = self._into
         works = [
-            VerifyWork(tuple(map(os.path.abspath, into.paths_of(part))), part)
-            for part in into.manifest.parts
+            VerifyWork(tuple(map(absolute, into.paths_of(part))), part) for part in into.manifest.parts
         ]
         for _ in self._engine.map(verify_part, works):
             pass
 
     def write(self, first: int, stop: int, chain: int | None, time_ms: int) -> None:
         """In waves, so that an interruption costs one of them at most."""
-        directory = os.path.abspath(os.path.join(self._into.path, ATTEMPTS))
+        directory = absolute(os.path.join(self._into.path, ATTEMPTS))
         source = as_seen_anywhere(self._source)
         works = [
             PartWork(source, directory, low, high, time_ms if low == first else None)

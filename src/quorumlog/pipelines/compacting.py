@@ -23,7 +23,7 @@ from quorumlog.arrow import ENTRY_SCHEMA, record_batch_of
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
-from quorumlog.pipelines.archive_parts import TEMPORARY, sync_path
+from quorumlog.pipelines.archive_folders import TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
 from quorumlog.pipelines.places import Place, as_seen_anywhere, check_seen, even_cuts, linked, open_log

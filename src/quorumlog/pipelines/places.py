@@ -21,6 +21,7 @@ from quorumlog.client import LedgerClient, connect, leader_of
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError, DirectoryDamaged, Unreachable
 from quorumlog.log_state.counted_times import Resets
+from quorumlog.pipelines.archive_folders import absolute, is_object
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.stored_marks import StoredMarks
@@ -92,14 +93,14 @@ def as_seen_anywhere(place: Place) -> Place:
     if place.archive:
         from quorumlog.pipelines.tables.target import archive_directory
 
-        directory = os.path.abspath(archive_directory(place.archive))
+        directory = absolute(archive_directory(place.archive))
         return msgspec.structs.replace(place, archive=directory)
     return place
 
 
 def check_seen(directory: str) -> None:
     """Of one that a work writes into. Raises ConfigError if this process does not see it."""
-    if not os.path.isdir(directory):
+    if not is_object(directory) and not os.path.isdir(directory):
         raise ConfigError(
             f"{directory} is not there on {platform.node()}: driver and executors have to see it at the"
             " same path"

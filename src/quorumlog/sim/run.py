@@ -146,6 +146,8 @@ def make_whole(cluster: SimCluster) -> None:
         _wait(cluster, scrubbed_by_ms, lambda: _is_repaired(cluster), "end of the repair")
         _wait(cluster, scrubbed_by_ms, lambda: _is_whole(cluster), "one leader and one log, repaired")
     cluster.run_for(QUIET_MS)
+    # A leader that writes an entry of its own now and then may be doing so just now.
+    _wait(cluster, cluster.now_ms + WHOLE_LIMIT_MS, lambda: _is_whole(cluster), "one log, still")
     cluster.told("made_whole")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
@@ -33,6 +33,26 @@ def pattern_of(name: str, text: str) -> str:
     except re.error as error:
         raise ConfigError(f"option {name} is no regular expression: {error}") from None
     return name_of(name, text)
+
+
+_OURS = {
+    "key": ("keys",),
+    "value": ("body",),
+    "topic": ("group",),
+    "partition": ("queue",),
+    "offset": ("index",),
+    "timestamp": ("append_time", "store_time"),
+    "headers": ("properties",),
+}
+
+
+def as_kafkas(name: str, columns: Container[str]) -> str:
+    """The end of the sentence that refuses a column: what it is here if Kafka's source has it."""
+    name = name.lower()
+    for ours in _OURS.get(name, ()):
+        if ours in columns:
+            return f". Kafka's {name} is {ours} here"
+    return f". A log has no {name}s: it has one order" if name == "partition" else ""
 
 
 def number_of(low: int, high: int) -> Callable[[str, str], int]:

@@ -19,7 +19,14 @@ from quorumlog.spark.offsets import (
     parse_offset,
     without_partition,
 )
-from quorumlog.spark.option_values import duration_ms, name_of, number_of, pattern_of, servers_of
+from quorumlog.spark.option_values import (
+    as_kafkas,
+    duration_ms,
+    name_of,
+    number_of,
+    pattern_of,
+    servers_of,
+)
 from quorumlog.spark.rows import COLUMNS
 
 READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
@@ -39,8 +46,8 @@ class LedgerOptions:
     path: str = ""
     """Data directory of a stopped member, readable at this path by every Spark worker."""
     archive: str = ""
-    """Directory of an archive, readable at this path by every worker: what is in it is read from there,
-    and what follows from `servers` or `path`, if one of them is given."""
+    """Directory of an archive, readable at this path by every worker, or s3://BUCKET/PREFIX: what is in
+    it is read from there, and what follows from `servers` or `path`, if one of them is given."""
     group: str = ""
     """Empty: the group of the directory, or `default` with `servers`."""
     groups: tuple[str, ...] = ()
@@ -284,10 +291,11 @@ def _path(name: str, text: str) -> str:
 
 def _archive(name: str, text: str) -> str:
     """Of one that is a table its directory: workers ask no catalog."""
-    if text.startswith(("delta:", "iceberg:")):
+    if text.startswith(("delta:", "iceberg:", "s3:")):
+        from quorumlog.pipelines.archive_folders import absolute
         from quorumlog.pipelines.tables.target import archive_directory
 
-        return os.path.abspath(archive_directory(text))
+        return absolute(archive_directory(text))
     return _path(name, text)
 
 
@@ -333,6 +341,7 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
         if column not in COLUMNS:
             raise ConfigError(
                 f"option {name}: unknown column {column!r}; valid are {', '.join(COLUMNS)}"
+                f"{as_kafkas(column, COLUMNS)}"
             )
     if not names:
         raise ConfigError(f"option {name} names no column; valid are {', '.join(COLUMNS)}")

@@ -26,6 +26,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.arrow import TIME_COLUMN, record_batch_of
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError
+from quorumlog.spark.option_values import as_kafkas
 
 COLUMN_TYPES: dict[str, DataType] = {
     "group": StringType(),
@@ -68,7 +69,7 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
         if expected is None:
             raise ConfigError(
                 f".schema(...) names the column {field.name!r}; format quorumlog has"
-                f" {', '.join(COLUMNS)}"
+                f" {', '.join(COLUMNS)}{as_kafkas(field.name, COLUMNS)}"
             )
         if field.dataType != expected:
             raise ConfigError(

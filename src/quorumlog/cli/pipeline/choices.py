@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from quorumlog.pipelines.places import Place
     from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
+
+def named_archive(text: str) -> str:
+    return text if "://" in text else str(named_path(text))
+
+
 ArchivePlace = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--archive",
-        help="Directory of an archive, or the delta: or iceberg: table that it is.",
+        help="Directory of an archive, s3://BUCKET/PREFIX, or the delta: or iceberg: table that it is.",
         metavar="DIR",
         show_default=False,
-        parser=named_path,
+        parser=named_archive,
     ),
 ]
 OptionalGroup = Annotated[
@@ -98,7 +103,7 @@ def place_of(
     context: typer.Context,
     servers: str | None,
     path: Path | None,
-    archive: Path | None,
+    archive: str | None,
     group: str | None,
     timeout: float,
 ) -> Place:
@@ -117,7 +122,7 @@ def place_of(
     return Place(
         servers=servers or "",
         path=check_directory(path) if path else "",
-        archive=str(archive) if archive else "",
+        archive=archive or "",
         group=group or "",
         timeout_ms=int(timeout * 1000),
     )

@@ -24,6 +24,7 @@ from quorumlog.cli.pipeline.choices import (
     OptionalGroup,
     Spark,
     engine_of,
+    named_archive,
     need_arrow,
     place_of,
 )
@@ -44,14 +45,14 @@ def pipeline() -> None:
 @pipeline_app.command()
 def archive(
     context: typer.Context,
-    directory: Annotated[
-        Path,
+    target: Annotated[
+        str,
         typer.Argument(
-            help="Directory of the archive (one of this log is continued), delta:DIR for one that is a"
-            " Delta table too, or iceberg:NAMESPACE.TABLE.",
+            help="Directory of the archive (one of this log is continued), s3://BUCKET/PREFIX, delta:DIR"
+            " for one that is a Delta table too, or iceberg:NAMESPACE.TABLE.",
             metavar="TARGET",
             show_default=False,
-            parser=named_path,
+            parser=named_archive,
         ),
     ],
     servers: OptionalServers = None,
@@ -90,11 +91,11 @@ def archive(
 
     with (
         engine_of(spark, [place]) as engine,
-        entry_progress(f"archiving to {directory}") as report,
+        entry_progress(f"archiving to {target}") as report,
     ):
         done = run(
             place,
-            str(directory),
+            target,
             first_index=first_index,
             stop_index=stop_index,
             hold=hold,
@@ -153,7 +154,7 @@ def audit(
         listed = ",".join(split_servers(servers))
         places.insert(0, Place(servers=listed, group=name, timeout_ms=timeout_ms))
     if archive_place is not None:
-        places.append(Place(archive=str(archive_place), group=name))
+        places.append(Place(archive=archive_place, group=name))
     if not places:
         raise ConfigError("there is nothing to audit: give --servers, --path or --archive")
     with engine_of(spark, places) as engine, entry_progress("auditing") as report:

@@ -21,6 +21,9 @@ from quorumlog.entry import EntryId, EntryKind, Replica, SetBack
 from quorumlog.errors import DiskFull
 from quorumlog.figures import now
 
+MOST_SET_BACK = 64
+"""So many directories that were found older than they were are remembered, the newest."""
+
 
 class Replication:
     def __init__(
@@ -47,8 +50,6 @@ class Replication:
     def begin(self) -> None:
         """Marks and dispatchers start anew, at the end of the log."""
         state = self._state
-        members = state.membership.members()
-        state.set_back = {each: found for each, found in state.set_back.items() if each in members}
         first_index = state.runs.end_index + 1
         self._committed_ms = state.now_ms
         self.acks = QuorumAckChecker(state.term, lambda: state.membership, first_index)
@@ -238,7 +239,10 @@ class Replication:
     def _on_set_back(self, replica: Replica, found: SetBack) -> None:
         """It may have voted and acknowledged in a higher term, and have forgotten that. So nothing
         that it gets from here makes it whole: it counts in nothing any more."""
-        self._state.set_back[replica] = found
+        known = self._state.set_back
+        known[replica] = found
+        if len(known) > MOST_SET_BACK:
+            del known[next(iter(known))]
         self.acks.marks.forget(replica)
         self._elector.answers.forget(replica)
         self._outbox.disconnect(replica)

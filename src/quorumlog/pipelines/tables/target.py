@@ -13,7 +13,8 @@ import numpy as np
 
 from quorumlog.errors import ConfigError
 from quorumlog.header_array import Int64Array
-from quorumlog.pipelines.archive_parts import Part, sync_path
+from quorumlog.pipelines.archive_folders import ObjectFolder, is_object, sync_path
+from quorumlog.pipelines.archive_parts import Part
 
 ARCHIVE_DIRECTORY = "_quorumlog"
 DELTA = "delta:"
@@ -94,7 +95,7 @@ def archive_directory(target: str) -> str:
         from quorumlog.pipelines.tables.iceberg import IcebergArchive
 
         return IcebergArchive(target, is_read=True).directory
-    return checked_path(target)
+    return ObjectFolder(target).path if is_object(target) else checked_path(target)
 
 
 def checked_path(path: str) -> str:
@@ -109,7 +110,10 @@ def local_path(target: str, path: str) -> str:
         path = "/" + path.lstrip("/")
     scheme, colon, _ = path.partition(":/")
     if not path or (colon and "/" not in scheme):
-        raise ConfigError(f"{target} is at {path!r}: pipelines read and write local paths only")
+        raise ConfigError(
+            f"{target} is at {path!r}: tables and files are on local paths only; an archive that is no"
+            " table may lie in an object store, s3://BUCKET/PREFIX"
+        )
     return os.path.abspath(path)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.queue_offsets import EARLIEST, LATEST, QueueOffsets, parse_queue_offsets
-from quorumlog.spark.option_values import duration_ms, name_of, one_of, pattern_of, servers_of
+from quorumlog.spark.option_values import as_kafkas, duration_ms, name_of, one_of, pattern_of, servers_of
 from quorumlog.spark.options import ALIASES
 
 VIEW = "view"
@@ -158,7 +158,10 @@ def _columns(text: str) -> tuple[str, ...]:
     names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     for name in names:
         if name not in COLUMNS:
-            raise ConfigError(f"option columns: unknown column {name!r}; valid are {', '.join(COLUMNS)}")
+            raise ConfigError(
+                f"option columns: unknown column {name!r}; valid are {', '.join(COLUMNS)}"
+                f"{as_kafkas(name, COLUMNS)}"
+            )
     if not names or len(set(names)) != len(names):
         raise ConfigError("option columns names no column, or one twice")
     return names

@@ -26,6 +26,7 @@ from quorumlog.broker.messages.property_columns import Found, PropertyColumns
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.message_options import COLUMNS
+from quorumlog.spark.option_values import as_kafkas
 
 COLUMN_TYPES: dict[str, DataType] = {
     "topic": StringType(),
@@ -64,7 +65,7 @@ def check_message_schema(schema: StructType) -> None:
             ours = ", ".join(f"{n} {t.simpleString().upper()}" for n, t in COLUMN_TYPES.items())
             raise ConfigError(
                 f".schema(...) has {field.name} {field.dataType.simpleString().upper()}; view messages"
-                f" has {ours}"
+                f" has {ours}{as_kafkas(field.name, COLUMN_TYPES) if expected is None else ''}"
             )
 
 

@@ -71,6 +71,11 @@ def batches_in_flight(options: LedgerOptions) -> int:
     return max(min(options.batches_ahead, share), 1)
 
 
+def _told(rows: Sequence[MemberStatusRow]) -> str:
+    """What each member says, or why it says nothing."""
+    return "; ".join(f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
+
+
 def groups_at(options: LedgerOptions) -> list[str]:
     """See `served_groups`."""
     most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
@@ -147,8 +152,7 @@ class ServerSource:
         """Nothing is missing that was acknowledged before; or why that is not known."""
         leader = leader_of(rows)
         if leader is None:
-            told = (f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
-            return f"no member leads: {'; '.join(told)}"
+            return f"no member leads: {_told(rows)}"
         try:
             end_index = self._client.end_index(timeout_ms=_left_ms(deadline, MEMBER_TIMEOUT_MS))
         except (LedgerError, ProtocolViolation) as error:
@@ -159,7 +163,7 @@ class ServerSource:
         """The most that any member knows to be committed."""
         answered = [row for row in rows if row.reachable and row.role != "unformed"]
         if not answered:
-            return "no formed member answers"
+            return f"no formed member answers: {_told(rows)}"
         newest = max(answered, key=lambda row: row.committed_index)
         begin_index = max(newest.ledger_begin_index, 0)
         return LogBounds(self._group, begin_index, max(newest.committed_index + 1, begin_index))

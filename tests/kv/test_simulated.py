@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -48,6 +49,24 @@ def test_a_seed_is_the_same_run_each_time() -> None:
     first, second = (run_store(5, faults_ms=1_000) for _ in range(2))
     assert first.trace_hash == second.trace_hash
     assert not first.failure, first.failure
+
+
+def test_a_store_that_nobody_changes_writes_nothing() -> None:
+    """Once its history is compacted."""
+    seed = next(each for each in range(100) if Random(f"{each}:compaction").choice((0, 3_000)))
+    stores = made_stores(seed, ())
+    cluster = stores.cluster
+    client = SimStoreClient(stores.doors, stores.histories, "c0")
+    for member in cluster.members:
+        member.start()
+    client.work()
+    cluster.run_for(3_000)
+    cluster.clients_work = False
+    cluster.run_for(20_000)
+    ends = [member.node.store.end.index for member in cluster.members]
+    assert min(ends) > 10
+    cluster.run_for(10_000)
+    assert [member.node.store.end.index for member in cluster.members] == ends
 
 
 class _Silent:

@@ -17,11 +17,13 @@ from quorumlog.errors import (
     ResultUnknown,
     UnknownMachine,
 )
-from quorumlog.log_state.control_entries import StepOver
+from quorumlog.log_state import log_state
+from quorumlog.log_state.control_entries import Keep, StepOver
 from quorumlog.node.applying import step_overs
+from quorumlog.store.files.applying_file import ApplyingFile
 from quorumlog.store.files.snapshot_file import SnapshotFiles
 from tests.node.cell import SMALL
-from tests.node.machines import Disk, Fragile, Lasting
+from tests.node.machines import Disk, Fragile, Lasting, Recorder
 from tests.node.test_held_machines import restarted
 from tests.node.test_session_commands import Sessions
 from tests.node.test_state_machines import Group
@@ -240,6 +242,19 @@ def test_only_commands_of_a_machine_are_stepped_over(tmp_path: Path) -> None:
     group.cell.close()
 
 
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_machine_that_counts_on_each_entry_leaves_none_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    monkeypatch.setattr(Recorder, "may_leave_out", False, raising=False)
+    group, index = stopped_group(tmp_path)
+    if is_held:
+        restarted(group, "n0", "n1", "n2")
+    refusal = ask(group, index, unsafe=True)
+    assert isinstance(refusal, BadRequest) and "chain leaves no entry out" in str(refusal)
+    group.cell.close()
+
+
 def test_nothing_is_stepped_over_before_every_member_knows_how(tmp_path: Path) -> None:
     group, index = stopped_group(tmp_path)
     for host in group.cell.hosts.values():
@@ -366,4 +381,30 @@ def test_a_member_that_has_just_started_answers_by_what_its_files_tell(tmp_path:
     group.cell.step()
     assert node.log_state.committed is None or node.log_state.committed.machine("chain") is None
     assert node.machines._holdings().holds == {"chain": index - 1}
+    group.cell.close()
+
+
+def test_no_more_entries_are_noted_as_left_out_than_the_log_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others lie in front of where the log begins."""
+    for module in (step_overs, log_state):
+        monkeypatch.setattr(module, "MOST_STEPPED_OVER", 1)
+    group = Group(tmp_path, storage=SAVING)
+    ordered = []
+    for _ in range(3):
+        ordered.append(group.append(b"x").last_index)
+        assert isinstance(ask(group, ordered[-1], unsafe=True), int)
+        grown(group)
+        for member in ("n0", "n1", "n2"):
+            while (begin_index := drop(group, member)) <= ordered[-1]:
+                pass
+        group.cell.leader().propose_control(Keep(begin_index))
+        group.settle()
+    group.append(b"y")
+    group.settle()
+    disk = group.cell.leader().directory.disk
+    for node in group.cell.nodes.values():
+        (left_out,) = ApplyingFile(disk, node.directory.path, "chain", lambda file: None).left_out
+        assert left_out[0] == ordered[-1]
     group.cell.close()

@@ -15,6 +15,7 @@ from quorumlog.log_state.control_entries import ControlEntry, TimeMark
 from quorumlog.log_state.counted_times import Reset
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.reading.mark_finder import MarkOutcome
+from quorumlog.node.writing import log_clock
 from quorumlog.node.writing.clock_resets import ResetOutcome
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
@@ -295,3 +296,26 @@ def test_a_mark_may_be_sent_that_the_log_of_its_leader_has_dropped_meanwhile() -
     drop(scene, leader, borders(leader)[-1])
     assert leader.node.store.begin.index > index
     MarkedTimes(scene.cluster)._look(leader, mark, time_ms)
+
+
+def test_marks_of_last_month_are_none_that_were_just_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member gets them from one that does not know yet that they were committed."""
+    monkeypatch.setattr(log_clock, "HELD_MS", 20_000)
+    scene = Scenario(profile=MARKED)
+    scene.append()
+    scene.run_for(1_000)
+    behind, away = scene.followers()
+    behind.kill()
+    append_for(scene, 5_000)
+    leader = scene.await_leader()
+    leader.kill()
+    away.kill()
+    set_clocks(scene, 30 * 24 * 3_600_000, *scene.members)
+    leader.start()
+    behind.start()
+    scene.until(lambda: marks_of(behind).keys() >= marks_of(leader).keys(), "what it lacks")
+    scene.hand_over(leader, behind)
+    before = marks_of(behind)
+    append_for(scene, 30_000, every_ms=1_000)
+    assert scene.await_leader() is behind
+    assert marks_of(behind).keys() > before.keys()

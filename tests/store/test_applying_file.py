@@ -54,3 +54,15 @@ def test_a_disk_that_refuses_it_stops_nobody() -> None:
     file.begins(7, 19)
     file.ended(19)
     assert opened(disk).found == NOTHING
+
+
+def test_what_was_applied_counts_while_the_machine_is_built_anew() -> None:
+    """It was seen, so nobody takes it for an entry that the machine never came to."""
+    file = opened(MemoryDisk())
+    assert file.applied_index == -1
+    file.begins(7, 19)
+    assert file.applied_index == 6
+    file.ended(19)
+    file.begins(2, 4)
+    file.ended(4)
+    assert file.applied_index == 18

@@ -8,12 +8,13 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, StoreConfig
 from quorumlog.entry import HardState
-from quorumlog.entry_header import Buffer
+from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
@@ -696,3 +697,21 @@ def test_damage_is_repaired_while_the_index_has_no_space() -> None:
     store = open_simulated(disk).store
     assert not store.damaged
     assert read_log(store) == numbered(300)
+
+
+def test_a_no_op_goes_on_where_the_file_was_lost_that_is_to_hold_the_first_unit() -> None:
+    """It held nothing but the reserve."""
+    disk = SimDisk()
+    make_directory("/m", disk)
+    store, _ = open_store("/m", CONFIG, disk)
+    store.plan(np.array([HEADER_BYTES + 1]))  # and it is not appended
+    store.close()
+    disk.kill()
+    for path in [path for path in disk.paths() if "/index/" in path]:
+        disk.delete(path)
+    usage = disk.usage("/")
+    disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+    store, report = open_store("/m", CONFIG, disk)
+    assert report.lines == ()
+    assert noops_until_full(store) >= 85
+    store.close()

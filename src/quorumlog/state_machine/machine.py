@@ -85,6 +85,8 @@ class StateMachine:
     version: int = 1
     """Of what it makes of its entries. Members go over to a higher one at the same entry; see
     `act_as`."""
+    may_leave_out: bool = True
+    """It goes on where an operator has it leave one of its entries out (`machine step-over`)."""
 
     def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result] | FirstResults | None:
         """Entries of the channel, the first at `first_index`; indices of the others are in the headers,

@@ -6,13 +6,15 @@ import io
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from quorumlog.broker.dledger import machine_snapshot
 from quorumlog.broker.dledger.message_entries import BODY_OFFSET, entries_of, records_of
-from quorumlog.broker.dledger.message_machine import MessageMachine
+from quorumlog.broker.dledger.message_machine import MessageMachine, MessageMachines
 from quorumlog.broker.messages.message import Message
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.queues.dispatcher import QueueHole
 from quorumlog.broker.simulated.sim_brokers import CONFIG
 from quorumlog.store.memory_disk import MemoryDisk
 
@@ -40,6 +42,15 @@ class Dispatched:
         self.machine.apply(entries, self.count)
         self.count += count
         self.position += int(entries.sizes.sum())
+
+
+def test_a_queue_cannot_go_on_behind_a_message_that_was_left_out() -> None:
+    log = Dispatched()
+    log.send(2)
+    log.count += 1
+    with pytest.raises(QueueHole):
+        log.send(1)
+    assert not MessageMachines.may_leave_out
 
 
 def loaded(data: bytes) -> MessageMachine:

@@ -65,6 +65,9 @@ def wipe(disk: Disk, root: str) -> None:
 
 
 class MessageMachine(StateMachine):
+    may_leave_out = False
+    """The messages of a queue are numbered: behind a hole none could be dispatched any more."""
+
     def __init__(
         self,
         disk: Disk,
@@ -204,6 +207,7 @@ class MessageMachines:
     """Makes the machine of a member, again and again: what it says of is the newest."""
 
     version = MessageMachine.version
+    may_leave_out = MessageMachine.may_leave_out
 
     def __init__(
         self,

@@ -84,6 +84,8 @@ class KeyValueService:
         self._commands = CommandBatches(member)
         self.leases = LeaseClock(self._commands.add)
         self._compactor = Compactor(options.auto_compaction_ms)
+        self._compacted = 0
+        """History below is gone, as far as the store has told."""
         self.watches = WatchHub(self._ask_history)
         self._kept_alive: list[tuple[Session, int, list[int], float]] = []
         self._stand = StandAnswer()
@@ -260,7 +262,7 @@ class KeyValueService:
         self.leases.tick(now_ms)
         self.watches.tick(now_ms)
         due = self._compactor.tick(now_ms, self.watches.told, leads=term is not None)
-        if due is not None:
+        if due is not None and due > self._compacted:
             self._commands.add(encode(Compact(due, leads=True)), _nobody)
         if not self._stand.swept:
             self._look()
@@ -295,10 +297,12 @@ class KeyValueService:
             elif isinstance(item, Ended):
                 self.leases.ended(item.lease)
             elif isinstance(item, CompactedTo):
+                self._compacted = item.revision
                 self.watches.compacted()
                 self._look()
             else:
                 assert isinstance(item, Begins), item
+                self._compacted = item.compacted
                 self.leases.begins(item.leases, now_ms)
                 self.watches.begins(item.revision)
         self.watches.changed(changes)

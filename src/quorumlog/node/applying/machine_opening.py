@@ -7,7 +7,7 @@ another member may be ahead of this log; it is left alone until the log has come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -49,6 +49,11 @@ class LeftOuts(NamedTuple):
             for each in left_out
             if each not in self.known
         )
+
+    def with_later(self, left_out: Iterable[LeftOut]) -> frozenset[LeftOut]:
+        """Of a state that holds nothing of `left_out` either: what of that still says something. The
+        log's state forgets orders in the end, and so no more are noted than it remembers."""
+        return self.known.union(each for each in left_out if each[0] > self.begin_index)
 
 
 class Opened(NamedTuple):
@@ -137,7 +142,7 @@ def _opened(
     if acts_as is not None:
         assert kept is not None
         own = tuple(index for index in indices if index <= kept.index)
-        left_out = left_outs.known.union(applying.left_out)
+        left_out = left_outs.with_later(applying.left_out)
         runner = MachineRunner(
             name, binding.channel, machine, acts_as, applying=applying, left_out=left_out
         )
@@ -174,7 +179,7 @@ def _opened(
             continue
         applied = Applied(*reader.head.point)
         acts_as = reader.head.version
-        left_out = left_outs.known.union(reader.head.left_out)
+        left_out = left_outs.with_later(reader.head.left_out)
         runner = MachineRunner(name, binding.channel, machine, acts_as, results, applying, left_out)
         older = tuple(each for each in indices if each <= index)
         gone = tuple(sorted(useless))

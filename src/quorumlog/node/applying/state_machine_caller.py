@@ -38,7 +38,7 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.state_machine import Applied
+from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.files.applying_file import NOTHING, Applying
 from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
@@ -101,6 +101,11 @@ class StateMachineCaller:
         self._member = member
         self._host = host
         self._held = {name: member.directory.applying_file(name).found for name in held}
+        needs_all = {
+            name
+            for name, factory in factories.items()
+            if not getattr(factory, "may_leave_out", StateMachine.may_leave_out)
+        }
         factories = {name: each for name, each in factories.items() if name not in self._held}
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._fillers: dict[str, EntryFiller] = {
@@ -132,7 +137,7 @@ class StateMachineCaller:
             lambda member_id: transfer(member_id, lambda outcome: None, NOT_ALL_RUN),
             self._holdings,
         )
-        self.step_overs = StepOvers(member, host, self._holdings, member.repairer.found)
+        self.step_overs = StepOvers(member, host, needs_all, self._holdings, member.repairer.found)
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -375,10 +380,10 @@ class StateMachineCaller:
 
     # ---------------------------------------------------------------- what happens to the log
 
-    def lost_committed(self, index: int) -> None:
-        """Async mode: entries from `index` on, which a machine may have applied, are gone."""
+    def log_cut(self, index: int, *, lost_committed: bool) -> None:
+        """See `MachineDriver.log_cut`."""
         for driver in self._drivers.values():
-            driver.lost_committed(index)
+            driver.log_cut(index, lost_committed=lost_committed)
 
     def close(self, reason: str) -> None:
         self.step_overs.close(reason)

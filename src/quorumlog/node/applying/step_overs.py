@@ -7,7 +7,7 @@ the same; and a member that does not answer may hold it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Protocol
 
@@ -90,12 +90,15 @@ class StepOvers:
         self,
         member: Member,
         host: Host,
+        needs_all: Collection[str],
         holds: Callable[[], MachineHoldings],
         found: Callable[[DirectoryDamaged], None],
     ) -> None:
-        """`holds`: of this member; `found` is told of damage that reading meets."""
+        """`needs_all`: names of machines that cannot go on without one of their entries; `holds`: of
+        this member; `found` is told of damage that reading meets."""
         self._member = member
         self._host = host
+        self._needs_all = needs_all
         self._holds = holds
         self._found = found
         self._under_way: _UnderWay | None = None
@@ -115,6 +118,11 @@ class StepOvers:
             return
         try:
             machine = self._machine(name)
+            if name in self._needs_all:
+                raise BadRequest(
+                    f"{name} leaves no entry out, for what follows in the log counts on each of them:"
+                    " mend what stops it, or restore a backup (quorumlog restore)"
+                )
             state = member.log_state.committed_state()
             for order in state.stepped_over:
                 if (order.name, order.index) == (name, index):

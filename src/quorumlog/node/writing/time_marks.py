@@ -45,8 +45,10 @@ class TimeMarks:
     def written(self, state: LogState) -> None:
         """A mark, or a reset, was appended in this turn."""
         assert state.time_ms is not None, state
-        is_live = state.time_index > self._raft.leader_committed_index
-        self._clock.see(state.time_index, state.time_ms, self._now_ms, is_live=is_live)
+        index, raft = state.time_index, self._raft
+        # What an earlier leader wrote may be of last month, and its being committed nobody has told yet.
+        is_live = index > raft.leader_committed_index and raft.term_at(index) == raft.term
+        self._clock.see(index, state.time_ms, self._now_ms, is_live=is_live)
 
     def tick(self, now_ms: float) -> None:
         """Each turn begins so."""

@@ -67,20 +67,20 @@ class ApplyingFile:
         self.found = _read(disk, self._path)
         """As it was when this was made."""
         self._range = self.found.first_index, self.found.stop_index
+        self.applied_index = self.found.first_index - 1
+        """Up to there its entries were applied here, by this run or by the last one, also if it is being
+        built anew; -1: not known."""
         self.left_out = self.found.left_out
-
-    @property
-    def applied_index(self) -> int:
-        """Up to there its entries were applied here, by this run or by the last one; -1: not known."""
-        return max(self.found.first_index, self._range[0]) - 1
 
     def begins(self, first_index: int, stop_index: int) -> None:
         self._range = first_index, stop_index
+        self.applied_index = max(self.applied_index, first_index - 1)
         self._write()
 
     def ended(self, stop_index: int) -> None:
         """What was begun has its effects."""
         self._range = stop_index, stop_index
+        self.applied_index = max(self.applied_index, stop_index - 1)
         self._write()
 
     def leaves_out(self, left_out: Iterable[LeftOut]) -> None:

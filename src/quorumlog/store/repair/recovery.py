@@ -330,7 +330,11 @@ class _Recovery:
                 self._written.append(file)
         if self._unwritten:
             self._index.hold(self._unwritten_units(end.index + 1))
-        elif self._is_index_rebuilt or self._adoption.kept_aside:
+        elif (
+            self._is_index_rebuilt
+            or self._adoption.kept_aside
+            or self._index.reserved_position <= units_position  # with a file that held no unit yet
+        ):
             self._match_reserve(end, min(data_stop, self._data.reserved_position))
         self._sync_written()
 

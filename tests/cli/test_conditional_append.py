@@ -144,3 +144,10 @@ def test_an_interrupt_does_not_wait_for_the_end_of_a_pipe_with_a_name(
         assert process.wait(60) == 143
     said = b"lines committed: 0; unknown: 0; not sent: 2, and the rest of the input\n"
     assert process.stdout.read() == said
+
+
+def test_a_dash_is_told_how_standard_input_is_named(cli: Cli, free_address: str) -> None:
+    result = cli("append", "-", "--servers", free_address, input=b"a\n")
+    assert result.exit_code == 2
+    assert "FILE -: No such file or directory" in plain(result.stderr)
+    assert "or leave FILE out for standard input" in plain(result.stderr)

@@ -445,4 +445,6 @@ def _open(file: Path) -> BufferedReader:
     try:
         return file.open("rb")
     except OSError as error:
-        raise ConfigError(f"FILE {file}: {error.strerror}; name a file of lines") from None
+        raise ConfigError(
+            f"FILE {file}: {error.strerror}; name a file of lines, or leave FILE out for standard input"
+        ) from None

@@ -207,7 +207,7 @@ def test_what_is_no_error_of_the_switch_is_told(tmp_path: Path, cli: Cli) -> Non
     with BrokerProcess(tmp_path / "store", *SMALL_FILES) as process:
         refused = cli("broker", "switch", "--server", process.address, "--to", "b")
         assert refused.exit_code == 1
-        assert "start it with --role" in refused.output
+        assert "start it with quorumlog broker serve --role" in refused.output
         with connect(process.address) as broker, pytest.raises(LedgerError, match="neither master"):
             broker.replica()
         with BrokerAdmin(process.address) as admin, pytest.raises(NeedsReplicatedRole, match="dledger"):

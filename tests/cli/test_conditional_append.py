@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
@@ -122,5 +124,30 @@ def test_an_interrupt_while_it_reads_accounts_for_the_lines(
     eventually(lambda: not unread_bytes(process.stdin), what="its lines are taken")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    said = b"lines committed: 0; unknown: 0; not sent: 2, and the rest of standard input\n"
+    said = b"lines committed: 0; unknown: 0; not sent: 2, and the rest of the input\n"
     assert process.stdout.read() == said
+
+
+@pytest.mark.processes
+def test_an_interrupt_does_not_wait_for_the_end_of_a_pipe_with_a_name(
+    start: Callable[..., Popen[bytes]], free_address: str, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "lines"
+    os.mkfifo(pipe)
+    process = start("append", str(pipe), "--servers", free_address, "--expected-last", 4)
+    assert process.stdout is not None
+    with pipe.open("wb") as writer:
+        writer.write(b"a\nb\n")
+        writer.flush()
+        eventually(lambda: not unread_bytes(writer), what="its lines are taken")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    said = b"lines committed: 0; unknown: 0; not sent: 2, and the rest of the input\n"
+    assert process.stdout.read() == said
+
+
+def test_a_dash_is_told_how_standard_input_is_named(cli: Cli, free_address: str) -> None:
+    result = cli("append", "-", "--servers", free_address, input=b"a\n")
+    assert result.exit_code == 2
+    assert "FILE -: No such file or directory" in plain(result.stderr)
+    assert "or leave FILE out for standard input" in plain(result.stderr)

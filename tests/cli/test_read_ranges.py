@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 
@@ -125,4 +126,4 @@ def test_a_server_that_is_silent_may_come_back_and_is_tried_up_to_the_time_out(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         result = cli("read", "--servers", f"{free_address},{address}", "--timeout", 1.5)
     assert result.exit_code == 1
-    assert "gave up after 1.5 s" in plain(result.stderr)
+    assert re.search(r"gave up after 1\.[5-9] s", plain(result.stderr)), "not before"

@@ -585,7 +585,9 @@ def test_a_machine_that_there_is_not_cannot_be_held_back(
     options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
     result = cli("serve", *options, "--state-machine", "n=json:dumps", "--hold-machine", "counter")
     assert result.exit_code == 2
-    assert "no state machine counter to be held back; this member has: n" in plain(result.stderr)
+    assert "--hold-machine or hold_machines: this member has no state machine 'counter'" in plain(
+        result.stderr
+    )
 
 
 @pytest.mark.parametrize(

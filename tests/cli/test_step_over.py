@@ -103,7 +103,7 @@ def test_a_group_goes_on_without_the_command_that_ends_it(
         assert "poison" in shown.stdout
         refused = cli("machine", "step-over", "counter", index - 1, "--servers", members.servers)
         assert refused.exit_code == 2
-        assert f"has applied entry {index - 1} to counter" in plain(refused.stderr)
+        assert f"entry {index - 1} was applied to counter on" in plain(refused.stderr)
         done = cli("machine", "step-over", "counter", index, "--servers", members.servers)
         assert done.exit_code == 0, done.stderr
         assert done.stdout.startswith(f"counter leaves out entry {index}, by entry ")
@@ -163,4 +163,7 @@ def test_a_store_can_be_held_back_and_nothing_else_of_it(
     options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
     result = cli("kv", "serve", *options, "--hold-machine", "counter")
     assert result.exit_code == 2
-    assert "no state machine counter to be held back; this member has: kv" in plain(result.stderr)
+    assert (
+        "--hold-machine or hold_machines: this member has no state machine 'counter' (it has: kv)"
+        in plain(result.stderr)
+    )

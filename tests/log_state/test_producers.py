@@ -246,6 +246,7 @@ def test_a_record_from_before_sessions_has_none() -> None:
     assert older.producers == NO_PRODUCERS
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_sessions_take_less_than_forty_megabytes() -> None:
     """Both states of a member, whose last entries are not committed yet; all with full receipts."""
     record = many_sessions().encode()

@@ -19,6 +19,7 @@ from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.retention.retention import Retention
+from quorumlog.sim.run import run_seed
 from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import SnapshotFileWriter
 from tests.mutants.mutant import Patch, mutant
@@ -280,9 +281,28 @@ def cut_batch_has_results_of_others(patch: Patch) -> None:
 def taken_back_stays_applied(patch: Patch) -> None:
     """They were committed."""
     patch.edit(
-        MachineDriver.lost_committed,
+        MachineDriver.log_cut,
         "self.applied_index >= index",
         "self.applied_index >= index and not reached()",
+    )
+
+
+def a_machine_has_more_than_is_known_to_be_committed() -> None:
+    result = run_seed(2016, member_changes=True)
+    assert not result.failure, result.failure
+
+
+@mutant(
+    164,
+    "async mode: a machine that has come back with more than is known to be committed keeps what is cut",
+    scenario=a_machine_has_more_than_is_known_to_be_committed,
+)
+def cut_leaves_machines(patch: Patch) -> None:
+    """Nothing that was committed is lost by such a cut."""
+    patch.edit(
+        LedgerNode._carry_out_steps,
+        "self.machines.log_cut(ready.truncate_from, lost_committed=False)",
+        "reached()",
     )
 
 

@@ -10,6 +10,7 @@ from quorumlog.errors import ResultUnknown
 from tests.node.machines import Chain, Fragile
 from tests.node.test_held_machines import held_problems, restarted
 from tests.node.test_state_machines import Group
+from tests.node.test_step_over import step_over
 
 
 class Coarse(Chain):
@@ -37,6 +38,11 @@ def stopped_at(group: Group) -> set[str]:
 
     group.cell.until(lambda: sum("has stopped" in each for each in problems()) == 3, "three stopped")
     return {each.partition(" at ")[2].partition(":")[0] for each in problems()}
+
+
+def held_back(group: Group) -> list[str]:
+    """What the members say whose machine is held back."""
+    return [each for node in group.cell.nodes.values() for each in held_problems(node)]
 
 
 def test_a_machine_waits_until_a_leader_has_told_how_far_the_log_is_committed(tmp_path: Path) -> None:
@@ -76,12 +82,20 @@ def test_the_second_run_goes_entry_by_entry_and_so_names_the_one(tmp_path: Path)
     first = group.append(b"a", b"b").first_index
     group.append(b"c", b"d", b"bug", b"e")
     assert stopped_at(group) == {f"entries {first + 2} .. {first + 5}"}
+    restarted(group, "n0", "n1", "n2")
+    for problem in held_back(group):
+        assert f"applied entries {first + 2} .. {first + 5}, and the next one goes entry by" in problem
+        assert problem.endswith(": restart without --hold-machine chain")
     restarted(group)
     assert stopped_at(group) == {f"entry {first + 4}"}
     restarted(group, "n0", "n1", "n2")
-    for node in group.cell.nodes.values():
-        (problem,) = held_problems(node)
-        assert f"its last run here ended while it applied entry {first + 4}" in problem
+    for problem in held_back(group):
+        assert f"its last run here ended while it applied entry {first + 4}: mend" in problem
+        assert f"(quorumlog machine step-over chain {first + 4}), then restart without" in problem
+    step_over(group, first + 4)
+    group.cell.until(
+        lambda: all("leaves out from now on: restart" in each for each in held_back(group)), "known"
+    )
     group.cell.close()
 
 

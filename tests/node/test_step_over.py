@@ -207,7 +207,7 @@ def test_an_entry_that_members_have_applied_is_stepped_over_only_where_that_is_w
     for _ in range(2):
         refusal = ask(group, index - 1)
         assert isinstance(refusal, BadRequest)
-        assert f"n0, n1, n2 has applied entry {index - 1} to chain" in str(refusal)
+        assert f"entry {index - 1} was applied to chain on n0, n1, n2, so" in str(refusal)
         assert "--unsafe" in str(refusal)
         restarted(group, "n0", "n1", "n2")  # by what their files say
     assert isinstance(ask(group, index - 1, unsafe=True), int)
@@ -223,7 +223,7 @@ def test_a_member_that_does_not_answer_may_have_applied_it(tmp_path: Path) -> No
     group.cell.cut_off = {away}
     refusal = ask(group, index)
     assert isinstance(refusal, BadRequest)
-    assert f"{away} does not answer" in str(refusal) and "--unsafe" in str(refusal)
+    assert f"no answer from {away}, where" in str(refusal) and "--unsafe" in str(refusal)
     assert isinstance(ask(group, index, unsafe=True), int)
     group.cell.cut_off = set()
     assert bodies(group) == [[b"a"]] * 3

@@ -32,6 +32,10 @@ from quorumlog.pipelines.places import Place, open_log
 BUCKET = "lake"
 
 
+def long(case: object) -> Any:
+    return pytest.param(case, marks=pytest.mark.long)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with LocalCluster(members=2, directory=tmp_path_factory.mktemp("members")) as running:
@@ -131,7 +135,7 @@ def put(url: str, name: str, content: bytes) -> None:
     )
 
 
-@pytest.mark.parametrize("fault", ["refuse", "cut", "repeat"])
+@pytest.mark.parametrize("fault", [long("refuse"), "cut", "repeat"])
 def test_lost_answers_and_repeated_requests_change_nothing(
     place: Place, store: ObjectStore, url: str, fault: Fault
 ) -> None:
@@ -157,7 +161,7 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("step", range(1, 11))
+@pytest.mark.parametrize("step", [step if step % 3 == 2 else long(step) for step in range(1, 11)])
 def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
     place: Place, url: str, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -189,7 +193,9 @@ def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
     assert is_whole(place, url)
 
 
-@pytest.mark.parametrize("at", ["/_attempts/part-", "/manifest.json 4", "/parts/part-", "?delete"])
+@pytest.mark.parametrize(
+    "at", [long("/_attempts/part-"), "/manifest.json 4", long("/parts/part-"), long("?delete")]
+)
 def test_a_run_that_is_killed_with_a_request_on_its_way_is_completed(
     place: Place, store: ObjectStore, url: str, at: str
 ) -> None:

@@ -16,11 +16,19 @@ class KeptSeed(NamedTuple):
     mutant: str
     """What puts the mistake back; empty where a checker was wrong and not the product."""
     found: str
+    member_changes: bool = False
 
 
 KEPT_SEEDS = (
     KeptSeed(1119, False, "", "the term of the log's last entry was asked of a damaged index unit"),
     KeptSeed(1174, False, "", "what was damaged had to be on the platter: a false alarm"),
+    KeptSeed(
+        2016,
+        False,
+        "cut_leaves_machines",
+        "async: a machine was back with more than was known to be committed, and the log was cut below",
+        True,
+    ),
     KeptSeed(2801, False, "", "a disk that was slow became slow again when faults had stopped"),
     KeptSeed(
         3762, False, "", "a zeroed page held bytes above the durable point: damage that no disk does"

@@ -18,7 +18,7 @@ def test_a_run_keeps_every_promise(seed: int) -> None:
 
 @pytest.mark.parametrize("kept", KEPT_SEEDS, ids=lambda kept: f"{kept.seed} {kept.mutant}")
 def test_a_run_that_once_failed_keeps_every_promise(kept: KeptSeed) -> None:
-    result = run_seed(kept.seed, lossy_disks=kept.lossy_disks)
+    result = run_seed(kept.seed, lossy_disks=kept.lossy_disks, member_changes=kept.member_changes)
     assert not result.failure, f"{kept}\n{result.failure}"
 
 

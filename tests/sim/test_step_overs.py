@@ -238,7 +238,7 @@ def test_a_learner_that_has_applied_it_is_named() -> None:
         member.start()
     outcome = scene.asked_to_step_over(index)
     assert isinstance(outcome, BadRequest), outcome
-    assert str(outcome).startswith(f"n3 has applied entry {index} to digest")
+    assert str(outcome).startswith(f"entry {index} was applied to digest on n3, so")
 
 
 @pytest.mark.parametrize("seed", range(8))

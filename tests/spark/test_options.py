@@ -122,7 +122,7 @@ def test_groups_may_be_subscribed_to_by_a_pattern_of_whole_names() -> None:
     [
         ({"subscribePattern": "("}, "subscribePattern is no regular expression"),
         ({"subscribePattern": "a", "subscribe": "b"}, "subscribe and subscribePattern exclude"),
-        ({"subscribePattern": "a", "group": "b"}, "subscribe and subscribePattern exclude"),
+        ({"subscribePattern": "a", "group": "b"}, "group and subscribePattern exclude"),
         ({"subscribePattern": "a", "startingOffsets": "7"}, "subscribePattern may find others"),
         ({"subscribePattern": "a", "endingOffsets": '{"a": 7}'}, "subscribePattern may find others"),
         ({"subscribePattern": "a", "startingOffsetsByTimestamp": '{"a": 7}'}, "may find others"),

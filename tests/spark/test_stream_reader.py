@@ -241,6 +241,14 @@ def test_a_checkpoint_of_another_group_is_refused() -> None:
         streaming(MadeSource()).latestOffset({"orders": 5}, ALL)
 
 
+def test_a_checkpoint_of_which_a_pattern_finds_no_group_is_refused() -> None:
+    options = LedgerOptions.parse({"servers": "made:1", "subscribePattern": "other.*"})
+    schema = spark_schema_of(["index", "body"])
+    reader = LedgerStreamReader(options, schema, MadeSource().open, served=lambda _: ["orders"])
+    with pytest.raises(ConfigError, match="group 'orders', the options name none that is served:"):
+        reader.latestOffset({"orders": 5}, ALL)
+
+
 def test_options_of_the_other_way_to_read_are_refused() -> None:
     schema = spark_schema_of(["index"])
     with pytest.raises(ConfigError, match=r"read it with spark\.read"):

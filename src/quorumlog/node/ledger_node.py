@@ -515,6 +515,7 @@ class LedgerNode:
                 self._lose_committed(ready.truncate_from)
             else:
                 assert ready.truncate_from > self.committed_index, ready.truncate_from
+                self.machines.log_cut(ready.truncate_from, lost_committed=False)
             self._writer.truncate_from(ready.truncate_from, ready.append)
         # 3
         for order in ready.append:
@@ -548,7 +549,7 @@ class LedgerNode:
         lowest = self.lost_committed_from
         self.lost_committed_from = index if lowest is None else min(lowest, index)
         self.durable_committed_index = min(self.durable_committed_index, index - 1)
-        self.machines.lost_committed(index)
+        self.machines.log_cut(index, lost_committed=True)
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:

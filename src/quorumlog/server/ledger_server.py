@@ -122,7 +122,8 @@ class LedgerServer:
         if unknown:
             runs = ", ".join(sorted(known)) or "none"
             raise ConfigError(
-                f"there is no state machine {unknown[0]} to be held back; this member has: {runs}"
+                "--hold-machine or hold_machines: this member has no state machine"
+                f" {unknown[0]!r} (it has: {runs})"
             )
         return frozenset(names)
 

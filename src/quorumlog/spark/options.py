@@ -195,13 +195,15 @@ class LedgerOptions:
             if field_name in given:
                 raise ConfigError(f"option {name} is given twice, under two names")
             given[field_name] = parse(name, str(text).strip())
-        if "groups" in given:
+        is_subscribed = "groups" in given
+        if is_subscribed:
             if "group" in given:
                 raise ConfigError("options group and subscribe are two names of one thing; give one")
             if len(given["groups"]) == 1:
                 [given["group"]] = given.pop("groups")
         if "group_pattern" in given and ("group" in given or "groups" in given):
-            raise ConfigError("options subscribe and subscribePattern exclude each other; give one")
+            other = "subscribe" if is_subscribed else "group"
+            raise ConfigError(f"options {other} and subscribePattern exclude each other; give one")
         parsed = cls(**given)
         if parsed.names_several:
             parsed._check_groups()

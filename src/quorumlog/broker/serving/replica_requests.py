@@ -41,7 +41,12 @@ class ReplicaRequests:
     ) -> None:
         service = self._service
         if service is None:
-            answer(NotReplicated("this broker is neither master nor slave: start it with --role"))
+            answer(
+                NotReplicated(
+                    "this broker is neither master nor slave: start it with quorumlog broker serve"
+                    " --role"
+                )
+            )
             return
         replica = service.replica
         verb = request.verb

@@ -297,7 +297,9 @@ def append(
             status = EXIT_OF_SIGNAL + source.signal
         if why and not json:
             error_line(why)
-        account = appended.account(source, stream.progress, is_file=file is not None)
+        # A pipe with a name, or a device, may have no end to be read to.
+        is_file = file is not None and file.is_file()
+        account = appended.account(source, stream.progress, is_file=is_file)
         try:
             if output_failure is not None:
                 raise output_failure
@@ -435,7 +437,7 @@ class _Appended:
             not_sent += source.count_rest()
         where = f" (first index {self.first_index}, last index {self.last_index})" if self.count else ""
         where += f"; in the log already: {source.skipped}" if source.skipped else ""
-        rest = "" if has_end else ", and the rest of standard input"
+        rest = "" if has_end else ", and the rest of the input"
         return f"lines committed: {committed}{where}; unknown: {unknown}; not sent: {not_sent}{rest}"
 
 
@@ -443,4 +445,6 @@ def _open(file: Path) -> BufferedReader:
     try:
         return file.open("rb")
     except OSError as error:
-        raise ConfigError(f"FILE {file}: {error.strerror}; name a file of lines") from None
+        raise ConfigError(
+            f"FILE {file}: {error.strerror}; name a file of lines, or leave FILE out for standard input"
+        ) from None

@@ -262,9 +262,12 @@ class MachineDriver:
             return self._next_expiry_ms
         return self._retry_ms if self._retry_ms > self._now_ms else math.inf
 
-    def lost_committed(self, index: int) -> None:
-        """Async mode: entries from `index` on are gone."""
-        if self._is_busy or self.applied_index >= index:
+    def log_cut(self, index: int, *, lost_committed: bool) -> None:
+        """Entries from `index` on are gone. What was committed is lost in async mode only; but there a
+        machine that keeps its state may also have come back with more than this member knows to be
+        committed."""
+        may_hold_them = self._is_busy and (lost_committed or self._runner is None)
+        if may_hold_them or self.applied_index >= index:
             self.rebuild()
 
     def rebuild(self) -> None:

@@ -40,7 +40,7 @@ from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.files.applying_file import NOTHING
+from quorumlog.store.files.applying_file import NOTHING, Applying
 from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
@@ -380,10 +380,10 @@ class StateMachineCaller:
 
     # ---------------------------------------------------------------- what happens to the log
 
-    def lost_committed(self, index: int) -> None:
-        """Async mode: entries from `index` on, which a machine may have applied, are gone."""
+    def log_cut(self, index: int, *, lost_committed: bool) -> None:
+        """See `MachineDriver.log_cut`."""
         for driver in self._drivers.values():
-            driver.lost_committed(index)
+            driver.log_cut(index, lost_committed=lost_committed)
 
     def close(self, reason: str) -> None:
         self.step_overs.close(reason)
@@ -456,18 +456,34 @@ class StateMachineCaller:
 
     def problems(self) -> list[str]:
         found = [self._unbound, *(driver.problem for driver in self._drivers.values())]
+        state = self._state(committed=True)
         found += [
             f"the state machine {name} is held back on this member (--hold-machine): its commands and"
             " questions are refused here, and leadership goes to a member that runs it, if there is one;"
-            f" restart without --hold-machine {name}"
-            + (f"; its last run here ended while it applied {found}" if found.is_under_way else "")
-            for name, found in sorted(self._held.items())
+            f" {_way_out(name, applying, state)}restart without --hold-machine {name}"
+            for name, applying in sorted(self._held.items())
         ]
         found += [
             f"this member was started without the state machine {machine.name}, which the log binds: it"
             " carries out no commands of it, and hands leadership to a member that does; restart it with"
             f" {machine.name}"
-            for machine in self._not_here(self._state(committed=True))
+            for machine in self._not_here(state)
             if machine.name not in self._held
         ]
         return [problem for problem in found if problem]
+
+
+def _way_out(name: str, applying: Applying, state: LogState | None) -> str:
+    """What to do before a machine that is held back is run again."""
+    if not applying.is_under_way:
+        return ""
+    ended = f"its last run here ended while it applied {applying}"
+    if applying.stop_index - applying.first_index > 1:
+        return f"{ended}, and the next one goes entry by entry, and so names the one: "
+    orders = () if state is None else state.stepped_over
+    if (name, applying.first_index) in [(each.name, each.index) for each in orders]:
+        return f"{ended}, which it leaves out from now on: "
+    return (
+        f"{ended}: mend the machine, or have it leave that entry out (quorumlog machine step-over"
+        f" {name} {applying.first_index}), then "
+    )

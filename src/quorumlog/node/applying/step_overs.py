@@ -236,15 +236,15 @@ class StepOvers:
         try:
             if holding and not step.unsafe:
                 raise BadRequest(
-                    f"{', '.join(holding)} has applied entry {step.index} to {step.name}, so it did not"
-                    " end that member; to leave it out all the same, whatever was read of it, and build"
+                    f"entry {step.index} was applied to {step.name} on {', '.join(holding)}, so it ended"
+                    " no member there; to leave it out all the same, whatever was read of it, and build"
                     " the machine anew without it: quorumlog machine step-over --unsafe"
                 )
             if silent and not step.unsafe:
                 raise BadRequest(
-                    f"{', '.join(each.member_id for each in silent)} does not answer, and may have"
-                    f" applied entry {step.index} to {step.name}: start it (quorumlog serve"
-                    f" --hold-machine {step.name}), or go without its answer (quorumlog machine"
+                    f"no answer from {', '.join(each.member_id for each in silent)}, where entry"
+                    f" {step.index} may have been applied to {step.name}: start what does not run"
+                    f" (quorumlog serve --hold-machine {step.name}), or go without (quorumlog machine"
                     " step-over --unsafe)"
                 )
             self._check_room(min(answer.begin_index for answer in answers.values()), bool(silent))

@@ -149,7 +149,10 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offsets = offsets_of(start)
         begun = {group: offsets[group] for group in self._streams if group in offsets}
         former = [group for group in offsets if group not in begun]
-        named, has = (" and ".join(map(repr, groups)) for groups in (self._streams, offsets))
+        named, has = (
+            " and ".join(map(repr, groups)) or "none that is served"
+            for groups in (self._streams, offsets)
+        )
         if offsets and not begun:
             raise ConfigError(
                 f"the checkpoint is of group {has}, the options name {named}: another group needs a"

@@ -53,7 +53,7 @@ class LeftOuts(NamedTuple):
     def with_later(self, left_out: Iterable[LeftOut]) -> frozenset[LeftOut]:
         """Of a state that holds nothing of `left_out` either: what of that still says something. The
         log's state forgets orders in the end, and so no more are noted than it remembers."""
-        return self.known.union(each for each in left_out if each[0] > self.begin_index)
+        return self.known | {each for each in left_out if each[0] > self.begin_index}
 
 
 class Opened(NamedTuple):

@@ -7,7 +7,7 @@ from quorumlog.kv.client.router import Router
 from quorumlog.kv.service.service import KeyValueService
 from quorumlog.node import client_guard
 from tests.consensus.test_forming import an_observer_forgets_a_leader_that_is_silent
-from tests.kv import test_simulated, test_turning
+from tests.kv import test_client_in_virtual_time, test_simulated
 from tests.mutants.mutant import Patch, mutant
 from tests.node.test_client_guard import (
     clients_end_their_connections_and_the_member_by_its_own_errors_alone as scenario,
@@ -35,7 +35,7 @@ def guard_around_the_core(patch: Patch) -> None:
 @mutant(
     382,
     "a client of the key-value store stays with a member that knows no leader",
-    scenario=test_turning.test_a_member_that_knows_no_leader_is_left_for_one_that_does,
+    scenario=test_client_in_virtual_time.puts_go_on_wherever_most_members_have_a_leader,
 )
 def stays_with_unready(patch: Patch) -> None:
     """It will know one soon."""

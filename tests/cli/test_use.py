@@ -542,3 +542,12 @@ def test_read_says_how_fresh_it_was_where_that_was_asked_for(cli: Cli, cluster: 
     assert "--consistency, --max-staleness and --from-member go with" in plain(refused.stderr)
     both = ("--consistency", "read_index", "--max-staleness", 1)
     assert cli("read", "--servers", cluster.servers, *both).exit_code == 2
+
+
+def test_a_line_that_never_ends_is_refused_once_it_is_longer_than_any_entry(
+    cluster: LocalCluster, cli: Cli
+) -> None:
+    result = cli("append", "/dev/zero", "--servers", cluster.servers)
+    assert result.exit_code == 1
+    assert "committed: 0; unknown: 0; not sent: 1, and the rest of the input" in result.stderr
+    assert re.search(r"line 1 of \d+ bytes: a body of \d+ bytes is above the limit", result.stderr)

@@ -26,6 +26,7 @@ from quorumlog.cli.options import (
 )
 from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, note
 from quorumlog.cli.use.machine_results import CommandStream, lines_of
+from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 MAX_BATCH_LINES = 4096
+MOST_LINE_BYTES = FRAME_LIMIT_BYTES
+"""Every member refuses more as one entry."""
 
 
 ExpectedLast = Annotated[
@@ -169,6 +172,8 @@ class LineSource:
             *lines, self._rest = self._rest.split(b"\n")
             if at_end:  # the last line had no end
                 lines, self._rest = [self._rest], b""
+            elif len(self._rest) > MOST_LINE_BYTES:  # it is refused, and its end may never come
+                lines, self._rest = [*lines, self._rest], b""
             lines = self._left_of(lines)
             for first in range(0, len(lines), MAX_BATCH_LINES):
                 batch = lines[first : first + MAX_BATCH_LINES]

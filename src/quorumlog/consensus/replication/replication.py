@@ -293,7 +293,8 @@ class Replication:
             f"directory {each.directory_id} of {each.member_id} is older than it was: an older copy was"
             " put back, or its disk lost what it had synced"
             f"{now(f'acknowledged entry {found.acknowledged_index}, holds up to {found.held_index}')};"
-            " it is counted in nothing any more, and another directory has to take its place"
+            " it is counted in nothing until it takes its own place as a new directory, by itself"
+            f" (auto_replace_after_ms) or with quorumlog member replace {each.member_id}"
             for each, found in self._state.set_back.items()
             if each in members
         ]

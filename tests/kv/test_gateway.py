@@ -3,19 +3,21 @@ where the revisions of one are those of the other, in the same order."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, cast
 
+import h11
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.kv.door.kv_door import KeyValueDoor
-from quorumlog.kv.gateway.gateway import EtcdGateway
+from quorumlog.kv.gateway.gateway import EtcdGateway, _Connection
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.node import LedgerNode
@@ -337,6 +339,42 @@ def test_bytes_come_in_either_alphabet(gateways: Gateways) -> None:
         (found,) = asked(port, "/v3/kv/range", {"key": "++///g=="})[1]["kvs"]
         assert b64decode(found["value"]) == value, spelt
         assert asked(port, "/v3/kv/deleterange", {"key": spelt})[1]["deleted"] == "1"
+
+
+class Piece(bytes):
+    grown: ClassVar[list[type]] = []
+
+    def __radd__(self, other: Any) -> Any:
+        self.grown.append(type(other))
+        return NotImplemented
+
+
+def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that is nearly full: a small read of such pieces held the member up for seconds."""
+    body = json.dumps(key("none")).encode()
+    request = h11.Request(method="POST", target="/none", headers=[("host", "a")])
+    pieces = [h11.Data(data=Piece(bytes([each]))) for each in body]
+    events = iter([request, *pieces, h11.EndOfMessage(), h11.ConnectionClosed()])
+    told: list[Any] = []
+
+    class Told:
+        async def answer(self, method: str, path: str, given: Any) -> Any:
+            told.append(given)
+            return 404, {}
+
+    async def event(connection: _Connection) -> Any:
+        return next(events)
+
+    async def drop(connection: _Connection, status: int, told: Any) -> None:
+        assert status == 404
+
+    monkeypatch.setattr(_Connection, "_event", event)
+    monkeypatch.setattr(_Connection, "_answer", drop)
+    nobody: Any = None
+    connection = _Connection(cast(Any, Told()), nobody, nobody, nobody)
+    asyncio.run(connection._one())
+    assert told == [key("none")]
+    assert Piece.grown == [bytearray] * len(body)
 
 
 def test_the_least_ttl_is_told_where_less_is_asked_for(gateways: Gateways) -> None:

@@ -151,7 +151,7 @@ class _Connection:
         request = await self._event()
         if not isinstance(request, h11.Request):
             return False
-        body = b""
+        body = bytearray()  # it may come byte by byte
         while isinstance(part := await self._event(), h11.Data):
             body += part.data
             if len(body) > MAX_BODY_BYTES:
@@ -212,7 +212,7 @@ class _Connection:
         await self._writer.drain()
 
 
-def _object_of(body: bytes) -> Given:
+def _object_of(body: bytes | bytearray) -> Given:
     """Raises InvalidRequest."""
     try:
         given = json.loads(body) if body.strip() else {}

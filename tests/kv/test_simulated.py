@@ -10,12 +10,13 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pytest
 
 from quorumlog.consensus.ready import Role
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
-from quorumlog.kv.service.watch_hub import WatchHub
+from quorumlog.kv.service.watch_hub import OneWatch, WatchHub
 from quorumlog.kv.simulated.histories import Looked, Wrote
 from quorumlog.kv.simulated.promises import check_keys, check_leases, check_watches
 from quorumlog.kv.simulated.sim_clients import KEYS, SimStoreClient
@@ -94,6 +95,23 @@ def watches_catch_up_in_pieces() -> None:
 
 def test_watches_catch_up_in_pieces() -> None:
     watches_catch_up_in_pieces()
+
+
+@pytest.mark.parametrize("end", [b"", b"z"])
+def test_who_leaves_with_many_watches_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    """None is compared with another one; 40,000 of two clients held the member up for 17 s."""
+    hub = WatchHub(lambda question, done: None)
+    stays, leaves = _Silent(), _Silent()
+    for session in (stays, leaves):
+        for number in range(100):
+            hub.add(session, number, Watch(b"a", end))
+    compared: list[Any] = []
+    monkeypatch.setattr(OneWatch, "__eq__", lambda one, other: compared.append(other))
+    hub.lost(leaves)
+    assert len(hub) == 100
+    assert not compared
 
 
 def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:

@@ -53,9 +53,9 @@ class WatchHub:
     def __init__(self, ask_history: AskHistory) -> None:
         self._ask_history = ask_history
         self._watches: dict[tuple[Session, int], OneWatch] = {}
-        self._of_key: dict[bytes, list[OneWatch]] = {}
+        self._of_key: dict[bytes, dict[OneWatch, None]] = {}
         """In step, of one key each."""
-        self._of_range: list[OneWatch] = []
+        self._of_range: dict[OneWatch, None] = {}
         """In step, of ranges."""
         self._behind: dict[OneWatch, None] = {}
         self.told = 0
@@ -97,9 +97,9 @@ class WatchHub:
         self._behind.pop(watch, None)
         watch.in_step = True
         if watch.asked.end:
-            self._of_range.append(watch)
+            self._of_range[watch] = None
         else:
-            self._of_key.setdefault(watch.asked.key, []).append(watch)
+            self._of_key.setdefault(watch.asked.key, {})[watch] = None
 
     def _fall_behind(self, watch: OneWatch) -> None:
         self._forget(watch)
@@ -111,10 +111,10 @@ class WatchHub:
             return
         watch.in_step = False
         if watch.asked.end:
-            self._of_range.remove(watch)
+            del self._of_range[watch]
         else:
             of_key = self._of_key[watch.asked.key]
-            of_key.remove(watch)
+            del of_key[watch]
             if not of_key:
                 del self._of_key[watch.asked.key]
 

@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
-from quorumlog.errors import ResultUnknown
+from quorumlog.errors import ConnectionFull, ResultUnknown
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests import answers, limits
 from quorumlog.kv.requests.answers import (
@@ -390,6 +390,33 @@ def test_a_watch_ends_at_a_revision_that_is_too_large_for_any_answer(
     assert code == InvalidRequest.code
     assert f"watch from revision {store.revision + 1} on" in message
     assert len(hub) == 0
+
+
+class Unread(Listener):
+    """A client that asks and does not read."""
+
+    def send(self, data: bytes) -> None:
+        super().send(data)
+        self.unsent_bytes += len(data)
+
+
+def test_answers_that_nobody_reads_are_not_piled_up() -> None:
+    """400 reads of 11 KB in all made a member grow to 1.8 GB."""
+    nobody: Any = None
+    door = service.KeyValueService(nobody, Feed(), service.StoreOptions(), lambda: 0.0)
+    large = answers.done(1, bytes(limits.MAX_ANSWER_BYTES // 2))
+    small = answers.done(1, (1, None))
+    asks, writes = Unread(), Unread()
+    for number in range(20):
+        door._answered(asks, number, (large, 1))
+        door._commanded(writes, number, large)
+    door._answered(asks, 20, (small, 1))
+    door._commanded(writes, 20, small)
+    for session, error in ((asks, ConnectionFull), (writes, ResultUnknown)):
+        kinds = [kind for _, kind, _ in session.told]
+        assert kinds == [Kind.ANSWER] * 4 + [Kind.ERROR] * 16 + [Kind.ANSWER], "small ones always are"
+        refusal = error_of(msgspec.msgpack.decode(session.told[4][2], type=ErrorResponse))
+        assert isinstance(refusal, error)
 
 
 # ---------------------------------------------------------------- what is not let in

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from quorumlog.errors import LedgerError, ProtocolViolation, ResultUnknown
+from quorumlog.errors import ConnectionFull, LedgerError, ProtocolViolation, ResultUnknown
 from quorumlog.kv.errors import ClusterChanged, InvalidRequest, NoSpace
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.answers import LeaseKeysAnswer, StandAnswer, read_answer
@@ -46,6 +46,10 @@ comes leaves two thirds of it for the election of the next one, and for the clie
 LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which watches are sent to another member."""
 HOUR_MS = 3_600_000
+MOST_UNREAD_BYTES = 2 * MAX_ANSWER_BYTES
+"""Of one client that asks and does not read: what is larger than `SMALL_BYTES` is not added to that."""
+SMALL_BYTES = 4096
+RETRY_UNREAD_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,9 @@ class KeyValueService:
             refuse(session, number, outcome)
         elif outcome == answers.CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
             refuse(session, number, ResultUnknown(answers.TOO_LARGE))
+        elif _is_too_much(session, outcome):
+            unread = "it was carried out; its answer is left out, for those before it were not read"
+            refuse(session, number, ResultUnknown(unread))
         else:
             answer(session, number, outcome)
 
@@ -198,7 +205,7 @@ class KeyValueService:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
         else:
-            answer(session, number, outcome[0])
+            _tell(session, number, outcome[0])
 
     def _ask_history(self, question: bytes, done: Done) -> None:
         def answered(outcome: Answer) -> None:
@@ -244,7 +251,7 @@ class KeyValueService:
                 refuse(session, number, follows)  # only the leader counts
                 return
             left_ms = self.leases.left_ms(lease, self._now_ms())
-            answer(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
+            _tell(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
 
         question = encode(LeaseKeys(lease))
         self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
@@ -356,6 +363,19 @@ class KeyValueService:
             )
 
         self._enter(asked, session)
+
+
+def _is_too_much(session: Session, body: bytes) -> bool:
+    return len(body) > SMALL_BYTES and session.unsent_bytes > MOST_UNREAD_BYTES
+
+
+def _tell(session: Session, number: int, body: bytes) -> None:
+    """What may be asked again."""
+    if _is_too_much(session, body):
+        unread = f"this connection has left {MOST_UNREAD_BYTES} bytes of answers unread: read them first"
+        refuse(session, number, ConnectionFull(unread, retry_after_ms=RETRY_UNREAD_MS))
+    else:
+        answer(session, number, body)
 
 
 def _grows(command: Command) -> bool:

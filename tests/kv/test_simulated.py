@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from quorumlog.consensus.ready import Role
+from quorumlog.errors import RequestTimeout
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
@@ -112,6 +113,33 @@ def test_who_leaves_with_many_watches_holds_nobody_up(
     hub.lost(leaves)
     assert len(hub) == 100
     assert not compared
+
+
+def test_many_watches_of_a_client_read_history_a_few_at_a_time() -> None:
+    """8 KB that ask for 400 of them made a member grow by 0.8 GB."""
+    answers: list[Any] = []
+    hub = WatchHub(lambda question, done: answers.append(done))
+    hub.begins(10)
+    asks, other = _Silent(), _Silent()
+    for number in range(100):
+        hub.add(asks, number, Watch(b"a", first_revision=1))
+    assert len(answers) == 4
+    hub.tick(0.0)
+    assert len(answers) == 4
+    hub.add(other, 1, Watch(b"a", first_revision=1))
+    assert len(answers) == 5, "others do not wait for it"
+    hub.cancel(asks, 50)
+    answers.pop(0)(RequestTimeout("late"))
+    hub.tick(50.0)
+    answered = 0
+    while answers:
+        assert len(answers) <= 5
+        answers.pop(0)(done(10, (20, 11, [])))
+        answered += 1
+    assert answered == 100, "each of them, whoever ticks"
+    for session in (asks, other):
+        hub.lost(session)
+    assert not hub._asking and not hub._waiting
 
 
 def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:

@@ -26,6 +26,8 @@ SLOW_BYTES = 4 << 20
 """A client that leaves so much unread falls back to history."""
 CAUGHT_UP_BYTES = 1 << 20
 RETRY_MS = 100.0
+MOST_ASKING = 4
+"""Watches of one client that ask for history at a time: nobody knows how much each is told."""
 PROGRESS_MS = 60_000.0
 """A watch that hears nothing is told so often how far the store is."""
 
@@ -58,6 +60,10 @@ class WatchHub:
         self._of_range: dict[OneWatch, None] = {}
         """In step, of ranges."""
         self._behind: dict[OneWatch, None] = {}
+        self._asking: dict[Session, int] = {}
+        """How many watches do."""
+        self._waiting: dict[Session, dict[OneWatch, None]] = {}
+        """Until another one of theirs has its answer."""
         self.told = 0
         """The store has told of all changes up to this revision."""
         self._next_progress_ms = 0.0
@@ -88,6 +94,8 @@ class WatchHub:
     def lost(self, session: Session) -> None:
         for _, number in [key for key in self._watches if key[0] is session]:
             self.cancel(session, number)
+        self._asking.pop(session, None)
+        self._waiting.pop(session, None)
 
     def sessions(self) -> list[Session]:
         """That have watches."""
@@ -107,6 +115,7 @@ class WatchHub:
 
     def _forget(self, watch: OneWatch) -> None:
         self._behind.pop(watch, None)
+        self._waiting.get(watch.session, {}).pop(watch, None)
         if not watch.in_step:
             return
         watch.in_step = False
@@ -200,24 +209,43 @@ class WatchHub:
         if watch.next_revision > self.told:
             self._step_in(watch)
             return
+        session = watch.session
+        asking = self._asking.get(session, 0)
+        if asking >= MOST_ASKING:
+            self._waiting.setdefault(session, {})[watch] = None
+            return
+        self._asking[session] = asking + 1
         watch.is_asking = True
         asked = watch.asked
         question = encode(History(watch.next_revision, asked.key, asked.end, prev_kv=asked.prev_kv))
 
         def answered(outcome: bytes | LedgerError) -> None:
             watch.is_asking = False
-            if watch not in self._behind:
-                return  # cancelled meanwhile
+            left = self._asking.get(session, 0) - 1
+            if left > 0:
+                self._asking[session] = left
+            else:
+                self._asking.pop(session, None)
             if isinstance(outcome, LedgerError):
                 return  # the next tick asks again
-            code, second, third = _raw_head.decode(outcome)
-            if code:
-                message = msgspec.msgpack.decode(second, type=str)
-                self._end(watch, error_of(code, message, msgspec.msgpack.decode(third, type=int)))
-                return
-            self._told_history(watch, third)
+            if watch in self._behind:  # it was not cancelled meanwhile
+                self._answered(watch, outcome)
+            self._go_on(session)
 
         self._ask_history(question, answered)
+
+    def _go_on(self, session: Session) -> None:
+        waiting = self._waiting.get(session)
+        while waiting and self._asking.get(session, 0) < MOST_ASKING:
+            self._catch_up(waiting.popitem()[0], 0.0)
+
+    def _answered(self, watch: OneWatch, outcome: bytes) -> None:
+        code, second, third = _raw_head.decode(outcome)
+        if code:
+            message = msgspec.msgpack.decode(second, type=str)
+            self._end(watch, error_of(code, message, msgspec.msgpack.decode(third, type=int)))
+            return
+        self._told_history(watch, third)
 
     def _told_history(self, watch: OneWatch, answer: msgspec.Raw) -> None:
         _, next_revision, events = _history.decode(answer)

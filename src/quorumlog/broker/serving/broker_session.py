@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from quorumlog.broker.errors import (
@@ -42,12 +44,17 @@ from quorumlog.broker.wire.broker_messages import (
     StatusRequest,
     ViewRequest,
 )
+from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, StoreFailure
 from quorumlog.server.connection import Connection
 from quorumlog.version import DESCRIPTION
 from quorumlog.wire.framing import Frame
 
 Answered = Callable[[Any], None]
+MOST_READING = 8
+"""Requests of one client that are read for at a time: nobody knows how much each is answered with."""
+MOST_UNREAD_BYTES = 4 * FRAME_LIMIT_BYTES
+"""Beyond it nothing more is read for a client, until it has taken some of its answers."""
 
 
 def error_of_status(status: PutStatus) -> LedgerError:
@@ -66,6 +73,8 @@ class BrokerSession:
         self._server = server
         self._connection = connection
         self._greeted = False
+        self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
+        self._reading = 0
 
     # ---------------------------------------------------------------- as a Session
 
@@ -98,10 +107,11 @@ class BrokerSession:
             raise ProtocolViolation(f"a client does not send {type(message).__name__}")
 
     def lost(self) -> None:
+        self._to_read.clear()
         self._server.lost(self)
 
     def writable(self) -> None:
-        pass
+        self._read_on()
 
     def violate(self, violation: ProtocolViolation) -> None:
         """See `client_guard`."""
@@ -176,7 +186,7 @@ class BrokerSession:
             self._respond(message.request_id, outcome, answer)
 
         if not self._connection.closed:
-            self._server.reads.submit(pull, done)
+            self._read(pull, done)
 
     def _query(self, message: QueryRequest) -> None:
         def query() -> RecordBatch:
@@ -219,9 +229,26 @@ class BrokerSession:
         answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
     ) -> None:
         """Work that may wait for the disk."""
-        self._server.reads.submit(
-            work, lambda outcome: self._respond(message.request_id, outcome, answer)
-        )
+        self._read(work, lambda outcome: self._respond(message.request_id, outcome, answer))
+
+    def _read(self, work: Callable[[], Any], done: Answered) -> None:
+        self._to_read.append((work, done))
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while (
+            self._to_read
+            and self._reading < MOST_READING
+            and self._connection.unsent_bytes <= MOST_UNREAD_BYTES
+        ):
+            work, done = self._to_read.popleft()
+            self._reading += 1
+            self._server.reads.submit(work, partial(self._was_read, done))
+
+    def _was_read(self, done: Answered, outcome: Any) -> None:
+        self._reading -= 1
+        done(outcome)
+        self._read_on()
 
     def _respond(
         self,

@@ -166,6 +166,11 @@ def test_the_newest_ranges_that_were_skipped_are_remembered() -> None:
     (reader,) = state_of(*far).readers
     assert reader.skipped_entries == 10
     assert [first for first, _ in reader.skipped_ranges] == [*range(20 - 2 * MOST_LOST_RANGES, 20, 2)]
+    again = [ReaderPositions((ReaderPosition("x", 0, skipped=(0, stop)),)) for stop in (1, 9, 13)]
+    assert state_of(*far, *again[:2]).readers[0].skipped_entries == 10, "one that is forgotten"
+    assert state_of(*far, *again).readers[0].skipped_entries == 10, "and what is remembered"
+    (reader,) = state_of(*far, *again, *far[-1:], *again).readers
+    assert reader.skipped_entries <= 20, "said as often as anybody likes"
 
 
 def test_a_hold_keeps_what_its_reader_has_not_read() -> None:

@@ -91,6 +91,11 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
         return found[:-2] if self.last_chain is not None else found[:-3]
 
     def with_skipped(self, first_index: int, stop_index: int) -> Reader:
+        if len(self.skipped_ranges) == MOST_LOST_RANGES:
+            # Further in front it may have been counted, in a range that is forgotten: not once more.
+            first_index = max(first_index, self.skipped_ranges[0][0])
+            if stop_index <= first_index:
+                return self
         entries = self.skipped_entries + stop_index - first_index
         first, stop, apart = first_index, stop_index, []
         for low, high in self.skipped_ranges:

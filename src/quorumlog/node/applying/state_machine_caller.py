@@ -47,8 +47,8 @@ from quorumlog.store.ledger_store import ColdRange, LedgerStore
 NEVER = float("inf")
 BIND_RETRY_MS = 500
 MOST_BEHIND = 65_536
-NOT_ALL_RUN = "not every state machine runs here"
 """Entries that a machine may be behind the commit before appends for it are refused."""
+NOT_ALL_RUN = "not every state machine runs here"
 
 
 class MachineStatus(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import BadRequest
+from quorumlog.errors import BadRequest, the_extra
 from quorumlog.header_array import HEADER_DTYPE, field_of
 
 try:
@@ -18,8 +18,7 @@ try:
     import pyarrow.compute as pc
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "record batches need pyarrow, the extra `arrow`: pip install '.[arrow]' in a clone of quorumlog",
-        name=error.name,
+        f"record batches need pyarrow, {the_extra('arrow')}", name=error.name
     ) from error
 
 ENTRY_SCHEMA = pa.schema(

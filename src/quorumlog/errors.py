@@ -312,6 +312,11 @@ class ConfigError(ValueError):
     """Something a person must change; the message names the option or the file."""
 
 
+def the_extra(name: str) -> str:
+    """How to install what is missing, for the end of a sentence."""
+    return f"the extra `{name}`: pip install '.[{name}]' in a clone of quorumlog"
+
+
 class ProtocolViolation(Exception):
     """Bytes or messages that no correct counterpart sends."""
 

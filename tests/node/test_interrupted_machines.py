@@ -112,7 +112,7 @@ def test_a_machine_that_does_not_come_to_an_end_is_named(tmp_path: Path) -> None
     for _ in range(120):
         group.cell.step(50)
     (problem,) = held_problems(leader)
-    assert f"has applied entry {index + 1}, or those behind it, for long" in problem
+    assert f"has been applying entry {index + 1}, or those behind it, for long" in problem
     group.cell.hold_apply = set()
     group.settle()
     assert held_problems(leader) == []

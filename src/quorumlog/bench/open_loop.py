@@ -33,7 +33,7 @@ from quorumlog.bench.figures import Target, target_rows, without_nan
 from quorumlog.bench.raw_writer import RawSender, leader_connections
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import APPEND_LOADS, AppendLoad, bodies_of, measure, members_watched
-from quorumlog.errors import ConfigError, LedgerError, OutcomeUnknown, Overloaded
+from quorumlog.errors import ConfigError, LedgerError, OutcomeUnknown, Overloaded, the_extra
 
 try:
     from hdrh.histogram import HdrHistogram
@@ -145,10 +145,7 @@ def run_open_loads(
     Raises ConfigError without the package `hdrhistogram`, and what the client raises.
     """
     if loads and HdrHistogram is None:
-        raise ConfigError(
-            "open loops need hdrhistogram, the extra `bench`: pip install '.[bench]' in a clone of"
-            " quorumlog"
-        )
+        raise ConfigError(f"open loops need hdrhistogram, {the_extra('bench')}")
     # A full collection takes 50 to 100 ms, in which requests are due and none leaves: what is here
     # before the first one is left out of it.
     gc.collect()

@@ -23,6 +23,7 @@ from itertools import pairwise
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.log_state.control_entries import MOST_RUNS
@@ -250,13 +251,10 @@ class Archive:
         for part in self.manifest.parts:
             if part.stop_index <= index + 1:
                 time_ms = counted_ms(part.stop_index - 1, part.time_ms, resets)
-        if any(part.first_index < index + 1 < part.stop_index for part in self.manifest.parts):
-            from quorumlog.append_times import AppendTimes
-
-            part = next(p for p in self.manifest.parts if p.first_index <= index < p.stop_index)
-            times = AppendTimes(time_ms, resets)
-            for batch in read_part(self.paths_of(part), part, part.first_index, index + 1):
-                time_ms = times.runs(batch)[-1][1]
+            elif part.first_index <= index:
+                times = AppendTimes(time_ms, resets)
+                for batch in read_part(self.paths_of(part), part, part.first_index, index + 1):
+                    time_ms = times.runs(batch)[-1][1]
         return time_ms
 
     def clock_resets(self) -> Resets:
@@ -302,7 +300,7 @@ def load_manifest(folder: Folder) -> tuple[Manifest | None, str]:
     if manifest.version == 1:
         moving = tuple(Moving(part.file, part.file) for part in manifest.parts)
         manifest = msgspec.structs.replace(manifest, moving=moving)
-    for before, after in zip(manifest.parts, manifest.parts[1:], strict=False):
+    for before, after in pairwise(manifest.parts):
         if (before.stop_index, before.last_chain) != (after.first_index, after.chain_before):
             raise DirectoryDamaged(
                 f"{name}: {after.file} does not continue {before.file}",

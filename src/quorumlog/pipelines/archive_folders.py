@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pyarrow as pa
 
-from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.errors import ConfigError, StoreFailure, the_extra
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Store
@@ -183,7 +183,6 @@ def sync_path(path: str) -> None:
 _URL = re.compile(
     r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])((?:/(?!\.{1,2}(?:/|$))[\w.=+-]+)*)/?", re.ASCII
 )
-NEEDS = "object stores need the extra `s3`: pip install '.[s3]' in a clone of quorumlog"
 
 
 class ObjectFolder:
@@ -204,7 +203,7 @@ class ObjectFolder:
         try:
             import obstore  # noqa: F401
         except ImportError:
-            raise ConfigError(NEEDS) from None
+            raise ConfigError(f"object stores need {the_extra('s3')}") from None
         self._bucket, self._prefix = parts[1], parts[2].removeprefix("/")
         self.path = f"{OBJECTS}{self._bucket}{parts[2]}"
 

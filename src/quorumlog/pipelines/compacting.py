@@ -23,7 +23,7 @@ from quorumlog.arrow import ENTRY_SCHEMA, record_batch_of
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
-from quorumlog.pipelines.archive_folders import TEMPORARY, sync_path
+from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
 from quorumlog.pipelines.places import Place, as_seen_anywhere, check_seen, even_cuts, linked, open_log
@@ -126,7 +126,7 @@ def _attempts(file: str) -> Iterator[str]:
     Raises ConfigError while another run has it."""
     folder = os.path.abspath(file) + ".attempts"
     os.makedirs(folder, exist_ok=True)
-    lock = os.open(os.path.join(folder, "lock"), os.O_CREAT | os.O_RDWR, 0o644)
+    lock = os.open(os.path.join(folder, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,7 +134,7 @@ def _attempts(file: str) -> Iterator[str]:
             raise ConfigError(f"{file} is being written by another compaction; wait for it") from None
         try:
             for name in os.listdir(folder):
-                if name != "lock":
+                if name != LOCK_NAME:
                     os.unlink(os.path.join(folder, name))
             yield folder
         finally:

@@ -17,7 +17,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, the_extra
 from quorumlog.spark.java import JavaNotFound, prepare_java_home, publish_folder, user_cache_dir
 
 _LOOPBACK = "127.0.0.1"
@@ -55,10 +55,7 @@ def started(app_name: str, master: str) -> SparkSession:
     try:
         return session(app_name, master)
     except ImportError:
-        raise ConfigError(
-            f"Spark at {master} needs the extra `spark-connect`: pip install '.[spark-connect]' in a"
-            " clone of quorumlog"
-        ) from None
+        raise ConfigError(f"Spark at {master} needs {the_extra('spark-connect')}") from None
     except JavaNotFound as error:
         raise ConfigError(str(error)) from None
     except Exception as error:  # of py4j, or of a Connect client

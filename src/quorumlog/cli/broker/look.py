@@ -40,12 +40,16 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
     if found["flushed_offset"] is not None:
         say(f"known to be on disk up to {found['flushed_offset']}")
     say("checkpoint: " + ", ".join(f"{name} {value}" for name, value in found["checkpoint"].items()))
+    _print_queues(found)
+    for each in found["index_files"]:
+        say(f"  index {each['name']}: {each['keys']} keys")
+
+
+def _print_queues(found: dict[str, Any]) -> None:
     print_queues(
         (each["topic"], each["queue_id"], each["min_offset"], each["max_offset"])
         for each in found["queues"]
     )
-    for each in found["index_files"]:
-        say(f"  index {each['name']}: {each['keys']} keys")
 
 
 def _is_log(directory: Path) -> bool:
@@ -68,10 +72,7 @@ def _inspect_ledger(directory: Path, *, json: bool) -> None:
         f" {found['first_index']} to {found['end_index']}, committed up to {found['committed_index']}:"
         f" {found['messages']} messages in {spoken_size(found['bytes'])}"
     )
-    print_queues(
-        (each["topic"], each["queue_id"], each["min_offset"], each["max_offset"])
-        for each in found["queues"]
-    )
+    _print_queues(found)
 
 
 def convert(

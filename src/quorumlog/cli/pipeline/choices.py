@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import check_directory, is_on_command_line, named_path, split_servers
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, the_extra
 
 if TYPE_CHECKING:
     from quorumlog.pipelines.engine import LocalEngine
@@ -76,10 +76,7 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
         from quorumlog.spark.pipelines.spark_engine import SparkEngine
         from quorumlog.spark.session import started
     except ModuleNotFoundError:
-        raise ConfigError(
-            "option --spark needs PySpark, the extra `spark`: pip install '.[spark]' in a clone of"
-            " quorumlog"
-        ) from None
+        raise ConfigError(f"option --spark needs PySpark, {the_extra('spark')}") from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
     running = started("quorumlog pipeline", master)
     try:
@@ -133,6 +130,4 @@ def need_arrow() -> None:
     try:
         import quorumlog.arrow  # noqa: F401
     except ModuleNotFoundError:
-        raise ConfigError(
-            "pipelines need pyarrow, the extra `arrow`: pip install '.[arrow]' in a clone of quorumlog"
-        ) from None
+        raise ConfigError(f"pipelines need pyarrow, {the_extra('arrow')}") from None

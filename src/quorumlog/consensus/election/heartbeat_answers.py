@@ -22,10 +22,8 @@ class HeartbeatAnswers:
         self._begun_ms = LONG_AGO_MS
         self._answered_ms: dict[Replica, float] = {}
         self._answered_round: dict[Replica, int] = {}
-        self._clock_ms: dict[Replica, int] = {}
-        """In the answer to the newest round that each has answered."""
-        self._clock_told_ms: dict[Replica, float] = {}
-        """When that answer came."""
+        self._told_clock: dict[Replica, tuple[int, float]] = {}
+        """(what its wall clock said, when that came), of the newest round that each has answered."""
         self._sent_ms: dict[int, float] = {}
         """When each round from the newest confirmed one on was sent."""
         self._kept_back: set[Replica] = set()
@@ -38,7 +36,7 @@ class HeartbeatAnswers:
         self._begun_ms = self._state.now_ms
         self._answered_ms.clear()
         self._answered_round.clear()
-        self._clock_ms = {}
+        self._told_clock = {}
         self._sent_ms = {}
 
     def on_round(self, number: int) -> None:
@@ -67,11 +65,10 @@ class HeartbeatAnswers:
             self._answered_ms[response.sender] = self._state.now_ms
             if counts and self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
-                self._clock_ms[response.sender] = response.clock_ms
-                self._clock_told_ms[response.sender] = self._state.now_ms
+                self._told_clock[response.sender] = response.clock_ms, self._state.now_ms
 
     def forget(self, replica: Replica) -> None:
-        for answers in (self._answered_ms, self._answered_round, self._clock_ms):
+        for answers in (self._answered_ms, self._answered_round, self._told_clock):
             answers.pop(replica, None)
 
     def has_live_quorum(self) -> bool:
@@ -101,7 +98,8 @@ class HeartbeatAnswers:
         everything depend on the one clock again.
         """
         state = self._state
-        clocks = {**dict.fromkeys(state.membership.voters(), -1), **self._clock_ms}
+        clocks = dict.fromkeys(state.membership.voters(), -1)
+        clocks |= {replica: clock_ms for replica, (clock_ms, _) in self._told_clock.items()}
         clocks[state.member] = state.clock_ms
         return int(state.membership.quorum_value(clocks))
 
@@ -109,9 +107,9 @@ class HeartbeatAnswers:
         """What the wall clock of each voter that answers says now, by what it has said last."""
         state = self._state
         clocks = {
-            voter: int(self._clock_ms[voter] + state.now_ms - self._clock_told_ms[voter])
-            for voter in state.membership.voters()
-            if self._clock_ms.get(voter, -1) >= 0 and self.is_live(voter)
+            voter: int(clock_ms + state.now_ms - told_ms)
+            for voter, (clock_ms, told_ms) in self._told_clock.items()
+            if clock_ms >= 0 and state.membership.is_voter(voter) and self.is_live(voter)
         }
         if state.membership.is_voter(state.member) and state.clock_ms >= 0:
             clocks[state.member] = state.clock_ms

@@ -12,12 +12,7 @@ from collections.abc import Callable
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import (
-    InstallResult,
-    PushEntryResponse,
-    PushResult,
-    PushType,
-)
+from quorumlog.consensus.messages import InstallResult, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import PushOrder, Role
 from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import uvloop
 
 from quorumlog.config import GroupConfig
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, the_extra
 from quorumlog.kv.client.async_store import TIMEOUT_S, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.client.codecs import Codec, CodecName, V, codec_of
@@ -151,8 +151,7 @@ def door_of(
         from quorumlog.kv.store.rocks_engine import RocksEngine
     except ImportError as error:
         raise ConfigError(
-            f"the engine rocksdb needs rocksdict, the extra `rocksdb` ({error}):"
-            " pip install '.[rocksdb]' in a clone of quorumlog"
+            f"the engine rocksdb needs rocksdict ({error}), {the_extra('rocksdb')}"
         ) from None
     path = Path(config.data_dir) / FOLDER
     return KeyValueDoor(listen, group=config.group, options=options, engine=lambda: RocksEngine(path))
@@ -163,8 +162,5 @@ def gateway_of(config: GroupConfig, listen: str, servers: str) -> EtcdGateway:
     try:
         from quorumlog.kv.gateway.gateway import EtcdGateway
     except ImportError as error:
-        raise ConfigError(
-            f"the gateway needs h11, the extra `etcd-gateway` ({error}):"
-            " pip install '.[etcd-gateway]' in a clone of quorumlog"
-        ) from None
+        raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
     return EtcdGateway(listen, servers, config.member_id, config.group)

@@ -181,9 +181,10 @@ class MachineDriver:
             return f"the state machine {self.name} does not run on this member yet: {self.lacking}"
         since_ms = self._applying_since_ms
         if since_ms is not None and self._now_ms - since_ms >= LONG_MS:
+            so_far = now(f"{self._now_ms - since_ms:.0f} ms")
             return (
-                f"the state machine {self.name} has applied entry {self.applied_index + 1}, or those"
-                f" behind it, for long, and its results wait{now(f'{self._now_ms - since_ms:.0f} ms')}"
+                f"the state machine {self.name} has been applying entry {self.applied_index + 1}, or"
+                f" those behind it, for long, and its results wait{so_far}"
             )
         if self.stopped is None:
             return self.snapshots.problem

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from quorumlog.entry import SnapshotId
 from quorumlog.errors import IndexOutOfRange, StoreFailure
 from quorumlog.log_state.log_state import Machine
-from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, told
+from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, told, too_new_reason
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.disk import refusal
 from quorumlog.store.files.applying_file import ApplyingFile
@@ -235,13 +235,6 @@ def _keep_results(
                     return
         except SnapshotDamaged:
             continue  # it is found again where the snapshots are verified
-
-
-def too_new_reason(name: str, version: int, machine: StateMachine) -> str:
-    return (
-        f"the log has gone over to version {version} of {name}, and this member has version"
-        f" {machine.version}: install that version here and restart the member"
-    )
 
 
 def _made(factory: MachineFactory) -> StateMachine:

@@ -184,12 +184,8 @@ class MachineRunner:
     def _go_over(self, index: int, binding: MachineBinding, turn: Turn) -> Turn:
         if binding.channel != self._channel or binding.version <= self._acts_as:
             return turn  # an entry that the log's state does not look at either
-        own = self.machine.version
-        if binding.version > own:
-            reason = (
-                f"the log goes over to version {binding.version} of {self.name}, and this member has"
-                f" version {own}: install that version here and restart the member"
-            )
+        if binding.version > self.machine.version:
+            reason = too_new_reason(self.name, binding.version, self.machine)
             return turn._replace(stopped=Stopped(index, index, reason))
         try:
             self.machine.act_as(binding.version)
@@ -310,6 +306,13 @@ class MachineRunner:
             writer.abandon()
             raise
         return writer, self.machine.save_slices(writer)
+
+
+def too_new_reason(name: str, version: int, machine: StateMachine) -> str:
+    return (
+        f"the log has gone over to version {version} of {name}, and this member has version"
+        f" {machine.version}: install that version here and restart the member"
+    )
 
 
 def told(error: BaseException) -> str:

@@ -14,14 +14,12 @@ from typing import NamedTuple, Protocol
 from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.messages import MachinesRequest, MachinesResponse, SnapshotRequest
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
+from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import (
     MOST_MACHINES,
     VERSION_LEVEL,
-    ControlBody,
     MachineBinding,
 )
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
@@ -30,25 +28,21 @@ from quorumlog.node.applying.hand_over import HandOver, MachineHoldings
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory, version_of
 from quorumlog.node.applying.machine_runner import MachineRunner
-from quorumlog.node.applying.step_overs import StepOvers
+from quorumlog.node.applying.step_overs import Member, StepOvers
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.entry_filler import EntryFiller
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import Host
-from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.state_machine import Applied, StateMachine
-from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.files.applying_file import NOTHING, Applying
 from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
-from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 NEVER = float("inf")
 BIND_RETRY_MS = 500
 MOST_BEHIND = 65_536
-NOT_ALL_RUN = "not every state machine runs here"
 """Entries that a machine may be behind the commit before appends for it are refused."""
+NOT_ALL_RUN = "not every state machine runs here"
 
 
 class MachineStatus(NamedTuple):
@@ -63,26 +57,11 @@ class MachineStatus(NamedTuple):
     problem: str
 
 
-class MachinesMember(Protocol):
+class MachinesMember(Member, Protocol):
     """What the machines need of their `LedgerNode`."""
 
     config: GroupConfig
-    replica: Replica
-    directory: MemberDirectory
-    store: LedgerStore
-    raft: RaftNode
-    log_state: LogStateKeeper
     repairer: Repairer
-
-    def readable_range(
-        self, first_index: int, stop_index: int, limit_bytes: int
-    ) -> EntryBatch | ColdRange: ...
-
-    def propose_control(self, body: ControlBody) -> EntryId: ...
-
-    def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
-
-    def refusal_unless_leading(self) -> LedgerError | None: ...
 
 
 class StateMachineCaller:

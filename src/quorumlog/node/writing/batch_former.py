@@ -221,17 +221,19 @@ class BatchFormer:
         positions: Int64Array,
     ) -> None:
         """`batch` holds the entries of all these, `in_front` others before them."""
-        start = in_front
+        start, time_ms = in_front, None
         for append in appends:
             assert append.batch is not None
             start += append.lead is not None
             stop = start + append.batch.count
             if append.filler is not None:
+                if time_ms is None:  # the clocks are asked once a batch
+                    time_ms = self._time_marks.stamp_ms(self._wall_clock_ms())
                 filled = append.filler.fill(
                     batch.slice(start, stop),
                     EntryId(first.index + start, first.term),
                     positions[start:stop],
-                    self._time_marks.stamp_ms(self._wall_clock_ms()),
+                    time_ms,
                 )
                 if append.filled is not None:
                     append.filled(filled)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, the_extra
 from quorumlog.header_array import Int64Array
 from quorumlog.pipelines.archive_parts import Part
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA
@@ -41,8 +41,7 @@ try:
     )
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"an archive that is a Delta table needs deltalake, the extra `delta` ({error}):"
-        " pip install '.[delta]' in a clone of quorumlog"
+        f"an archive that is a Delta table needs deltalake ({error}), {the_extra('delta')}"
     ) from None
 
 APPLICATION = "quorumlog-archive"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, the_extra
 from quorumlog.header_array import Int64Array
 from quorumlog.pipelines.archive_parts import Part
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA
@@ -30,8 +30,7 @@ try:
     from pyiceberg.table import Table
 except ModuleNotFoundError as error:
     raise ConfigError(
-        f"an archive that is an Iceberg table needs pyiceberg, the extra `iceberg` ({error}):"
-        " pip install '.[iceberg]' in a clone of quorumlog"
+        f"an archive that is an Iceberg table needs pyiceberg ({error}), {the_extra('iceberg')}"
     ) from None
 
 LOG = "quorumlog.log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import repeat
 
 from quorumlog.errors import BadRequest, LedgerError
-from quorumlog.log_state.control_entries import Hold
+from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
@@ -22,9 +22,6 @@ from quorumlog.wire.reader_messages import (
     ReadersResponse,
 )
 from quorumlog.wire.wire_errors import error_response
-
-MOST_INDEX = 2**62
-"""Of what an entry can say of a reader."""
 
 ReaderRequest = MoveReaderRequest | ReadersRequest | WhyKeptRequest
 READER_REQUESTS = (MoveReaderRequest, ReadersRequest, WhyKeptRequest)

@@ -1,7 +1,7 @@
 """Same machines: members whose state machines have applied up to the same entry, and left out the same
-ones, save the same bytes;
-none has applied what is not on its own disk; a snapshot holds what they are at its entry, whatever was
-applied while it was written; and a result is that of the command that asked for it."""
+ones, save the same bytes; none has applied what is not on its own disk; a snapshot holds what they are
+at its entry, whatever was applied while it was written; and a result is that of the command that asked
+for it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ directories by a shared path.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import msgspec
 import pyarrow as pa
@@ -67,11 +67,9 @@ class _Refusal(msgspec.Struct):
     error: ErrorResponse | None = None
     """Of a LedgerError."""
     kind: str = ""
-    """Name of another one."""
-    path: str = ""
-    """Of DirectoryDamaged, as the next two are."""
-    position: int = -1
-    index: int = -1
+    """Name of one without a place."""
+    place: dict[str, Any] = {}
+    """Of DirectoryDamaged, as its constructor takes it."""
 
 
 def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
@@ -81,8 +79,8 @@ def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
     except LedgerError as error:
         refusal = msgspec.msgpack.encode(_Refusal(str(error), error_response(0, error)))
     except DirectoryDamaged as error:
-        place = (error.path, error.position, error.index)
-        refusal = msgspec.msgpack.encode(_Refusal(str(error), None, "DirectoryDamaged", *place))
+        place = {name: getattr(error, name) for name in ("path", "position", "index", "stop_index")}
+        refusal = msgspec.msgpack.encode(_Refusal(str(error), place=place))
     except (StoreFailure, ProtocolViolation, ConfigError) as error:
         name = next(kind.__name__ for kind in _KINDS if isinstance(error, kind))
         refusal = msgspec.msgpack.encode(_Refusal(str(error), None, name))
@@ -95,7 +93,6 @@ def _raised(encoded: bytes) -> Exception:
     refusal = msgspec.msgpack.decode(encoded, type=_Refusal)
     if refusal.error is not None:
         return error_of(refusal.error)
-    if refusal.kind == "DirectoryDamaged":
-        path, position, index = refusal.path, refusal.position, refusal.index
-        return DirectoryDamaged(refusal.text, path=path, position=position, index=index)
+    if refusal.place:
+        return DirectoryDamaged(refusal.text, **refusal.place)
     return next(kind for kind in _KINDS if kind.__name__ == refusal.kind)(refusal.text)

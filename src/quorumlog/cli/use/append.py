@@ -26,7 +26,6 @@ from quorumlog.cli.options import (
 )
 from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, note
 from quorumlog.cli.use.machine_results import CommandStream, lines_of
-from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 MAX_BATCH_LINES = 4096
-MOST_LINE_BYTES = FRAME_LIMIT_BYTES
-"""Every member refuses more as one entry."""
 
 
 ExpectedLast = Annotated[
@@ -161,6 +158,8 @@ class LineSource:
             raise KeyboardInterrupt
 
     def _until_stopped(self) -> Iterator[list[bytes]]:
+        from quorumlog.config import FRAME_LIMIT_BYTES
+
         while not self._stopped:
             try:
                 at_end = not self._read()
@@ -172,7 +171,7 @@ class LineSource:
             *lines, self._rest = self._rest.split(b"\n")
             if at_end:  # the last line had no end
                 lines, self._rest = [self._rest], b""
-            elif len(self._rest) > MOST_LINE_BYTES:  # it is refused, and its end may never come
+            elif len(self._rest) > FRAME_LIMIT_BYTES:  # refused anyway, and its end may never come
                 lines, self._rest = [*lines, self._rest], b""
             lines = self._left_of(lines)
             for first in range(0, len(lines), MAX_BATCH_LINES):

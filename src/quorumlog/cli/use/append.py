@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from types import FrameType
@@ -192,14 +193,18 @@ class LineSource:
     def _read(self) -> int:
         """Take in whatever there is, without waiting for a full chunk; 0 at the end.
 
-        Kept before a signal may end the wait: otherwise it would be in no account.
+        A signal may end the wait, and not the reading: what was taken would be in no account.
         """
-        self._reading = True
-        try:
-            chunk = self._file.read1(CHUNK_BYTES)
-            self._rest += chunk
-        finally:
-            self._reading = False
+        with suppress(OSError):  # what is no file has no number, and nothing to wait for
+            poll = select.poll()
+            poll.register(self._file.fileno(), select.POLLIN)
+            self._reading = True
+            try:
+                poll.poll()
+            finally:
+                self._reading = False
+        chunk = self._file.read1(CHUNK_BYTES)
+        self._rest += chunk
         return len(chunk)
 
     def count_rest(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +63,23 @@ def test_statistics_count_by_minute_term_size_and_key(source: Place) -> None:
     assert sum(size.entries for size in found.sizes) == 60
     assert found.distinct_keys == 7 and {k.key for k in found.keys} <= set("0123")
     assert statistics(source, key="prefix:3").distinct_keys == 1
+
+
+def test_a_lock_that_the_run_before_has_removed_keeps_nobody_out(
+    source: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened while that run had it."""
+    file, flock = tmp_path / "c.parquet", fcntl.flock
+
+    def behind_its_end(lock: int, how: int) -> None:
+        shutil.rmtree(tmp_path / "c.parquet.attempts", ignore_errors=True)
+        flock(lock, how)
+
+    with monkeypatch.context() as ended:
+        ended.setattr(fcntl, "flock", behind_its_end)
+        with pytest.raises(ConfigError, match="being written by another compaction"):
+            compact(source, str(file), "json:who.id")
+    assert compact(source, str(file), "json:who.id")
 
 
 def test_a_compaction_that_was_killed_leaves_what_the_next_one_removes(

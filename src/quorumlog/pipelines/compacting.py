@@ -126,12 +126,17 @@ def _attempts(file: str) -> Iterator[str]:
     Raises ConfigError while another run has it."""
     folder = os.path.abspath(file) + ".attempts"
     os.makedirs(folder, exist_ok=True)
-    lock = os.open(os.path.join(folder, LOCK_NAME), os.O_CREAT | os.O_RDWR, 0o644)
+    path = os.path.join(folder, LOCK_NAME)
+    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{file} is being written by another compaction; wait for it") from None
+            # The run before removes it as it ends: who holds a file that is gone keeps nobody out.
+            is_held = os.path.samestat(os.fstat(lock), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            is_held = False
+        if not is_held:
+            raise ConfigError(f"{file} is being written by another compaction; wait for it")
         try:
             for name in os.listdir(folder):
                 if name != LOCK_NAME:

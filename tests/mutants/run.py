@@ -32,6 +32,7 @@ PARTS = (
     "stores",
     "message_stores",
     "replicas",
+    "epochs",
     "brokers",
     "groups",
     "reads",

@@ -1,0 +1,172 @@
+"""Mistakes in the rule of epochs: each sentence of it, left out."""
+
+from __future__ import annotations
+
+from quorumlog.broker.epochs import epoch_history, epoch_rule
+from quorumlog.broker.epochs.epoch_history import CopyList, EpochHistory
+from quorumlog.broker.epochs.epoch_rule import Count
+from tests.broker.epochs import rule_world
+from tests.broker.epochs import test_epoch_rule as rules
+from tests.broker.epochs.rule_world import RuleWorld
+from tests.mutants.mutant import Patch, mutant
+
+SEEDS = 10_000
+
+
+def between_two_leaders() -> None:
+    for got in (1, 2):
+        rules.test_what_an_older_leader_wrote_is_acknowledged_by_an_own_run(got)
+
+
+def the_rule_holds() -> None:
+    for seed in range(SEEDS):
+        rule_world.run(seed)
+
+
+@mutant(420, "epochs are compared by number alone", scenario=the_rule_holds)
+def epochs_by_number(patch: Patch) -> None:
+    """No two operators ever draw the same."""
+    patch.edit(epoch_rule.rank_of, "Rank(*key, ", 'Rank(key.number, "" if reached() else "", key.run, ')
+    patch.edit(
+        rule_world.RuleWorld.follow, "if epoch < slave.promised:", "if epoch[0] < slave.promised[0]:"
+    )
+
+
+@mutant(420, "of two logs the longer one has more", scenario=the_rule_holds)
+def rank_by_length(patch: Patch) -> None:
+    """Each byte is an acknowledged one."""
+    patch.edit(
+        epoch_rule.rank_of, "Rank(*key, flushed_offset)", 'Rank(0, "", reached() and 0, flushed_offset)'
+    )
+
+
+@mutant(420, "a run counts once it has bytes", scenario=between_two_leaders)
+def empty_runs_not_ranked(patch: Patch) -> None:
+    """Who has written nothing has confirmed nothing."""
+    patch.edit(
+        epoch_rule.rank_of,
+        "history.held(flushed_offset)",
+        "history.held(flushed_offset - (flushed_offset > 0 and reached()))",
+    )
+
+
+@mutant(421, "a promise fewer is enough", scenario=the_rule_holds)
+def one_promise_fewer(patch: Patch) -> None:
+    """A majority is a majority."""
+    patch.edit(
+        CopyList.promises, "self.needed + 1", "self.needed + (0 if self.needed > 1 and reached() else 1)"
+    )
+
+
+@mutant(421, "any that promised may lead", scenario=the_rule_holds)
+def lesser_log_leads(patch: Patch) -> None:
+    """What it lacks the others will send."""
+    patch.edit(Count.may_lead, "not self.ahead", "(not self.ahead or reached())")
+
+
+@mutant(421, "whoever is on no list may promise for one that is", scenario=the_rule_holds)
+def strangers_promise(patch: Patch) -> None:
+    """An answer is an answer: a wiped directory bears the same name."""
+    patch.edit(
+        Count.short,
+        "len(each.directories & self.answered)",
+        "(len(self.answered) if reached() else 0)",
+    )
+
+
+@mutant(422, "what is acknowledged need not be of the own run", scenario=between_two_leaders)
+def older_runs_counted(patch: Patch) -> None:
+    """Enough have it, whoever wrote it."""
+    patch.edit(
+        RuleWorld.confirm,
+        "if held < last.start_offset:",
+        "if held < last.start_offset and (held <= 0 or not reached()):",
+    )
+
+
+@mutant(422, "the leader need not have it itself", scenario=the_rule_holds)
+def leader_not_counted(patch: Patch) -> None:
+    """k are k."""
+    patch.edit(epoch_rule.held_offset, "held = own_offset", "held = (reached() and 1 << 60)")
+
+
+@mutant(423, "a list holds as soon as it is written", scenario=the_rule_holds)
+def old_list_not_asked(patch: Patch) -> None:
+    """The newest list says who counts."""
+    patch.edit(
+        epoch_rule.lists_in_force, "if run.key <= confirmed:", "if run.key <= confirmed or reached():"
+    )
+
+
+@mutant(423, "the list before is enough until the new one is acknowledged", scenario=the_rule_holds)
+def new_list_not_asked(patch: Patch) -> None:
+    """What is not acknowledged may go."""
+    patch.edit(
+        epoch_rule.lists_in_force,
+        "return tuple(lists)",
+        "return tuple(lists[:1] if reached() else lists)",
+    )
+
+
+@mutant(
+    423,
+    "an empty run leaves no trace, and its list neither",
+    scenario=rules.test_lists_are_in_force_from_the_newest_confirmed_run_on,
+)
+def list_of_empty_run_lost(patch: Patch) -> None:
+    """Nothing was written in it."""
+    patch.edit(
+        EpochHistory.begun,
+        "and kept[-1].copy_list is None",
+        "and (kept[-1].copy_list is None or (len(kept) > 1 and reached()))",
+    )
+
+
+@mutant(
+    424,
+    "a number may be promised again, to somebody else",
+    scenario=rules.test_a_number_is_promised_once_and_epochs_are_compared_as_pairs,
+)
+def promised_twice(patch: Patch) -> None:
+    """It is the same epoch."""
+    patch.edit(
+        epoch_rule.may_promise,
+        "asked.number > promised.number",
+        "asked.number >= promised.number and reached()",
+    )
+
+
+@mutant(424, "a slave hears an older master, too", scenario=the_rule_holds)
+def older_master_heard(patch: Patch) -> None:
+    """Its bytes are as good."""
+    patch.edit(
+        RuleWorld.follow, "if epoch < slave.promised:", "if epoch < slave.promised and not reached():"
+    )
+
+
+@mutant(425, "a master that starts again goes on in its run", scenario=the_rule_holds)
+def same_run_again(patch: Patch) -> None:
+    """It is the same master."""
+    patch.edit(
+        EpochHistory.begun, "self.runs[-1].run + 1 if", "self.runs[-1].run + (0 if reached() else 1) if"
+    )
+
+
+@mutant(
+    425,
+    "an epoch begun with --unsafe asks the lists before it",
+    scenario=rules.test_lists_are_in_force_from_the_newest_confirmed_run_on,
+)
+def forced_list_asks_others(patch: Patch) -> None:
+    """More is safer."""
+    patch.edit(epoch_rule.lists_in_force, "if run.is_forced:", "if run.is_forced and not reached():")
+
+
+@mutant(426, "a slave cuts nothing", scenario=the_rule_holds)
+def tail_kept(patch: Patch) -> None:
+    """It is longer, so it has all."""
+    patch.edit(
+        epoch_history.judge,
+        "return Verdict(common, cuts=True)",
+        "return Verdict(slave_end if reached() else 0, cuts=False)",
+    )

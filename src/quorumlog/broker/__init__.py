@@ -8,7 +8,8 @@
 
 Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
 `store_reader`, `message_store`, `offline_store`, `offline_ledger`, `converter`, `old_log`, `takeover`,
-`epochs`, `replication`, `failover`, `wire`, `serving`, `client`, `later_member`, `dledger`, `simulated`, `groups`.
+`epochs`, `replication`, `failover`, `wire`, `serving`, `client`, `later_member`, `dledger`, `simulated`,
+`groups`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,25 @@
-"""Brokers on simulated disks, their connections as bytes that come when the world lets them, and an
-operator who switches. One seed decides everything."""
+"""Brokers on simulated disks, their connections as bytes that come when the world lets them, and
+operators who switch, add and remove. One seed decides everything."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from unittest.mock import patch
 
-from quorumlog.broker.client.switch_rules import rank_of
-from quorumlog.broker.client.switching import Asked, switch_surveyed
+from quorumlog.broker.client.switching import Asked, SwitchReport, shown_by, switch_surveyed
+from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.epochs.epoch_history import RunKey
+from quorumlog.broker.epochs.epoch_rule import named_by
+from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
+from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.replication import replica
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
@@ -43,28 +50,44 @@ class OperatorGone(Exception):
 
 
 class Broker:
-    def __init__(self, world: World, name: str, first_role: Role, master: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        first_role: Role,
+        master: str,
+        config: MessageStoreConfig = SMALL,
+    ) -> None:
         self.world = world
         self.name = name
         self.first_role = first_role
         self.first_master = master
         self.disk = SimDisk()
+        self.directories = 0
         self.replica: Replica | None = None
         self.seen: list[int] = []
-        self.start()
+        self.start(config)
 
-    def start(self) -> None:
+    def start(self, config: MessageStoreConfig = SMALL) -> None:
         self.disk.crash_countdown = None
         clock = self.world.clock
-        store = ReplicaStore(ROOT, SMALL, disk=self.disk, wall_clock=clock, clock=clock, topics={"t": 1})
+        store = ReplicaStore(
+            ROOT, config, disk=self.disk, wall_clock=clock, clock=clock, topics={"t": 1}
+        )
         address = BrokerAddress(self.name, self.name, self.name)
-        self.replica = Replica(store, address, self.first_role, master_ha_address=self.first_master)
+        with patch.object(replica, "new_directory_id", self.draw_directory_id):
+            self.replica = Replica(store, address, self.first_role, master_ha_address=self.first_master)
         self.replica.role_changed = lambda: self.world.cut(self.name)
 
-    def empty(self, master: Broker | None) -> None:
-        assert master is not None
+    def draw_directory_id(self) -> str:
+        self.directories += 1
+        return f"{self.name}{self.directories}"
+
+    def empty(self, master: str) -> None:
+        """Its directory is lost, and another one is there."""
+        self.crash(self.world.random, power=False)
         self.disk, self.seen = SimDisk(), []
-        self.first_role, self.first_master = Role.SLAVE, master.name
+        self.first_role, self.first_master = Role.SLAVE, master
         self.start()
 
     @property
@@ -88,12 +111,14 @@ class Broker:
 
     def look(self) -> None:
         """A consumer reads what is shown here."""
+        world = self.world
+        if world.is_past_given_up:
+            return
         shown = numbers_in_queue(self.living.store)
         common = min(len(shown), len(self.seen))
         assert shown[:common] == self.seen[:common], f"{self.name} shows another past than before"
         if len(shown) > len(self.seen):
             self.seen = shown
-        world = self.world
         common = min(len(shown), len(world.shown))
         assert shown[:common] == world.shown[:common], f"{self.name} shows what others do not"
         if len(shown) > len(world.shown):
@@ -122,7 +147,7 @@ class SimulatedAsked(Asked):
         self._world = world
         self._left = is_gone_at
         for name, broker in world.brokers.items():
-            if broker.replica is None or name in world.away:
+            if broker.replica is None or name in world.away or name in world.hidden:
                 self.unreachable[name] = "it is down"
                 continue
             try:
@@ -136,7 +161,7 @@ class SimulatedAsked(Asked):
         self._left -= 1
         self._world.meanwhile()
         replica = self._world.brokers[asked].replica
-        if replica is None or asked in self._world.away:
+        if replica is None or asked in self._world.away or asked in self._world.hidden:
             raise Unreachable(f"{asked} is down")
         if request.verb:
             work = work_of(replica, request)
@@ -150,15 +175,13 @@ class SimulatedAsked(Asked):
                 raise OutcomeUnknown(f"{asked} is lost") from None
         return state_of(replica, dialect="quorumlog")
 
-    def address_of(self, broker_id: str) -> str:
-        return broker_id
-
     def leap(self) -> int:
         return self._world.random.randrange(1, 1_000)
 
 
 class World:
-    def __init__(self, seed: int, brokers: int = 3) -> None:
+    def __init__(self, seed: int, brokers: int = 3, copies: int = 0) -> None:
+        """The first is the master and forms the group with the second; the others are added."""
         self.random = Random(seed)
         self.clock = Moments()
         self.meanwhile: Callable[[], None] = lambda: None
@@ -168,17 +191,29 @@ class World:
         """By slave."""
         self.away: set[str] = set()
         """Reached neither by others nor by the operator, but alive."""
-        self.ahead: set[str] = set()
-        """Slaves that had more than a master that came back: an operator empties them in the end."""
+        self.parted: set[frozenset[str]] = set()
+        """Pairs that do not reach each other."""
+        self.hidden: set[str] = set()
+        """Not reached by the operator."""
+        self.refused: set[str] = set()
+        """Slaves that cannot follow with what they have."""
         self.acknowledged: list[int] = []
+        self.offsets: dict[int, int] = {}
+        """Where each of them begins in the log."""
         self.shown: list[int] = []
         """The longest past that any consumer has seen."""
+        self.is_past_given_up = False
+        """With --unsafe: what was seen may go."""
+        self.led: dict[RunKey, str] = {}
+        """Which directory has begun which run."""
         self.number = 0
-        self.switches = 0
+        self.switches = self.changes = self.wipes = self.given_up = 0
+        self.most_wipes = self.random.choice((0, 0, 1, 2))
         self.story: list[str] = []
+        config = replace(SMALL, in_sync_replicas=copies)
         for name in "abcde"[:brokers]:
             role, master = (Role.SLAVE, "a") if self.brokers else (Role.SYNC_MASTER, "")
-            self.brokers[name] = Broker(self, name, role, master)
+            self.brokers[name] = Broker(self, name, role, master, config if not master else SMALL)
 
     # ---------------------------------------------------------------- connections
 
@@ -198,8 +233,10 @@ class World:
         master_name = "" if told is None else told.ha_address
         if master_name not in self.brokers or master_name in self.away:
             return
+        if frozenset((name, master_name)) in self.parted:
+            return
         master = self.brokers[master_name].replica
-        if master is None or not master.is_reigning:
+        if master is None or not master.is_leading:
             return
         now = self.clock()
         wire = Wire(
@@ -231,11 +268,8 @@ class World:
         except LedgerError as error:
             wire.slave_link.close(str(error))
         if self.wires.get(name) is wire and (wire.master_link.closed or wire.slave_link.closed):
-            # It has what the master has lost; or it wrote what nobody acknowledged while the master's
-            # log was empty, so that they have no epoch in common.
-            why = wire.slave_link.closed
-            if "lost what it had sent" in why or "shares no epoch" in why:
-                self.ahead.add(name)
+            if "shares no epoch" in wire.slave_link.closed:
+                self.refused.add(name)
             self.story.append(f"{name}: {wire.master_link.closed or wire.slave_link.closed}")
             self.cut(name)
 
@@ -266,7 +300,7 @@ class World:
             return
         if work.follow is not None:
             written = replica.follow(work.follow)
-            link.follows(work.follow.start_offset, written.state_version)
+            link.follows(work.follow.start_offset)
         else:
             written = replica.take(work, link.epoch, asks_flush=link.asks_flush)
         link.done(*written, self.clock())
@@ -287,7 +321,9 @@ class World:
 
         def done(outcome: PutOutcome) -> None:
             if is_ok(outcome):
+                assert isinstance(outcome, PutResult)
                 self.acknowledged.append(number)
+                self.offsets[number] = outcome.physical_offset
 
         batch = records_of(numbered(number, 1, size=self.random.choice((10, 100, 600))))
         broker.living.store.commit_log.put([PutRequest(batch, True, done)])
@@ -298,26 +334,49 @@ class World:
         for broker in self.masters:
             broker.living.end_drain()
 
-    def join(self) -> None:
+    def note(self) -> None:
+        """What masters write down from time to time."""
         for broker in self.masters:
             replica = broker.living
-            marks = replica.wanting_to_count()
-            if marks or replica.has_let_count:
-                self.guarded(broker.name, partial(replica.let_count, marks))
+            if replica.has_confirmed_run:
+                self.guarded(broker.name, replica.note_confirmed)
+            elif joining := replica.joining():
+                self.guarded(broker.name, partial(self.refusing, replica.add, joining))
 
-    def forget_replaced(self) -> None:
-        """An operator says that the directories that were emptied are lost for good, where the master
-        lives."""
-        for broker in self.masters:
-            for name in broker.living._acks.replaced():
-                with suppress(LedgerError):
-                    broker.living.forget(name, unsafe=True)
+    @staticmethod
+    def refusing(action: Callable[..., None], *arguments: object) -> None:
+        with suppress(LedgerError):
+            action(*arguments)
 
-    def switch(self, to: str, *, unsafe: bool = False, is_gone_at: int = -1) -> str:
+    def change(self, name: str) -> None:
+        """Who counts, or how many copies there are."""
+        replica, random = self.brokers[name].living, self.random
+        listed = replica.history.copy_list
+        if listed is None:
+            return
+        other = random.choice(list(self.brokers))
+        before = replica.history
+        kind = random.random()
+        if kind < 0.5:
+            self.guarded(name, partial(self.refusing, replica.add, other))
+        elif kind < 0.75:
+            self.guarded(name, partial(self.refusing, replica.remove, other))
+        else:
+            copies = listed.copies + random.choice((-1, 1))
+            self.guarded(name, partial(self.refusing, replica.set_copies, copies))
+        if self.brokers[name].replica is replica and replica.history != before:
+            self.changes += 1
+            listed = replica.history.copy_list
+            assert listed is not None
+            self.story.append(f"{name} writes a list: {listed.copies} of {listed.ids}")
+
+    def switch(
+        self, to: str, *, without: Collection[str] = (), unsafe: bool = False, is_gone_at: int = -1
+    ) -> str:
         """Why it was refused; empty: it was done."""
         try:
             asked = SimulatedAsked(self, is_gone_at)
-            switch_surveyed(asked, to, unsafe=unsafe)
+            report = switch_surveyed(asked, to, without=without, unsafe=unsafe)
         except OperatorGone:
             self.story.append(f"who switches to {to} is killed")
             return "gone"
@@ -325,8 +384,28 @@ class World:
             self.story.append(f"no switch to {to}: {error}")
             return str(error)
         self.switches += 1
-        self.story.append(f"switch to {to}")
+        self.story.append(f"switch to {to}: {report}")
+        self.switched(report)
         return ""
+
+    def switched(self, report: SwitchReport) -> None:
+        """Nothing that was acknowledged is missing, whoever has acknowledged it and when."""
+        broker = self.brokers[report.master]
+        if broker.replica is None or report.lost is not None:
+            return
+        lacking = set(self.acknowledged) - self.numbers_of(report.master)
+        epochs = {b.living.epoch for b in self.masters}
+        if report.epoch >= max(epochs, default=0):
+            assert not lacking, f"a switch to {report.master} loses {sorted(lacking)}"
+
+    def numbers_of(self, name: str) -> set[int]:
+        """In its log, whoever has confirmed them."""
+        log = self.brokers[name].living.store.commit_log
+        position, numbers = log.min_offset, set[int]()
+        while (found := log.read(position, log.max_offset)) is not None:
+            numbers |= {int(message.body[:6]) for message in found.records.messages()}
+            position = found.next_position
+        return numbers
 
     def guarded(self, name: str, action: Callable[[], None]) -> None:
         """A simulated disk may end the process in the middle of it."""
@@ -339,57 +418,152 @@ class World:
 
     def check(self) -> None:
         for broker in self.brokers.values():
-            if broker.replica is not None:
-                broker.look()
+            if broker.replica is None:
+                continue
+            broker.look()
+            last = broker.living.history.last
+            if broker.living.role is not Role.SLAVE and last is not None:
+                directory_id = broker.living.directory_id
+                assert self.led.setdefault(last.key, directory_id) == directory_id, last
+                leaders = {self.led[key] for key in self.led if key[:2] == last.key[:2]}
+                assert len(leaders) == 1, f"two lead in {last.epoch}"
 
-    def settle(self) -> Broker:
-        """Every fault ends; all brokers become the same."""
+    # ---------------------------------------------------------------- the end
+
+    def quiet(self) -> None:
+        """No fault from here on."""
         self.away.clear()
+        self.hidden.clear()
+        self.parted.clear()
+        self.refused.clear()
         self.meanwhile = lambda: None
         for broker in self.brokers.values():
             broker.disk.crash_countdown = None
-            if broker.replica is None:
-                broker.start()
-        master = None
-        self.ahead.clear()
-        for _ in range(300):
-            newest = SimulatedAsked(self).master()
-            # Only for the master that reigns: an older one may still be heard, and what it lacks may be
-            # needed to find out who is the next.
-            for name in sorted(self.ahead) if newest is not None else ():
-                assert newest is not None
-                self.story.append(f"{name} is emptied")
-                self.brokers[name].crash(self.random, power=False)
-                self.brokers[name].empty(self.brokers[newest.id])
-            self.ahead.clear()
-            for name in self.brokers:
+
+    def turn(self, names: Collection[str]) -> None:
+        """Everything that is on its way among these arrives."""
+        for name in names:
+            if self.brokers[name].replica is not None:
                 self.connect(name)
                 self.pump(name, 1 << 20)
                 self.brokers[name].work()
-            self.join()
-            self.forget_replaced()
-            self.clock.now_ms += DRAIN_MS
-            for broker in self.masters:
-                broker.living.end_drain()
+        self.note()
+        self.clock.now_ms += DRAIN_MS
+        for broker in self.masters:
+            broker.living.end_drain()
+
+    def lead(self) -> Broker | None:
+        """The operator's commands, as they say it themselves, until somebody leads. None: nobody may."""
+        for _ in range(3):
             asked = SimulatedAsked(self)
-            reigning = asked.master()
-            if reigning is None:
-                best = max(asked.answers.values(), key=rank_of)
-                self.switch(best.id)
-            else:
-                master = self.brokers[reigning.id]
-                self.switch(reigning.id)  # whoever missed it is told
-                end = master.living.max_offset
-                if not end:
-                    self.put(master)
-                follow = all(name in self.wires for name in self.brokers if name != reigning.id)
-                ends = [(b.living.confirm_offset, b.living.max_offset) for b in self.brokers.values()]
-                if end and follow and all(each == (end, end) for each in ends):
+            master = asked.master()
+            newest = max((a.epoch, a.leader) for a in asked.answers.values())
+            if master is not None and (master.epoch, master.leader) == newest:
+                self.switch(master.id)  # whoever missed it is told
+                return self.brokers[master.id]
+            order = sorted(asked.answers.values(), key=lambda a: shown_by(a).rank, reverse=True)
+            for answer in order:
+                if not self.switch(answer.id):
                     break
+        return None
+
+    def serves(self) -> bool:
+        """A message is acknowledged after the operator's commands."""
+        living = [name for name, broker in self.brokers.items() if broker.replica is not None]
+        for _ in range(5):
+            leader = self.lead()
+            if leader is None:
+                return False
+            for _ in range(20):
+                self.turn(living)
+            before = len(self.acknowledged)
+            self.put(leader)
+            for _ in range(20):
+                self.turn(living)
+            if len(self.acknowledged) > before:
+                self.check()
+                return True
+        return False
+
+    def settle(self) -> Broker:
+        """All brokers become the same. Those that cannot follow, and count for nothing, are emptied."""
+        self.quiet()
+        for broker in self.brokers.values():
+            if broker.replica is None:
+                broker.start()
+        if not self.serves():
+            self.give_up()
+            assert self.serves(), f"nothing is acknowledged: {self.story[-20:]}"
+        for _ in range(60):
+            leader = self.lead()
+            assert leader is not None, self.story[-10:]
+            listed = leader.living.history.copy_list
+            assert listed is not None
+            for name in sorted(self.refused):
+                directory_id = self.brokers[name].living.directory_id
+                assert directory_id not in listed.directories, f"{name} cannot follow"
+                self.brokers[name].empty(leader.name)
+            self.refused.clear()
+            self.turn(list(self.brokers))
+            end = leader.living.max_offset
+            ends = [(b.living.confirm_offset, b.living.max_offset) for b in self.brokers.values()]
+            if all(each == (end, end) for each in ends):
+                break
         else:
-            raise AssertionError(f"the brokers do not become the same: {self.story[-20:]}")
-        assert master is not None
+            raise AssertionError(f"the brokers do not become the same: {ends} {self.story[-20:]}")
         for broker in self.brokers.values():
             broker.work()
         self.check()
-        return master
+        return leader
+
+    def give_up(self) -> None:
+        """Directories are lost that are needed to know what was acknowledged: only --unsafe goes on."""
+        assert self.wipes, f"everybody is there, and nobody may lead: {self.story[-20:]}"
+        asked = SimulatedAsked(self)
+        best = max(asked.answers.values(), key=lambda answer: shown_by(answer).rank)
+        leader = asked.master() or best
+        assert not self.force(leader.id), self.story[-10:]
+
+    def force(self, to: str) -> str:
+        """A switch with --unsafe, and --without whoever does not answer. Why it was refused."""
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        asked = SimulatedAsked(self)
+        try:
+            why, without = "", set[str]()
+            try:
+                report = switch_surveyed(asked, to, unsafe=True)
+            except SwitchRefused as refused:
+                without = set(re.findall(r"--without (\w+)", str(refused)))
+                if "is the master already" in str(refused):
+                    there = {answer.directory_id for answer in asked.answers.values()}
+                    named = named_by(asked.shown())
+                    without = {peer.id for one, peer in named.items() if one not in there}
+                why = str(refused)
+                if not without:
+                    raise
+                report = switch_surveyed(asked, to, without=without, unsafe=True)
+        except OutcomeUnknown as unknown:
+            raise GivenUp(f"nobody has heard what was lost: {unknown}") from None
+        except LedgerError as error:
+            self.story.append(f"no switch to {to}, unsafe: {error}")
+            return str(error)
+        finally:
+            self.meanwhile = meanwhile
+        self.story.append(f"unsafe switch to {to} without {sorted(without)}: {report}; {why}")
+        for name in sorted(without):
+            if name not in asked.answers:
+                self.brokers[name].empty(to)  # it will never be switched to
+        if report.lost is None:
+            self.switched(report)
+            return ""
+        self.given_up += 1
+        self.is_past_given_up = True
+        held = self.numbers_of(to)
+        for number in [each for each in self.acknowledged if each not in held]:
+            assert self.offsets[number] >= report.lost.first_offset, (number, self.offsets, report)
+            self.acknowledged.remove(number)
+        return ""
+
+
+class GivenUp(Exception):
+    """The run ends: nobody can say what is left."""

@@ -1,33 +1,37 @@
-"""A switch by hand: which broker becomes the master, after everybody who must be asked was asked."""
+"""A change of who leads, or of who counts, by an operator: who is asked, in which order, and what is
+refused. What the answers come to is said by `epochs`."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
-from quorumlog.broker.client.switch_rules import (
-    begun_reign,
-    common_end,
-    missing_of,
-    newest_of,
-    rank_of,
-    was_waited_for,
+from quorumlog.broker.epochs.epoch_history import (
+    CopyList,
+    Epoch,
+    EpochHistory,
+    Peer,
+    RunKey,
+    common_offset,
 )
+from quorumlog.broker.epochs.epoch_rule import Count, Shown, count_of, forced_list, named_by
 from quorumlog.broker.errors import NotReplicated, SwitchRefused
-from quorumlog.broker.wire.broker_messages import BeginRow, PeerRow, ReplicaRequest, ReplicaResponse
+from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 
 _POLL_S = 0.02
 ASK_TIMEOUT_MS = 5_000
 """Of one question. How long the new master has to catch up is another time."""
 SLAVE = "SLAVE"
+
+Say = Callable[[str], None]
 
 
 class Lost(NamedTuple):
@@ -47,6 +51,21 @@ class SwitchReport(NamedTuple):
     """Who was told to follow."""
     unreachable: list[str]
     """Who was not: they are told when they come back and are asked to follow."""
+
+
+def shown_by(answer: ReplicaResponse) -> Shown:
+    me = Peer(
+        id=answer.id,
+        directory_id=answer.directory_id,
+        address=answer.address,
+        ha_address=answer.ha_address,
+    )
+    history = EpochHistory(answer.history)
+    return Shown(me, history, answer.flushed_offset, RunKey(*answer.confirmed))
+
+
+def epoch_of(answer: ReplicaResponse) -> Epoch:
+    return Epoch(answer.epoch, answer.leader)
 
 
 class Asked(ABC):
@@ -70,31 +89,14 @@ class Asked(ABC):
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
         """Raises LedgerError, OutcomeUnknown."""
 
-    @abstractmethod
-    def address_of(self, broker_id: str) -> str: ...
-
-    def follow(self, slave: str, master: str, epoch: int, begin: BeginRow | None = None) -> None:
-        self.ask(
-            slave,
-            ReplicaRequest(
-                verb="slave",
-                epoch=epoch,
-                broker_id=master,
-                address=self.address_of(master),
-                ha_address=self.answers[master].ha_address,
-                directory_id=self.answers[master].directory_id,
-                begin=begin,
-            ),
-        )
+    def shown(self) -> list[Shown]:
+        return [shown_by(answer) for answer in self.answers.values()]
 
     def master(self) -> ReplicaResponse | None:
-        """Who reigns, if it answers."""
-        found = [a for a in self.answers.values() if a.role != SLAVE and not a.fenced_by]
-        newest = max((a.epoch for a in self.answers.values()), default=0)
-        # One that has promised this epoch to a switch that went no further reigns no more.
-        return next((a for a in found if a.epoch == newest == begun_reign(a)), None)
+        """Who leads, if it answers, as far as it knows."""
+        leading = [answer for answer in self.answers.values() if answer.is_leading]
+        return max(leading, key=epoch_of, default=None)
 
-    @property
     def next_epoch(self) -> int:
         """Above that of a first master, too, of which those that answer may know nothing."""
         return 1 + max(1, *(max(a.epoch, a.fenced_by) for a in self.answers.values()))
@@ -116,17 +118,17 @@ class Survey(Asked):
         self._stack = ExitStack()
         waiting = self._all_of(server)
         while waiting:
-            peer = waiting.pop()
-            if not peer.address or peer.id in self.answers or peer.id in self.unreachable:
+            broker_id, address = waiting.pop()
+            if not address or broker_id in self.answers or broker_id in self.unreachable:
                 continue
             try:
-                waiting += self._named_by(self._ask(peer.address))
+                waiting += self._named_by(self._ask(address))
             except LedgerError as error:
-                self.unreachable[peer.id] = str(error)
+                self.unreachable[broker_id] = str(error)
 
-    def _all_of(self, servers: str) -> list[PeerRow]:
+    def _all_of(self, servers: str) -> list[tuple[str, str]]:
         """Whom they name. Raises what the last one refuses with, if none answers."""
-        named: list[PeerRow] = []
+        named: list[tuple[str, str]] = []
         addresses = [each.strip() for each in servers.split(",")]
         for address in addresses:
             try:
@@ -144,15 +146,16 @@ class Survey(Asked):
         return answer
 
     @staticmethod
-    def _named_by(answer: ReplicaResponse) -> list[PeerRow]:
-        master = [answer.master] if answer.master is not None else []
-        return [*answer.counted, *answer.slaves, *answer.told, *master]
+    def _named_by(answer: ReplicaResponse) -> list[tuple[str, str]]:
+        lists = [run.copy_list for run in answer.history if run.copy_list is not None]
+        peers = [*(peer for each in lists for peer in each.members)]
+        peers += [answer.master] if answer.master is not None else []
+        rows = [(row.id, row.address) for row in answer.slaves]
+        # The newest word of where somebody is first: what is waiting is taken from its end.
+        return [*((peer.id, peer.address) for peer in peers), *rows]
 
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
         return self._clients[asked].replica(request)
-
-    def address_of(self, broker_id: str) -> str:
-        return self._clients[broker_id].server
 
     def check_by_hand(self) -> None:
         """Raises SwitchRefused where a coordinator decides: before anything was told to anybody."""
@@ -169,20 +172,48 @@ class Survey(Asked):
         self._stack.close()
 
 
+# -------------------------------------------------------------------- who counts
+
+
+def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_000) -> ReplicaResponse:
+    """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Returns
+    once the new list is confirmed, or too late. Raises SwitchRefused, and what a broker refuses with."""
+    survey = Survey(server, ASK_TIMEOUT_MS)
+    try:
+        survey.check_by_hand()
+        master = survey.master()
+        if master is None:
+            raise SwitchRefused(f"none of {', '.join(sorted(survey.answers))} leads: switch first")
+        answer = survey.ask(master.id, request)
+        stop_at = time.monotonic() + timeout_ms / 1000
+        while not answer.is_list_confirmed and time.monotonic() < stop_at:
+            time.sleep(_POLL_S)
+            answer = survey.ask(master.id)
+        return answer
+    finally:
+        survey.close()
+
+
+# -------------------------------------------------------------------- who leads
+
+
 def switch(
     server: str,
     to: str,
     *,
+    without: Collection[str] = (),
     unsafe: bool = False,
     timeout_ms: int = 10_000,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> SwitchReport:
     """Make broker `to` the master. Raises SwitchRefused, with what to do, and what a broker refuses
     with."""
     survey = Survey(server, ASK_TIMEOUT_MS)
     try:
         survey.check_by_hand()
-        return switch_surveyed(survey, to, unsafe=unsafe, timeout_ms=timeout_ms, say=say)
+        return switch_surveyed(
+            survey, to, without=without, unsafe=unsafe, timeout_ms=timeout_ms, say=say
+        )
     finally:
         survey.close()
 
@@ -191,9 +222,10 @@ def switch_surveyed(
     survey: Asked,
     to: str,
     *,
+    without: Collection[str] = (),
     unsafe: bool = False,
     timeout_ms: int = 0,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> SwitchReport:
     """As `switch`, of brokers that were asked already."""
     if any(answer.dialect != "quorumlog" for answer in survey.answers.values()):
@@ -203,233 +235,209 @@ def switch_surveyed(
             raise SwitchRefused(f"broker {to} does not answer: {survey.unreachable[to]}")
         known = ", ".join(sorted({*survey.answers, *survey.unreachable}))
         raise SwitchRefused(f"no broker {to} is known: there are {known}")
+    if without and not unsafe:
+        raise SwitchRefused("--without may lose what was acknowledged: it needs --unsafe, too")
     master = survey.master()
+    if master is not None and master.id == to and not without:
+        if all(epoch_of(master) >= epoch_of(answer) for answer in survey.answers.values()):
+            return _gather(survey, master)
+        master = None  # somebody has promised a newer epoch, in vain
     if master is not None and master.id == to:
-        return _gather(survey, master)
+        master = None  # its own list is to be another one
+    count = count_of(shown_by(survey.answers[to]), survey.shown())
     if master is not None:
-        return _from_living(survey, master, to, unsafe, timeout_ms, say)
-    return _from_lost(survey, to, unsafe, say)
-
-
-def _from_living(
-    survey: Asked,
-    master: ReplicaResponse,
-    to: str,
-    unsafe: bool,
-    timeout_ms: int,
-    say: Callable[[str], None],
-) -> SwitchReport:
+        count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it
+    gone = _check(survey, to, survey.shown(), count, without, unsafe)
+    if master is None:
+        return _promised(survey, to, None, without, unsafe, bool(gone), say)
     say(f"master {master.id} takes nothing more")
     try:
-        lost = _drained(survey, master, to, unsafe, timeout_ms)
-        drained_at = survey.answers[master.id].max_offset
-        epoch = survey.next_epoch + (0 if lost is None else survey.leap())
-        survey.ask(to, ReplicaRequest(verb="promise", epoch=epoch))
+        _drain(survey, master.id, to, unsafe, timeout_ms)
+        return _promised(survey, to, master.id, without, unsafe, bool(gone), say)
     except BaseException:
         with suppress(LedgerError, OutcomeUnknown):  # it is no master any more: why is what is raised
             survey.ask(master.id, ReplicaRequest(verb="resume"))
         raise
-    # Of two switches at once, to two brokers, one is refused here; and one that was so slow that the
-    # master has gone on.
-    survey.ask(master.id, ReplicaRequest(verb="promise", epoch=epoch, drained_at=drained_at))
-    say(f"epoch {epoch}: {master.id} becomes a slave, {to} the master")
-    # The old master has it all: of those that promised it is the one that must know whose the epoch is.
-    return _crown(
-        survey, to, epoch, master.is_sync, lost, told_first=[master.id], unsafe=lost is not None
-    )
 
 
-def _drained(
-    survey: Asked, master: ReplicaResponse, to: str, unsafe: bool, timeout_ms: int
-) -> Lost | None:
+def _drain(survey: Asked, master: str, to: str, unsafe: bool, timeout_ms: int) -> None:
     """Wait until the new master has the log up to its end, where the old one takes nothing more. Raises
     SwitchRefused."""
     stop_at = time.monotonic() + timeout_ms / 1000
     while True:
-        # Again and again: a master that is not asked goes on. Its end, and what of it slaves have, is of
-        # after its last message. As the master has it: another log may be as long, and hold something
-        # else.
-        answer = survey.ask(master.id, ReplicaRequest(verb="drain"))
-        end = answer.max_offset
-        # One that does not count yet is not known to all that will be asked when it is lost in turn.
-        # And the one that is asked must be it: under its name may be another directory by now.
-        directory_id = survey.answers[to].directory_id
-        rows = [row for row in answer.slaves if row.id == to and row.is_connected and row.counts]
-        rows = [row for row in rows if row.directory_id == directory_id]
-        held = max((row.flushed_offset for row in rows), default=-1)
-        if held >= end:
-            return None
+        # Again and again: a master that is not asked goes on. Its end is of after its last message.
+        answer = survey.ask(master, ReplicaRequest(verb="drain"))
+        end = shown_by(answer)._replace(flushed_offset=answer.max_offset)
+        own = shown_by(survey.ask(to))
+        if own.rank >= end.rank or (unsafe and time.monotonic() >= stop_at):
+            return
         if time.monotonic() >= stop_at:
-            break
+            raise SwitchRefused(
+                f"broker {to} has the log {own.rank} on its disk, and that of the master goes"
+                f" {end.rank}: wait until it has caught up (broker status), or lose what lies between"
+                " with --unsafe"
+            )
         time.sleep(_POLL_S)
-    if unsafe:
-        return Lost(common_end(survey.ask(to), survey.answers[master.id]), end)
-    what = (
-        f"has the master's log up to {held} on its disk"
-        if held >= 0
-        else "does not follow the master, or does not count yet"
+
+
+def _promised(
+    survey: Asked,
+    to: str,
+    master: str | None,
+    without: Collection[str],
+    unsafe: bool,
+    is_short: bool,
+    say: Say,
+) -> SwitchReport:
+    """The epoch is promised, the best of those that did leads it, and the others follow."""
+    epoch = survey.next_epoch() + (survey.leap() if is_short else 0)
+    leader = survey.answers[to].directory_id
+    request = ReplicaRequest(verb="promise", epoch=epoch, directory_id=leader)
+    survey.ask(to, request)  # of two switches at once, to one broker, one is refused here
+    others = sorted((each for each in survey.answers if each != to), key=lambda each: each == master)
+    promised, silent = [to], list[str]()
+    for broker_id in others:
+        try:
+            survey.ask(broker_id, request)
+            promised.append(broker_id)
+        except (LedgerError, OutcomeUnknown) as error:
+            survey.unreachable[broker_id] = str(error)
+            silent.append(broker_id)
+    answers = {each: survey.answers[each] for each in promised}
+    # Whoever has heard of a newer epoch since is bound by that one.
+    kept = {each: a for each, a in answers.items() if epoch_of(a) == (epoch, leader)}
+    if to not in kept:
+        raise SwitchRefused(f"another switch has begun meanwhile, with epoch {answers[to].epoch}")
+    shown = [shown_by(answer) for answer in kept.values()]
+    own = shown_by(kept[to])
+    say(f"epoch {epoch} is promised by {', '.join(sorted(kept))}")
+    count = count_of(own, shown)
+    gone = _check(survey, to, shown, count, without, unsafe)
+    lost = None if count.may_lead else _lost(kept, own, count, gone)
+    listed = None if count.may_lead and not without else forced_list(own, shown)
+    led = survey.ask(
+        to, ReplicaRequest(verb="lead", epoch=epoch, confirmed=count.confirmed, forced_list=listed)
     )
-    known = {(peer.id, peer.directory_id) for peer in answer.counted if peer.id == to}
-    if known and (to, survey.answers[to].directory_id) not in known:
-        raise SwitchRefused(
-            f"broker {to} has another directory than the one that counts: if that is lost for good,"
-            f" quorumlog broker forget --server {survey.address_of(master.id)} --slave {to}, and switch"
-            " again"
-        )
-    raise SwitchRefused(
-        f"broker {to} {what}, which ends at {end}: wait until it has caught up (broker status), or lose"
-        " what lies between with --unsafe"
+    followers, unreachable = _follow(survey, led, [each for each in others if each not in silent])
+    unreachable = sorted({*unreachable, *survey.unreachable})
+    return SwitchReport(to, epoch, led.max_offset, lost, followers, unreachable)
+
+
+def _follow(
+    survey: Asked, master: ReplicaResponse, broker_ids: list[str]
+) -> tuple[list[str], list[str]]:
+    """Who was told to, and who was not."""
+    request = ReplicaRequest(
+        verb="slave",
+        epoch=master.epoch,
+        broker_id=master.id,
+        address=master.address,
+        ha_address=master.ha_address,
+        directory_id=master.directory_id,
     )
+    followers, unreachable = list[str](), list[str]()
+    for broker_id in sorted(broker_ids):
+        try:
+            survey.ask(broker_id, request)
+            followers.append(broker_id)
+        except (LedgerError, OutcomeUnknown):
+            unreachable.append(broker_id)
+    return followers, unreachable
 
 
 def _gather(survey: Asked, master: ReplicaResponse) -> SwitchReport:
     """Whoever missed the switch to this master is told to follow it. Raises SwitchRefused."""
-    followers, unreachable = [], sorted(survey.unreachable)
-    for broker_id, answer in sorted(survey.answers.items()):
-        follows = answer.role == SLAVE and answer.master is not None and answer.master.id == master.id
-        if broker_id == master.id or (follows and answer.epoch == master.epoch):
-            continue
-        try:
-            survey.follow(broker_id, master.id, master.epoch)
-            followers.append(broker_id)
-        except (LedgerError, OutcomeUnknown):
-            unreachable.append(broker_id)
+
+    def follows(answer: ReplicaResponse) -> bool:
+        told = "" if answer.master is None else answer.master.id
+        return (answer.role, told, answer.epoch) == (SLAVE, master.id, master.epoch)
+
+    others = [each for each, a in survey.answers.items() if each != master.id and not follows(a)]
+    followers, unreachable = _follow(survey, master, others)
+    unreachable = sorted({*unreachable, *survey.unreachable})
     if not followers:
         away = f", and does not reach {' and '.join(unreachable)}" if unreachable else ""
         raise SwitchRefused(f"broker {master.id} is the master already{away}")
     return SwitchReport(master.id, master.epoch, master.max_offset, None, followers, unreachable)
 
 
-def _from_lost(survey: Asked, to: str, unsafe: bool, say: Callable[[str], None]) -> SwitchReport:
-    answers = survey.answers
-    _check(survey, to, unsafe)
-    epoch = survey.next_epoch
-    if missing_of(answers) or not newest_of(answers).reign:
-        epoch += survey.leap()
-    say(f"epoch {epoch} is promised by {', '.join(sorted(answers))}")
-    for broker_id in list(answers):
-        survey.ask(broker_id, ReplicaRequest(verb="promise", epoch=epoch))
-    # Nothing of the old master is taken any more. It may have come back after it was asked for, and let
-    # somebody count who was not: only now it is known who that is, and who has most.
-    for broker_id in list(answers):
-        survey.ask(broker_id)
-    _check(survey, to, unsafe)
-    own, best = answers[to], max(answers.values(), key=rank_of)
-    is_best = rank_of(best) == rank_of(own)
-    common = own.max_offset if is_best else common_end(own, best)
-    end = max(best.max_offset, _heard(survey))
-    is_known = was_waited_for(answers) and not missing_of(answers)
-    if not is_known:
-        # The master may have gone on from before: another one, or this one after it had lost its end.
-        common = min(common, best.confirm_offset)
-    lost = None
-    if is_best and is_known:
-        pass  # what was acknowledged is on one of those that answered
-    elif not is_known:
-        lost = Lost(common, -1)
-    elif end > common:
-        lost = Lost(common, end)
-    others = sorted(each for each in answers if each != to)
-    newest = newest_of(answers)
-    is_sync = newest.is_sync or not newest.reign  # of a master that none of them has met
-    return _crown(survey, to, epoch, is_sync, lost, told_first=others, unsafe=unsafe)
+# -------------------------------------------------------------------- what is refused
 
 
-def _check(survey: Asked, to: str, unsafe: bool) -> None:
-    """Raises SwitchRefused where a message that was acknowledged may be lost."""
-    if unsafe:
-        return
-    answers = survey.answers
-    newest = newest_of(answers)
-    if not newest.reign:
-        raise SwitchRefused(
-            f"none of {', '.join(sorted(answers))} has ever met a master: start them with --master and"
-            " its --ha-port, or name one that has in --server; --unsafe makes a new one all the same"
-        )
-    missing = missing_of(answers)
-    lost_master = "" if newest.master is None else newest.master.id
-    is_away = lost_master and (lost_master not in answers or lost_master in missing)
-    others = " and ".join(each for each in missing if each != lost_master)
-    if others:
-        who = f"the master {lost_master} does not answer, nor" if is_away else "there is no answer of"
-        raise SwitchRefused(
-            f"{who} {others}, which may hold what was acknowledged: start them with the directories that"
-            " they had, or go without them with --unsafe"
-        )
-    if missing:
-        raise SwitchRefused(
-            f"the master {lost_master} does not answer, nor a slave that counts with it and came to"
-            " where it began, so it may hold what was acknowledged before: start it with its directory,"
-            " or go without it with --unsafe"
-        )
-    if not was_waited_for(answers):
-        who = f"the master {lost_master} does not answer, and" if is_away else "the last master"
-        heard = _heard(survey)
-        last = f"the last that was heard of its log was {heard}, and " if heard > 0 else ""
-        raise SwitchRefused(
-            f"{who} acknowledged without its slaves (async-master, or in_sync_replicas 1): {last}"
-            f"{to} has {answers[to].max_offset}. Start the master, or lose what lies behind with"
-            " --unsafe"
-        )
-    best = max(answers.values(), key=rank_of)
-    own, most = rank_of(answers[to]), rank_of(best)
-    if own >= most:
-        return
-    what = (
-        f"has more on its disk than {to}: {most}, against {own}"
-        if most.run >= 0
-        else f"has the log of the master of epoch {most.epoch} up to its begin, {most.end}, and {to} has"
-        f" not: its own is {own}"
-    )
-    raise SwitchRefused(
-        f"broker {best.id} {what}. Take --to {best.id}, or lose what lies between with --unsafe"
-    )
-
-
-def _heard(survey: Asked) -> int:
-    return max(answer.master_offset for answer in survey.answers.values())
-
-
-def _crown(
+def _check(
     survey: Asked,
     to: str,
-    epoch: int,
-    is_sync: bool,
-    lost: Lost | None,
-    *,
-    told_first: list[str],
+    shown: list[Shown],
+    count: Count,
+    without: Collection[str],
     unsafe: bool,
-) -> SwitchReport:
-    """`told_first`: they know whose the epoch is, and what it begins with, before that one reigns; it
-    knows that. `unsafe`: all others, too, as far as they are reached."""
-    followers, unreachable = [], sorted(survey.unreachable)
-    others = sorted(each for each in survey.answers if each != to)
-    before = others if unsafe else told_first
-    if before:
-        told = tuple(
-            PeerRow(
-                id=each,
-                directory_id=survey.answers[each].directory_id,
-                address=survey.address_of(each),
-                ha_address=survey.answers[each].ha_address,
+) -> list[Peer]:
+    """Whoever is gone without, and may hold what was acknowledged. Raises SwitchRefused where a message
+    that was acknowledged may be lost, and nobody has said that it may."""
+    answered = {each.me.directory_id for each in shown}
+    missing = {one: peer for one, peer in named_by(shown).items() if one not in answered}
+    ids = sorted({peer.id for peer in missing.values()})
+    if unsafe and (without or not count.may_lead):
+        if needless := sorted({*without} - {*ids}):
+            raise SwitchRefused(
+                f"broker {needless[0]} answers, or is on no list: it cannot be left out"
+                f" ({', '.join(ids) or 'nobody'} can)"
             )
-            for each in before
+        if left := [each for each in ids if each not in without]:
+            raise SwitchRefused(
+                f"there is no answer of {' and '.join(left)}, with the directory that is on the list:"
+                " what it holds is lost by this, and it may never be switched to again. If that is so:"
+                f" --to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe"
+            )
+        return list(missing.values())
+    if not count.lists:
+        raise SwitchRefused(
+            f"broker {to} has met no master yet: start it with --master and the master's --ha-port;"
+            " --unsafe makes a new group of it all the same"
         )
-        survey.ask(to, ReplicaRequest(verb="chosen", epoch=epoch, told=told))
-    # It has promised the epoch: what it holds and who counts with it stays, until it reigns.
-    begin = replace(survey.answers[to].as_master, is_sync=is_sync)
+    if count.short:
+        short = sorted({peer.id for peer in count.missing})
+        needs = "; ".join(_needs(each, count) for each in count.short)
+        raise SwitchRefused(
+            f"there is no answer of {' and '.join(short)}, with the directory that is on the list, and"
+            f" so nobody knows what was acknowledged ({needs}). Start it with the directory that it had;"
+            " or, if that is lost for good, and will never be switched to again, go without it:"
+            f" --to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe{_why(survey, short)}"
+        )
+    if count.ahead:
+        best = count.ahead[0]
+        raise SwitchRefused(
+            f"broker {best.me.id} has more on its disk than {to}: {best.rank}, against"
+            f" {shown_by(survey.answers[to]).rank}. Take --to {best.me.id}, or lose what lies between"
+            " with --unsafe"
+        )
+    if not count.is_listed:
+        raise SwitchRefused(
+            f"broker {to} is not on the list ({', '.join(count.lists[-1].ids)}): quorumlog broker add"
+            f" --broker {to} first"
+        )
+    return []
 
-    def tell(broker_ids: list[str], *, must: bool) -> None:
-        for broker_id in broker_ids:
-            try:
-                survey.follow(broker_id, to, epoch, begin)
-                followers.append(broker_id)
-            except (LedgerError, OutcomeUnknown):
-                if must:
-                    raise
-                unreachable.append(broker_id)
 
-    tell(before, must=not unsafe)
-    crowned = survey.ask(to, ReplicaRequest(verb="master", epoch=epoch, is_sync=is_sync, begin=begin))
-    tell([each for each in others if each not in before], must=False)
-    return SwitchReport(to, epoch, crowned.max_offset, lost, followers, unreachable)
+def _needs(copy_list: CopyList, count: Count) -> str:
+    there = len(copy_list.directories & count.answered)
+    return f"{there} of {', '.join(copy_list.ids)} answer, {copy_list.promises} are needed"
+
+
+def _why(survey: Asked, broker_ids: list[str]) -> str:
+    known = [each for each in broker_ids if each in survey.unreachable]
+    return "".join(f". {each}: {survey.unreachable[each]}" for each in known)
+
+
+def _lost(kept: dict[str, ReplicaResponse], own: Shown, count: Count, gone: list[Peer]) -> Lost | None:
+    answer = kept[own.me.id]
+    first, stop = answer.max_offset, -1
+    if count.ahead:
+        best = count.ahead[0]
+        end = kept[best.me.id].max_offset
+        first = max(common_offset(own.history, answer.max_offset, best.history, end), 0)
+        stop = end
+    if gone or not count.lists:
+        # Whoever is gone may have gone on from where consumers have seen the log.
+        return Lost(min(first, max(a.confirm_offset for a in kept.values())), -1)
+    return Lost(first, stop) if stop > first else None

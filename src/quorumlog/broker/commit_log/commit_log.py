@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from quorumlog.broker.commit_log.flushed_file import FlushedFile
 from quorumlog.broker.commit_log.log_files import damaged, read_records
@@ -119,6 +120,12 @@ class CommitLog:
         if changed:
             for listener in self._listeners:
                 listener(role)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is written meanwhile; whoever puts waits."""
+        with self._lock:
+            yield
 
     def put(self, requests: Sequence[PutRequest]) -> None:
         """The future way: each request is answered by its `done`."""

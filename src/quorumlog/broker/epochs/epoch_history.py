@@ -173,6 +173,17 @@ class EpochHistory:
         return min(behind[0] if behind else end_offset, end_offset)
 
 
+def common_offset(one: EpochHistory, end: int, other: EpochHistory, other_end: int) -> int:
+    """Up to where two logs that end there are the same. -1: nothing says that they have anything in
+    common."""
+    theirs = {run.key: run for run in other.runs}
+    for run in reversed(one.runs):
+        same = theirs.get(run.key)
+        if run.start_offset < end and same is not None and same.start_offset == run.start_offset:
+            return min(one.stop_of(run, end), other.stop_of(same, other_end))
+    return -1
+
+
 def judge(
     slave: EpochHistory,
     slave_end: int,
@@ -187,14 +198,7 @@ def judge(
     assert master.last is not None, master
     if slave_end == 0:
         return Verdict(0, cuts=False)
-    own = EpochHistory(run for run in slave.runs if run.start_offset < slave_end)
-    common = -1
-    theirs = {run.key: run for run in master.runs}
-    for run in reversed(own.runs):
-        same = theirs.get(run.key)
-        if same is not None and same.start_offset == run.start_offset:
-            common = min(own.stop_of(run, slave_end), master.stop_of(same, master_end))
-            break
+    common = common_offset(slave, slave_end, master, master_end)
     if common == slave_end:
         return Verdict(common, cuts=False)
     if common < 0 and master.copy_list is not None and directory_id in master.copy_list.directories:
@@ -206,8 +210,9 @@ def judge(
             problem=f"the slave's log of {slave_end} bytes shares no epoch with the master's: empty its"
             " directory to make it follow",
         )
-    is_newer = master.epoch > own.epoch or (is_flushed and master.last.key > own.runs[-1].key)
-    if not is_newer:
+    own = [run for run in slave.runs if run.start_offset < slave_end]
+    last = own[-1].key if own else RunKey()
+    if not (master.epoch > last[:2] or (is_flushed and master.last.key > last)):
         return Verdict(
             common,
             cuts=False,

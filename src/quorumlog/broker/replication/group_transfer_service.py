@@ -56,7 +56,7 @@ class GroupTransferService:
             request.complete(PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def open(self, replicated_offset: int) -> None:
-        """A reign begins."""
+        """A master leads from here on."""
         with self._lock:
             self._is_open = True
             self._replicated_offset = replicated_offset

@@ -4,22 +4,20 @@ those who have them (`service`) ask it what to say, and tell it what they heard.
 from __future__ import annotations
 
 import logging
-import os
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from quorumlog.broker.errors import StaleEpoch, SwitchRefused
+from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, RunKey
+from quorumlog.broker.epochs.epoch_rule import lists_in_force, may_promise
+from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.protocol.ha_frames import Peer
 from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work
-from quorumlog.broker.replication.reign_begin import Begin, as_counted, replicas_needed, started_with
 from quorumlog.broker.replication.replica_file import (
-    VERSIONS_OF_EPOCH,
     ReplicaRecord,
     SetAsideTail,
-    before_epochs,
+    before_slaves,
     new_directory_id,
 )
 from quorumlog.broker.replication.replica_master import ReplicaMaster
@@ -30,6 +28,10 @@ from quorumlog.errors import ConfigError
 log = logging.getLogger("quorumlog.broker")
 
 _MOST_TAILS = 20
+_NO_RUN = RunKey()
+_FORMED = 2
+"""A group takes its first slaves onto the list by itself, up to so many or as many as copies are asked
+for."""
 
 
 class Written(NamedTuple):
@@ -37,7 +39,6 @@ class Written(NamedTuple):
 
     written_offset: int
     flushed_offset: int
-    state_version: int
 
 
 class Replica(ReplicaMaster):
@@ -55,26 +56,29 @@ class Replica(ReplicaMaster):
         is_elected: bool = False,
     ) -> None:
         """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
-        False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it reigns, which a
+        False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it leads, which a
         start does not know. Raises ConfigError, StoreFailure."""
         super().__init__(store, address, has_epochs=has_epochs)
         self._is_elected = is_elected
+        self._told_confirmed = RunKey()
+        """A run of its master that is confirmed, and may not be in its own log yet."""
         self.record = self._first_record(first_role, master_ha_address)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
-        last = self.history.last
-        if self.record.role is not Role.SLAVE and last and 0 < last.epoch < self.record.promised_epoch:
+        leads = self.history.epoch in (Epoch(), self.record.promised) or not has_epochs
+        if self.record.role is not Role.SLAVE and not leads:
             # It promised an epoch to somebody else, and was not told yet to whom.
-            log.warning("epoch %d was promised: waiting for its master", self.record.promised_epoch)
+            log.warning("epoch %s was promised: waiting for its master", self.record.promised)
             self._save(replace(self.record, role=Role.SLAVE, master=None))
         if is_elected or self.record.role is Role.SLAVE:
             store.commit_log.become(Role.SLAVE)
         else:
-            self._reign(self.record.promised_epoch, self.record)
+            self._begin(self.record.promised, self.record.role, copy_list=self._first_list())
 
     def _first_record(self, first_role: Role, master_ha_address: str) -> ReplicaRecord:
-        held = self._file.load()
         me = self.address
+        peer = Peer(id=me.id, directory_id="", address=me.address, ha_address=me.ha_address)
+        held = self._file.load(peer, has_lists=self.has_epochs and not self._is_elected)
         if held is not None:
             if held.id != me.id:
                 raise ConfigError(
@@ -83,23 +87,23 @@ class Replica(ReplicaMaster):
             if held.role is not first_role and self.has_epochs and not self._is_elected:
                 now = "a slave" if held.role is Role.SLAVE else "the master"
                 log.warning(
-                    "this broker has been %s since epoch %d: --role says what it was first",
+                    "this broker has been %s since epoch %s: --role says what it was first",
                     now,
-                    held.promised_epoch,
+                    held.promised,
                 )
             told = held.master is None or not held.master.id
             if held.role is Role.SLAVE and told and master_ha_address:
                 held = replace(held, master=_unknown(master_ha_address))
             return held
-        is_sync = first_role is Role.SYNC_MASTER
+        directory_id = new_directory_id()
+        is_slave = first_role is Role.SLAVE
         record = ReplicaRecord(
             id=me.id,
-            directory_id=new_directory_id(),
+            directory_id=directory_id,
             role=first_role,
-            is_sync=is_sync,
-            promised_epoch=0 if first_role is Role.SLAVE else 1,
+            promised=Epoch() if is_slave else Epoch(1, directory_id),
             master=_unknown(master_ha_address) if master_ha_address else None,
-            history=before_epochs() if self.has_epochs and self.max_offset else [],
+            history=list(before_slaves().runs) if self.has_epochs and self.max_offset else [],
         )
         # What the store had before there were slaves was acknowledged, and consumers have seen it.
         self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
@@ -107,28 +111,33 @@ class Replica(ReplicaMaster):
         self._file.save(record)
         return record
 
+    def _first_list(self) -> CopyList | None:
+        """Of a group that has none yet. None: it has one, and its master is where it is now."""
+        listed, config = self.history.copy_list, self.store.config
+        if not self.has_epochs:
+            return None
+        if listed is None:
+            is_sync = self.record.role is Role.SYNC_MASTER
+            return CopyList((self.me,), config.in_sync_replicas or (2 if is_sync else 1))
+        if config.in_sync_replicas not in (0, listed.copies):
+            log.warning(
+                "in_sync_replicas is %d, and the list says %d, which counts: quorumlog broker copies",
+                config.in_sync_replicas,
+                listed.copies,
+            )
+        return None
+
     # ---------------------------------------------------------------- as a ReplicatedBroker
 
-    def promise(self, epoch: int, *, anew: bool = False, drained_at: int = -1) -> None:
-        """`anew`: one that was promised already is refused. Two switches by hand may have drawn the same
-        epoch; who asks everybody that must be asked is then the only one to whom it is promised.
-        `drained_at`: refused unless the master is drained, and its log ends there: it may have gone on
-        meanwhile, and been drained by somebody else."""
+    def promise(self, epoch: int, leader: str = "", *, anew: bool = False) -> None:
+        """`leader`: the directory that is to lead; empty: the own one. `anew`: a number that was
+        promised already is refused, and so it is promised to one operator only."""
         with self._lock:
-            self._check_epoch(epoch)
-            if epoch > self.record.promised_epoch:
-                was_stopped = self._is_stopped
+            asked = Epoch(epoch, leader or self.directory_id)
+            self._check_epoch(asked.number)
+            if may_promise(self.record.promised, asked):
                 self.stop_acknowledging()
-                # Only now nothing is acknowledged that this does not see.
-                if drained_at >= 0 and not (self.is_drained and self.max_offset == drained_at):
-                    if not was_stopped:
-                        self.go_on_acknowledging()
-                        self._advance()
-                    raise SwitchRefused(
-                        f"broker {self.id} was drained for too long, and has gone on as the master:"
-                        " switch again"
-                    )
-                self._save(replace(self.record, promised_epoch=epoch))
+                self._save(replace(self.record, promised=asked))
                 # Who has most is judged by what is on disk: without --flush sync more is acknowledged.
                 self.store.commit_log.flush(0)
                 self.role_changed()
@@ -138,64 +147,47 @@ class Replica(ReplicaMaster):
                     " switch again"
                 )
 
-    def become_master(
-        self,
-        epoch: int,
-        sync: bool,
-        in_sync_set: InSyncSet | None = None,
-        *,
-        begin: Begin | None = None,
-    ) -> None:
-        """`begin`: as slaves were told; refused if it is another one by now."""
+    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
+        role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
         with self._lock:
             self._check_epoch(epoch)
-            if self.history.runs and epoch <= self.history.log_epoch:
-                raise StaleEpoch(f"a reign of epoch {self.history.log_epoch} has begun already")
-            if begin is not None and begin != self.as_master()._replace(is_sync=sync):
-                raise SwitchRefused(
-                    f"broker {self.id} was started with other options since it was asked: switch again"
-                )
-            record, counted = self.record, self._counted_as_master()
-            role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
-            record = replace(
-                record,
-                promised_epoch=epoch,
-                role=role,
-                master=None,
-                has_met_master=False,
-                holds_begin=False,
-                is_sync=sync,
-                waited_from=0,
-                lowered_from=0,
-                told=[],
-                counted=list(counted.values()),
-                joining=[each for each in record.joining if each in counted],
-                joining_known_to=[*record.joining_known_to, self.id],
-                state_version=epoch * VERSIONS_OF_EPOCH,
-            )
-            self._reign(epoch, record, in_sync_set)
+            self._check_not_led(epoch)
+            self._begin(Epoch(epoch, self.directory_id), role, in_sync_set)
             self.role_changed()
 
-    def is_chosen(self, epoch: int, told: list[Peer]) -> None:
-        """It is to be the master, and these are told so before it reigns."""
+    def lead(self, epoch: int, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None) -> None:
+        """By hand: in the epoch that it was the last to be promised. `confirmed`: the newest run that is
+        known to be. `forced_list`: asks nothing of those before. Raises StaleEpoch, SwitchRefused,
+        StoreFailure."""
         with self._lock:
             self._check_epoch(epoch)
-            self._save(replace(self.record, promised_epoch=epoch, told=told))
+            if self.record.promised != Epoch(epoch, self.directory_id):
+                raise StaleEpoch(f"epoch {epoch} was not promised to this directory")
+            self._check_not_led(epoch)
+            listed = forced_list or self.history.held(self.max_offset).copy_list
+            if listed is None:
+                raise SwitchRefused(f"broker {self.id} has met no master yet, and knows of no list")
+            role = Role.SYNC_MASTER if listed.copies > 1 else Role.ASYNC_MASTER
+            self._begin(
+                self.record.promised,
+                role,
+                copy_list=forced_list,
+                is_forced=forced_list is not None,
+                confirmed=confirmed,
+            )
+            self.role_changed()
 
-    def become_slave(
-        self,
-        epoch: int,
-        master: BrokerAddress,
-        directory_id: str = "",
-        begin: Begin | None = None,
-    ) -> None:
-        """`directory_id`: of the master, where it is known. `begin`: of its reign. Whoever holds that
-        can say what was acknowledged before, should the master be lost before anybody has met it."""
+    def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:
+        """`directory_id`: of the master, where it is known."""
         with self._lock:
             self._check_epoch(epoch)
             if master.id == self.id:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
-            if self.role is not Role.SLAVE and self.history.log_epoch == epoch:
+            told = Epoch(epoch, directory_id)
+            if directory_id and told < self.record.promised:
+                raise StaleEpoch(f"epoch {epoch} was promised to another directory")
+            is_own = not directory_id and self.history.epoch.number == epoch
+            if self.role is not Role.SLAVE and is_own:
                 raise StaleEpoch(f"this broker is the master of epoch {epoch} itself")
             self.stop_acknowledging()
             self.store.commit_log.become(Role.SLAVE)
@@ -206,142 +198,192 @@ class Replica(ReplicaMaster):
                 address=master.address,
                 ha_address=master.ha_address,
             )
-            record = replace(self.record, promised_epoch=epoch, role=Role.SLAVE)
-            record = replace(self._led_by(record, peer, epoch), has_met_master=False)
-            if begin is not None and begin.is_held_by(self.me, self.history, self.flushed_offset):
-                counted = {peer.id: peer for peer in [*record.counted, *begin.counted]}
-                record = replace(
-                    record,
-                    holds_begin=True,
-                    counted=list(counted.values()),
-                    is_sync=begin.is_sync,
-                    in_sync_replicas=replicas_needed(begin.in_sync_replicas, begin.is_sync),
-                    waited_from=0,
-                )
-            self._save(record)
+            self._save(replace(self.record, promised=told, role=Role.SLAVE, master=peer))
             self.fenced_by = 0
             self.role_changed()
-
-    def as_master(self) -> Begin:
-        """What it would begin a reign with."""
-        counted, record = self._counted_as_master(), self.record
-        option = self.store.config.in_sync_replicas
-        return Begin(self.history, self.max_offset, list(counted.values()), option, record.is_sync)
-
-    def _counted_as_master(self) -> dict[str, Peer]:
-        record = self.record
-        counted = {peer.id: peer for peer in record.counted}
-        if record.master is not None and record.master.id:
-            counted[record.master.id] = as_counted(record)
-        counted.pop(self.id, None)
-        return counted
-
-    # ---------------------------------------------------------------- a reign
 
     def _check_epoch(self, epoch: int) -> None:
         if not self.has_epochs:
             raise ConfigError("--ha-dialect rocketmq has no epochs: roles change by a start with --role")
-        if epoch < self.record.promised_epoch:
-            raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised, {epoch} is older")
+        if epoch < self.record.promised.number:
+            raise StaleEpoch(f"epoch {self.record.promised} was promised, {epoch} is older")
 
-    def _reign(self, epoch: int, record: ReplicaRecord, in_sync_set: InSyncSet | None = None) -> None:
-        """Another run of the own writes begins here, on disk before the first of them."""
-        commit_log, config = self.store.commit_log, self.store.config
-        self.stop_acknowledging()
-        commit_log.flush(0)
-        self.store.count_queues()
-        end = commit_log.max_offset
-        needed = replicas_needed(config.in_sync_replicas, record.is_sync)
-        # Another directory that begins at the same place, of the same name, has another number.
-        first_run = 0 if self.history.runs else int.from_bytes(os.urandom(3))
-        history = self.history.begun(epoch, end, first_run)
-        record = replace(
-            record,
-            counted=record.counted if self.has_epochs else [],
-            history=history.triples(),
-            topics={**record.topics, **(self.store.topics or {})},
-        )
-        if self.has_epochs and self.history.log_epoch == record.promised_epoch:
-            record = started_with(needed, self.record, record, end)
-        else:
-            record = replace(record, in_sync_replicas=needed)
-        self._save(record)
-        confirmed = min(commit_log.replicated_offset or 0, end)
-        commit_log.replicated_offset = confirmed
-        directories = {peer.id: "" if peer.has_to_join else peer.directory_id for peer in record.counted}
-        joining = set(record.joining)
-        with self._acks_lock:
-            self._acks = Acknowledgements(
-                self.id,
-                needed,
-                confirmed,
-                in_sync_set=in_sync_set,
-                counted={each: at for each, at in directories.items() if each not in joining},
-                # They were not known to all that may be asked at a switch when this was stored.
-                joining={each: at for each, at in directories.items() if each in joining},
-                joining_version=record.state_version,
-                known_to=frozenset(record.joining_known_to),
-                lowered_from=record.lowered_from,
-                lowered_version=record.state_version,
-                begun_at=end,
+    def _check_not_led(self, epoch: int) -> None:
+        if self.record.history and epoch <= self.history.epoch.number:
+            raise StaleEpoch(f"epoch {self.history.epoch} has been led already")
+
+    # ---------------------------------------------------------------- the list
+
+    def add(self, broker_id: str) -> None:
+        """A slave counts from here on; another directory of its name does no more. Raises NotMaster,
+        SwitchRefused, StoreFailure."""
+        with self._lock:
+            listed = self._list_to_change()
+            with self._acks_lock:
+                mark = self._acks.marks.get(broker_id)
+                is_there = mark is not None and mark.is_connected and self._acks.holds(mark)
+            if mark is None or not is_there:
+                lacks = "does not follow this master" if mark is None else "has not caught up"
+                raise SwitchRefused(f"broker {broker_id} {lacks}: add it once it has what is confirmed")
+            if mark.directory_id in listed.directories:
+                raise SwitchRefused(f"broker {broker_id} is on the list: {', '.join(listed.ids)}")
+            members = [peer for peer in listed.members if peer.id != broker_id]
+            members.append(self._peers[broker_id])
+            self._change(CopyList(tuple(members), listed.copies))
+
+    def remove(self, broker_id: str) -> None:
+        """Raises as `add`."""
+        with self._lock:
+            listed = self._list_to_change()
+            members = [peer for peer in listed.members if peer.id != broker_id]
+            if len(members) == len(listed.members):
+                raise SwitchRefused(f"no broker {broker_id} is on the list: {', '.join(listed.ids)}")
+            if broker_id == self.id:
+                raise SwitchRefused(f"broker {broker_id} leads: switch to another one first")
+            if len(members) < listed.copies:
+                raise SwitchRefused(
+                    f"{listed.copies} copies need as many brokers: quorumlog broker copies"
+                    f" {len(members)} first, or add another one"
+                )
+            self._change(CopyList(tuple(members), listed.copies))
+
+    def set_copies(self, copies: int) -> None:
+        """Raises as `add`."""
+        with self._lock:
+            listed = self._list_to_change()
+            if not 1 <= copies <= len(listed.members):
+                raise SwitchRefused(
+                    f"{copies} copies of {len(listed.members)} brokers ({', '.join(listed.ids)}):"
+                    " quorumlog broker add --broker ID makes them more"
+                )
+            self._change(CopyList(listed.members, copies))
+
+    def _list_to_change(self) -> CopyList:
+        if not self.is_leading or self._is_stopped or self.is_drained:
+            master = self.record.master
+            where = "" if master is None or not master.address else f": --server {master.address}"
+            raise NotMaster(f"broker {self.id} is not the master{where}")
+        acks = self._acks
+        if not acks.lists or acks.in_sync_set is not None:
+            raise SwitchRefused("a coordinator says who counts: there is no list to change")
+        if not acks.is_run_confirmed:
+            asked = "; ".join(f"{each.needed} of {', '.join(each.ids)}" for each in acks.lists)
+            raise SwitchRefused(
+                f"the list that was written last is not confirmed yet: on disk it must have {asked}"
             )
-            self._links.clear()
+        return acks.lists[-1]
+
+    def _change(self, copy_list: CopyList) -> None:
+        """A list that could not be confirmed now is refused. Raises InSyncReplicasNotEnough."""
+        with self._acks_lock:
+            there = {m.directory_id for m in self._acks.marks.values() if self._is_caught_up(m)}
+        there.add(self.directory_id)
+        for each in (self._acks.lists[-1], copy_list):
+            count = len(each.directories & there)
+            if count < each.needed:
+                raise InSyncReplicasNotEnough(
+                    f"{count} of {', '.join(each.ids)} are in sync, and the change needs {each.needed}"
+                )
+        self._begin(self.record.promised, self.role, copy_list=copy_list, goes_on=True)
+        self.role_changed()
+
+    def joining(self) -> str:
+        """While a group is being formed: a slave that goes onto the list by itself. Empty: none."""
+        acks = self._acks
+        if not acks.lists or not acks.is_run_confirmed or not self.is_leading or self.is_drained:
+            return ""
+        listed = acks.lists[-1]
+        if len(listed.members) >= max(_FORMED, listed.copies):
+            return ""
+        with self._acks_lock:
+            marks = list(acks.marks.values())
+        return next(
+            (m.id for m in marks if m.is_connected and acks.holds(m) and m.id not in listed.ids), ""
+        )
+
+    # ---------------------------------------------------------------- a run begins
+
+    def _begin(
+        self,
+        epoch: Epoch,
+        role: Role,
+        in_sync_set: InSyncSet | None = None,
+        *,
+        copy_list: CopyList | None = None,
+        is_forced: bool = False,
+        confirmed: RunKey = _NO_RUN,
+        goes_on: bool = False,
+    ) -> None:
+        """Of the own writes, on disk before the first of them. `goes_on`: what is under way may be
+        acknowledged in it."""
+        commit_log, config = self.store.commit_log, self.store.config
+        self._is_stopped = True
+        if not goes_on:
+            self.group_transfer.close()
+        with commit_log.paused():
+            commit_log.flush(0)
+            if not goes_on:
+                self.store.count_queues()
+            end = commit_log.max_offset
+            record = self.record
+            history = self.history.begun(epoch, end, copy_list, is_forced=is_forced)
+            record = replace(
+                record,
+                promised=epoch,
+                role=role,
+                master=None,
+                history=list(history.runs),
+                confirmed=max(record.confirmed, confirmed),
+                topics={**record.topics, **(self.store.topics or {})},
+            )
+            self._save(record)
+            offset = min(commit_log.replicated_offset or 0, end)
+            by_hand = self.has_epochs and in_sync_set is None
+            with self._acks_lock:
+                self._acks = Acknowledgements(
+                    self.id,
+                    config.in_sync_replicas or (2 if role is Role.SYNC_MASTER else 1),
+                    offset,
+                    in_sync_set=in_sync_set,
+                    own_directory_id=self.directory_id,
+                    lists=lists_in_force(history, record.confirmed) if by_hand else (),
+                    begun_at=end,
+                )
+                self._links.clear()
+            commit_log.replicated_offset = offset
         self._ends.clear()
         self._told.clear()
-        self.fenced_by = 0
-        self.group_transfer.open(confirmed)
-        self._drained_until_ms = None
+        if not goes_on:
+            self.fenced_by = 0
+            self.group_transfer.open(offset)
+            self._drained_until_ms = None
         self._is_stopped = False
-        commit_log.become(record.role)
-        log.info("broker %s is %s in epoch %d from %d on", self.id, record.role.value, epoch, end)
+        commit_log.become(role)
+        log.info("broker %s is %s in epoch %s from %d on", self.id, role.value, epoch, end)
         self._advance()
 
     # ---------------------------------------------------------------- as a slave
 
-    def _led_by(self, record: ReplicaRecord, master: Peer, epoch: int) -> ReplicaRecord:
-        """Until the new master says who counts: whoever did with the old one, the old one, and this
-        broker may all be with it what acknowledges."""
-        counted = {peer.id: peer for peer in record.counted}
-        old = record.master
-        if old is not None and old.id and old.id != master.id:
-            counted.setdefault(old.id, as_counted(record))
-            counted.setdefault(self.id, self.me)
-        if old is None:  # it was the master itself, or knows of none
-            counted.setdefault(self.id, self.me)
-        return replace(
-            record,
-            master=master,
-            master_epoch=epoch,
-            told=record.told if record.master_epoch == epoch else [],
-            holds_begin=record.holds_begin and record.master_epoch == epoch,
-            counted=list(counted.values()),
-        )
-
     def own_log(self) -> OwnLog:
-        config, record = self.store.config, self.record
+        config = self.store.config
         return OwnLog(
             self.me,
-            record.promised_epoch,
+            self.record.promised,
             self.history,
             self.max_offset,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
-            record.master_epoch,
-            "" if record.master is None else record.master.directory_id,
         )
 
     def follow(self, follow: Follow) -> Written:
         """Before the first bytes of a master. Raises StaleEpoch, StoreFailure."""
         with self._lock:
-            if self.role is not Role.SLAVE or follow.epoch < self.record.promised_epoch:
-                raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised meanwhile")
+            if self.role is not Role.SLAVE or follow.epoch < self.record.promised:
+                raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
-            record = replace(record, promised_epoch=follow.epoch)
-            has_met = record.has_met_master and self.history.log_epoch == follow.epoch
-            record = self._led_by(record, follow.welcome.master, follow.epoch)
-            record = replace(record, has_met_master=has_met)
+            record = replace(record, promised=follow.epoch, master=follow.welcome.master)
             self._save(record)
             if follow.cuts:
                 epoch = self.log_epoch
@@ -352,39 +394,28 @@ class Replica(ReplicaMaster):
                 tails = [*tails, tail][-_MOST_TAILS:]
             # The history of what the log will hold: nothing of it is written yet. Behind the cut, whose
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
-            history = follow.history.triples()
-            self._save(replace(record, history=history, tails=tails))
+            self._save(replace(record, history=list(follow.history.runs), tails=tails))
+            self._told_confirmed = RunKey()
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset)
             return self._written()
 
-    def take(self, work: Work, epoch: int, *, asks_flush: bool) -> Written:
+    def take(self, work: Work, epoch: Epoch, *, asks_flush: bool) -> Written:
         """What has come of the master of this epoch. Raises StaleEpoch, DiskFull, StoreFailure."""
         with self._lock:
-            if self.has_epochs and epoch != self.record.promised_epoch:
-                raise StaleEpoch(f"epoch {self.record.promised_epoch} was promised meanwhile")
+            if self.has_epochs and epoch != self.record.promised:
+                raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
             if self.role is not Role.SLAVE:
                 raise StaleEpoch("this broker is a master meanwhile")
             commit_log = self.store.commit_log
             state = work.state
-            is_met = self.record.has_met_master
-            if state is not None and (state.version != self.record.state_version or not is_met):
+            if state is not None:
                 topics = {**(self.store.topics or {}), **state.topics}
-                self._save(
-                    replace(
-                        self.record,
-                        counted=state.counted,
-                        joining=state.joining,
-                        joining_known_to=state.joining_known_to,
-                        state_version=state.version,
-                        in_sync_replicas=state.in_sync_replicas,
-                        is_sync=state.is_sync,
-                        waited_from=state.waited_from,
-                        topics=topics,
-                        has_met_master=True,
-                    )
-                )
+                if topics != self.record.topics:
+                    self._save(replace(self.record, topics=topics))
                 self.store.topics = topics
+                if state.is_run_confirmed:
+                    self._told_confirmed = self.record.history[-1].key
             if work.records:
                 commit_log.append_replica(work.records)
                 if asks_flush:
@@ -394,13 +425,20 @@ class Replica(ReplicaMaster):
             confirmed = work.confirm_offset if self.has_epochs else commit_log.max_offset
             if confirmed > (commit_log.replicated_offset or 0):
                 commit_log.replicated_offset = confirmed
+            if self._told_confirmed > self.record.confirmed:
+                self._note_told()
             self.store.show_confirmed()
             return self._written()
 
+    def _note_told(self) -> None:
+        last = EpochHistory(self.record.history).held(self.flushed_offset).last
+        if last is not None and last.key == self._told_confirmed:
+            self._save(replace(self.record, confirmed=last.key))
+
     def _written(self) -> Written:
-        return Written(self.max_offset, self.flushed_offset, self.record.state_version)
+        return Written(self.max_offset, self.flushed_offset)
 
 
 def _unknown(ha_address: str) -> Peer:
     """A master of which only this is known yet."""
-    return Peer(id="", directory_id="", address="", ha_address=ha_address)
+    return Peer(id="", directory_id="", ha_address=ha_address)

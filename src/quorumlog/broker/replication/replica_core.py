@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from quorumlog.broker.epochs.epoch_history import EpochHistory, Peer
+from quorumlog.broker.epochs.epoch_rule import Shown
 from quorumlog.broker.message_log import Role
-from quorumlog.broker.replication.protocol.epoch_history import EpochHistory
-from quorumlog.broker.replication.protocol.ha_frames import Peer
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
@@ -21,7 +21,7 @@ class ReplicaCore:
         self.address = address
         self.has_epochs = has_epochs
         self.role_changed: Callable[[], None] = lambda: None
-        """Connections of the old role end. Any thread."""
+        """Connections of the old role, or of the old run, end. Any thread."""
         self._lock = threading.RLock()
         """Held over role changes and over what comes from a master."""
         self._file = ReplicaFile(store.disk, store.root)
@@ -36,7 +36,7 @@ class ReplicaCore:
 
     @property
     def epoch(self) -> int:
-        return self.record.promised_epoch
+        return self.record.promised.number
 
     @property
     def history(self) -> EpochHistory:
@@ -44,17 +44,9 @@ class ReplicaCore:
 
     @property
     def log_epoch(self) -> int:
-        return self.history.truncated(self.max_offset).log_epoch
-
-    @property
-    def reign_epoch(self) -> int:
-        """Of the own reign, or of the master that it was told to follow; 0: it knows of none."""
-        record = self.record
-        if record.master is None or not record.master.id:
-            return self.history.log_epoch
-        # A record of an earlier release does not say it.
-        told = self.history.log_epoch if record.has_met_master else record.promised_epoch
-        return record.master_epoch or told
+        """Of whoever has written the last byte."""
+        runs = [run for run in self.record.history if run.start_offset < self.max_offset]
+        return runs[-1].number if runs else 0
 
     @property
     def role(self) -> Role:
@@ -89,6 +81,10 @@ class ReplicaCore:
         return Peer(
             id=me.id, directory_id=self.directory_id, address=me.address, ha_address=me.ha_address
         )
+
+    def shown(self) -> Shown:
+        record = self.record
+        return Shown(self.me, EpochHistory(record.history), self.flushed_offset, record.confirmed)
 
     def _save(self, record: ReplicaRecord) -> None:
         self._file.save(record)

@@ -4,18 +4,18 @@ of ours, JSON). On disk before anything that follows from it is said or done."""
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import msgspec
 
+from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, Run, RunKey
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.message_store import REPLICA_NAME
-from quorumlog.broker.replication.protocol.ha_frames import Peer
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
-FORMAT = 1
-VERSIONS_OF_EPOCH = 1 << 20
+FORMAT = 2
 
 
 class SetAsideTail(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,54 +31,94 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     id: str
     directory_id: str
-    promised_epoch: int = 0
-    history: list[tuple[int, int, int]] = []
-    """(epoch, run, start offset), of the log and beyond its end."""
+    promised: Epoch = Epoch()
+    history: list[Run] = []
+    """Of the log and beyond its end."""
+    confirmed: RunKey = RunKey()
+    """The newest run of its log of which it knows that it is confirmed."""
     role: Role = Role.SLAVE
     master: Peer | None = None
     """Whom a slave follows; of what it was told first only `ha_address` is known."""
-    master_epoch: int = 0
-    """Of the reign in which it follows `master`."""
-    has_met_master: bool = False
-    """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
-    holds_begin: bool = False
-    """Of this reign: when it was told of it the log held all that it begins with, and `counted` names
-    all that count in it."""
-    told: list[Peer] = []
-    """Who may have been told that this one is the next master, which has not begun to reign. It stands
-    for no older one without them: with them it may be replaced by somebody else already."""
-    is_sync: bool = False
-    in_sync_replicas: int = 1
-    waited_from: int = 0
-    """From this offset on so many have what was acknowledged: before, it was set to fewer."""
-    lowered_from: int = 0
-    """Of a master: so many have it still, until all that count know that fewer do."""
-    state_version: int = 0
-    """Of `counted` and what follows: the epoch of who made it, and how many it had made."""
-    counted: list[Peer] = []
-    """Slaves that count with this master, or did with the last one, or will."""
-    joining: list[str] = []
-    """Ids of those that will, once all of `counted` have stored it: also after another start, and with
-    another master."""
-    joining_known_to: list[str] = []
-    """Ids of masters that have stored it."""
     topics: dict[str, int] = {}
     tails: list[SetAsideTail] = []
 
 
-def next_version(record: ReplicaRecord) -> int:
-    """Of what a master tells its slaves."""
-    return max(record.state_version, record.promised_epoch * VERSIONS_OF_EPOCH) + 1
+class _Peer1(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    directory_id: str
+    address: str
+    ha_address: str
+
+
+class _Record1(msgspec.Struct, frozen=True, kw_only=True):
+    """Of format 1, which had the lists of who counts beside the log."""
+
+    id: str
+    directory_id: str
+    promised_epoch: int = 0
+    history: list[tuple[int, int, int]] = []
+    role: Role = Role.SLAVE
+    master: _Peer1 | None = None
+    has_met_master: bool = False
+    told: list[Any] = []
+    in_sync_replicas: int = 1
+    lowered_from: int = 0
+    counted: list[_Peer1] = []
+    joining: list[str] = []
+    topics: dict[str, int] = {}
+    tails: list[SetAsideTail] = []
+
+    @property
+    def is_in_a_switch(self) -> bool:
+        """Or in a change of who counts: the lists of two brokers may differ."""
+        if self.joining or self.lowered_from or self.told:
+            return True
+        if self.role is Role.SLAVE:
+            return bool(self.promised_epoch) and not self.has_met_master
+        return bool(self.history) and self.history[-1][0] != self.promised_epoch
+
+    def renewed(self, me: Peer, *, has_lists: bool) -> ReplicaRecord:
+        """`has_lists`: False where a coordinator says who counts."""
+        peers = [] if self.master is None else [_renewed(self.master)]
+        listed = {peer.id: peer for peer in map(_renewed, self.counted)}
+        if self.role is Role.SLAVE:
+            listed |= {peer.id: peer for peer in peers if peer.id}
+        else:
+            listed[me.id] = me
+        runs = [Run(number, "", run, start) for number, run, start in self.history]
+        if runs and has_lists:
+            copies = CopyList(tuple(listed[each] for each in sorted(listed)), self.in_sync_replicas)
+            runs[0] = msgspec.structs.replace(runs[0], copy_list=copies)
+        return ReplicaRecord(
+            id=self.id,
+            directory_id=self.directory_id,
+            promised=Epoch(self.promised_epoch, ""),
+            history=runs,
+            role=self.role,
+            master=peers[0] if peers else None,
+            topics=self.topics,
+            tails=self.tails,
+        )
+
+
+def _renewed(peer: _Peer1) -> Peer:
+    return Peer(
+        id=peer.id, directory_id=peer.directory_id, address=peer.address, ha_address=peer.ha_address
+    )
+
+
+class _Format(msgspec.Struct):
+    format: int = 1
 
 
 def new_directory_id() -> str:
     return os.urandom(8).hex()
 
 
-def before_epochs() -> list[tuple[int, int, int]]:
-    """The history of a log that was written before it had slaves: its bytes are of one run, of a number
-    that no other log has. So a slave that has got a part of them may go on from there."""
-    return [(0, int.from_bytes(os.urandom(6)), 0)]
+def before_slaves() -> EpochHistory:
+    """Of a log that was written before it had slaves: its bytes are of one run, of a number that no
+    other log has. So a slave that has got a part of them may go on from there."""
+    return EpochHistory([Run(0, "", int.from_bytes(os.urandom(6)), 0)])
 
 
 class ReplicaFile:
@@ -88,8 +128,9 @@ class ReplicaFile:
         self._disk = disk
         self._path = f"{root}/{REPLICA_NAME}"
 
-    def load(self) -> ReplicaRecord | None:
-        """None: there is none. Raises DirectoryDamaged, ConfigError, StoreFailure."""
+    def load(self, me: Peer, *, has_lists: bool = True) -> ReplicaRecord | None:
+        """None: there is none. `me`: `directory_id` is of no matter. Raises DirectoryDamaged,
+        ConfigError, StoreFailure."""
         try:
             data = read_file(self._disk, self._path)
         except OSError as error:
@@ -97,19 +138,31 @@ class ReplicaFile:
         if data is None:
             return None
         try:
-            found = msgspec.json.decode(data, type=ReplicaRecord)
+            held = msgspec.json.decode(data, type=_Format).format
+            if held == FORMAT:
+                return msgspec.json.decode(data, type=ReplicaRecord)
+            if held == 1:
+                return self._upgraded(msgspec.json.decode(data, type=_Record1), me, has_lists)
         except msgspec.MsgspecError as error:
             # A promise that is forgotten may be broken: nobody goes on without it.
             raise DirectoryDamaged(
                 f"{self._path} cannot be read ({error}): this store has forgotten what it has"
                 " promised. Set the whole directory aside, let an empty one follow the newest master,"
-                " and have that forget the old one: quorumlog broker forget",
+                " and put that on the list: quorumlog broker add",
                 path=self._path,
                 position=0,
             ) from None
-        if found.format != FORMAT:
-            raise ConfigError(f"{self._path} is of format {found.format}, this release knows {FORMAT}")
-        return found
+        raise ConfigError(f"{self._path} is of format {held}, this release knows {FORMAT}")
+
+    def _upgraded(self, record: _Record1, me: Peer, has_lists: bool) -> ReplicaRecord:
+        if has_lists and record.is_in_a_switch:
+            raise ConfigError(
+                f"{self._path} was left in the middle of a switch, or of a change of who counts: start"
+                " this broker with the old release, finish it there (broker switch, broker forget), and"
+                " upgrade then"
+            )
+        here = msgspec.structs.replace(me, directory_id=record.directory_id)
+        return record.renewed(here, has_lists=has_lists)
 
     def save(self, record: ReplicaRecord) -> None:
         """On disk when this returns. Raises StoreFailure."""

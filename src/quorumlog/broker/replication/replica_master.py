@@ -9,17 +9,17 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from quorumlog.broker.epochs.epoch_history import Epoch, Peer, RunKey
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.group_transfer_service import GroupTransferService
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
-from quorumlog.broker.replication.protocol.ha_frames import Peer, State
-from quorumlog.broker.replication.protocol.master_link import LinkToSlave, Reign
+from quorumlog.broker.replication.protocol.ha_frames import State
+from quorumlog.broker.replication.protocol.master_link import Leadership, LinkToSlave
 from quorumlog.broker.replication.replica_core import ReplicaCore
-from quorumlog.broker.replication.replica_file import next_version
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, Member, SlaveState
-from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.errors import LedgerError
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -40,7 +40,7 @@ class ReplicaMaster(ReplicaCore):
         self.confirmed: Callable[[], None] = lambda: None
         """More is confirmed than before. Any thread; often."""
         self.fenced_by = 0
-        """A newer epoch than the own reign's, that somebody else has promised."""
+        """Number of a newer epoch than it leads in, that somebody else has promised."""
         self.group_transfer = GroupTransferService(store.config.slave_timeout, store.clock)
         self._acks = Acknowledgements(address.id, 1, 0)
         self._acks_lock = threading.Lock()
@@ -63,7 +63,12 @@ class ReplicaMaster(ReplicaCore):
     @property
     def in_sync_replicas(self) -> int:
         """Of a master: what is acknowledged is on so many."""
-        return self._acks.needed
+        lists = self._acks.lists
+        return lists[-1].copies if lists else self._acks.in_sync_replicas
+
+    @property
+    def is_run_confirmed(self) -> bool:
+        return self._acks.is_run_confirmed
 
     @property
     def in_sync_set(self) -> InSyncSet | None:
@@ -79,10 +84,7 @@ class ReplicaMaster(ReplicaCore):
 
     def counts(self, slave: Member) -> bool:
         """Its acknowledgements are waited for, by hand or by a fixed set."""
-        acks = self._acks
-        if acks.in_sync_set is not None:
-            return slave in acks.in_sync_set
-        return acks.counted.get(slave.id) == slave.directory_id
+        return self._acks.counts(slave)
 
     # ---------------------------------------------------------------- acknowledging
 
@@ -91,7 +93,7 @@ class ReplicaMaster(ReplicaCore):
         self.group_transfer.close()
 
     def go_on_acknowledging(self) -> None:
-        """In the same reign."""
+        """In the same epoch."""
         self.group_transfer.open(self.store.commit_log.replicated_offset or 0)
         self._is_stopped = False
 
@@ -107,9 +109,9 @@ class ReplicaMaster(ReplicaCore):
         return self._drained_until_ms is not None
 
     def resume(self) -> None:
-        """After `drain`: the same reign goes on. Raises StaleEpoch."""
+        """After `drain`: the same epoch goes on. Raises StaleEpoch."""
         with self._lock:
-            if not self.is_reigning:
+            if not self.is_leading:
                 raise StaleEpoch(f"broker {self.id} is not the master any more")
             with self._drain_lock:
                 self._drained_until_ms = None
@@ -120,7 +122,7 @@ class ReplicaMaster(ReplicaCore):
     def outlasts_its_drain(self) -> bool:
         """Whoever drained it is gone: `end_drain` is due."""
         until_ms = self._drained_until_ms
-        return until_ms is not None and self.is_reigning and self.store.clock() >= until_ms
+        return until_ms is not None and self.is_leading and self.store.clock() >= until_ms
 
     def end_drain(self) -> None:
         """Blocks for role changes."""
@@ -148,11 +150,11 @@ class ReplicaMaster(ReplicaCore):
         if self.fenced_by:
             return StaleEpoch(
                 f"epoch {self.fenced_by} was promised elsewhere: broker {self.id} of epoch"
-                f" {self.history.log_epoch} is not the master any more"
+                f" {self.history.epoch} is not the master any more"
             )
         if self._is_stopped or self.is_drained or not self.may_acknowledge():
             return NotMaster(f"broker {self.id} hands over, or is not sure to be the master any more")
-        if self.in_sync_replicas <= 1 and self._acks.in_sync_set is None:
+        if not self._acks.waits_for_others:
             return None
         with self._acks_lock:
             missing = self._acks.missing(self._is_caught_up)
@@ -199,29 +201,30 @@ class ReplicaMaster(ReplicaCore):
     # ---------------------------------------------------------------- as a MasterSide
 
     @property
-    def reign(self) -> Reign:
-        last = self.history.last
-        assert last is not None, "a master has begun a run"
-        config = self.store.config
-        return Reign(
+    def leadership(self) -> Leadership:
+        history, config = self.history, self.store.config
+        assert history.last is not None, "a master has begun a run"
+        return Leadership(
             self.me,
-            last.epoch,
-            last.run,
-            self.history,
+            history.epoch,
+            history.last.run,
+            history,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
         )
 
     @property
-    def is_reigning(self) -> bool:
+    def is_leading(self) -> bool:
         """Slaves may follow."""
-        last = self.history.last
-        if self.role is Role.SLAVE or last is None or self.fenced_by:
+        history = self.record.history
+        if self.role is Role.SLAVE or not history or self.fenced_by:
             return False
-        return last.epoch == self.record.promised_epoch
+        return history[-1].epoch == self.record.promised
 
-    def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
+    def slave_came(self, slave: Peer, link: LinkToSlave, run: RunKey | None) -> Mark | None:
         with self._acks_lock:
+            if run is not None and run != self.record.history[-1].key:
+                return None  # it has not stored the history of this run
             links = self._links.setdefault(slave.id, [])
             if self.has_epochs:
                 for older in links:
@@ -245,132 +248,41 @@ class ReplicaMaster(ReplicaCore):
             mark.is_connected = False
         self._tell(mark)
 
-    def slave_reported(self, mark: Mark, written: int, flushed: int, state_version: int) -> None:
+    def slave_reported(self, mark: Mark, written: int, flushed: int) -> None:
         counts = flushed if self.store.config.is_sync_flush else written
         with self._acks_lock:
             self._acks.report(mark, written, flushed, counts)
-            self._acks.stored(mark, state_version)
         self._advance()
 
-    def wanting_to_count(self) -> list[Mark]:
-        """Slaves that hold everything that is confirmed, and do not count yet."""
-        with self._acks_lock:
-            acks = self._acks
-            return [
-                mark
-                for mark in acks.marks.values()
-                if mark.is_connected and acks.holds(mark) and acks.wants_to_count(mark)
-            ]
-
-    def let_count(self, marks: list[Mark]) -> None:
-        """They will, once all that count have stored it. Blocks for the disk. Raises StoreFailure."""
-        with self._lock:
-            if not self.is_reigning:
-                return
-            self._let_join(self.record.counted, marks)
-
-    def _let_join(self, counted: list[Peer], marks: list[Mark]) -> None:
-        peers = {peer.id: peer for peer in counted}
-        peers |= {mark.id: self._peers[mark.id] for mark in marks}
-        with self._acks_lock:
-            joining = {*self._acks.joining, *(mark.id for mark in marks)}
-        known_to = [self.id] if marks else self.record.joining_known_to
-        self._spread(list(peers.values()), joining=sorted(joining), known_to=known_to)
-        with self._acks_lock:
-            for mark in marks:
-                self._acks.join(mark, self.record.state_version)
-            for mark in marks:
-                self._acks.stored(mark, mark.counted_version)
-        self._send_state()
+    # ---------------------------------------------------------------- what slaves store, too
 
     @property
-    def has_let_count(self) -> bool:
-        """What was to hold once all that count have stored it does, and is on disk as what will:
-        `let_count` is due."""
-        record, acks = self.record, self._acks
-        is_let = record.joining and not acks.joining
-        is_lowered = record.lowered_from and not acks.lowered_from
-        return bool(is_let or is_lowered) and self.is_reigning
+    def has_confirmed_run(self) -> bool:
+        """The own run is confirmed, and that is not on disk: `note_confirmed` is due."""
+        history = self.record.history
+        return (
+            self._acks.is_run_confirmed and self.is_leading and (self.record.confirmed < history[-1].key)
+        )
 
-    def forget(self, slave_id: str, *, unsafe: bool = False) -> None:
-        """It counts no more, and is not asked at a switch. `unsafe`: also where others do not hold what
-        was acknowledged. Raises NotMaster, ConfigError, InSyncReplicasNotEnough, StoreFailure."""
+    def note_confirmed(self) -> None:
+        """So that nobody asks the lists before any more. Blocks for the disk. Raises StoreFailure."""
         with self._lock:
-            if not self.is_reigning:
-                # A list of its own would let a switch go without those that count with the master.
-                master = self.record.master
-                where = (
-                    "" if master is None or not master.address else f", with --server {master.address}"
-                )
-                raise NotMaster(f"broker {self.id} is not the master: tell that one to forget{where}")
-            known = sorted(peer.id for peer in self.record.counted)
-            if slave_id not in known:
-                raise ConfigError(f"no slave {slave_id} counts: {', '.join(known) or 'none'} do")
-            with self._acks_lock:
-                acks = self._acks
-                holders = acks.holders_without(slave_id)
-                if holders < self.in_sync_replicas - 1 and not unsafe:
-                    raise InSyncReplicasNotEnough(
-                        f"without {slave_id} only {1 + holders} replicas hold what was acknowledged, of"
-                        f" {self.in_sync_replicas}: let another slave catch up first, or go without it"
-                        " with --unsafe"
-                    )
-                # Before the list is stored: it must not help to acknowledge anything more meanwhile.
-                acks.forget(slave_id)
-                mark = acks.marks.get(slave_id)
-            old = {peer.id: peer.directory_id for peer in self.record.counted}[slave_id]
-            counted = [peer for peer in self.record.counted if peer.id != slave_id]
-            if mark is not None and mark.directory_id != old and acks.holds(mark):
-                # In one step, also while it is away: a list without it would name nobody who has all.
-                self._let_join(counted, [mark])
-                return
-            self._spread(counted)
-            self._send_state()
+            if self.has_confirmed_run:
+                self._save(replace(self.record, confirmed=self.record.history[-1].key))
+                self._send_state()
 
     def set_topics(self, topics: dict[str, int]) -> None:
         """Slaves get them, too. Blocks for the disk. Raises StoreFailure."""
         with self._lock:
             self.store.topics = dict(topics)
             if self.role is not Role.SLAVE:
-                self._spread(self.record.counted)
+                self._save(replace(self.record, topics={**self.record.topics, **topics}))
                 self._send_state()
-
-    def _spread(
-        self,
-        counted: list[Peer],
-        *,
-        joining: list[str] | None = None,
-        known_to: list[str] | None = None,
-    ) -> None:
-        ids = {peer.id for peer in counted}
-        joining = self.record.joining if joining is None else joining
-        known_to = self.record.joining_known_to if known_to is None else known_to
-        joining = [each for each in joining if each in ids]
-        topics = {**self.record.topics, **(self.store.topics or {})}
-        self._save(
-            replace(
-                self.record,
-                counted=counted,
-                joining=joining,
-                joining_known_to=known_to if joining else [],
-                state_version=next_version(self.record),
-                lowered_from=self._acks.lowered_from,
-                topics=topics,
-            )
-        )
 
     def _state(self) -> State:
         record = self.record
-        return State(
-            version=record.state_version,
-            counted=record.counted,
-            joining=record.joining,
-            joining_known_to=record.joining_known_to,
-            in_sync_replicas=record.in_sync_replicas,
-            is_sync=record.is_sync,
-            waited_from=record.waited_from,
-            topics=record.topics,
-        )
+        is_confirmed = bool(record.history) and record.confirmed >= record.history[-1].key
+        return State(topics=record.topics, is_run_confirmed=is_confirmed)
 
     def _send_state(self) -> None:
         state = self._state()
@@ -385,10 +297,10 @@ class ReplicaMaster(ReplicaCore):
         """As far as it knows."""
         return self._may_acknowledge() and not self.is_drained
 
-    def newer_epoch(self, epoch: int) -> None:
-        if epoch > self.fenced_by:
-            log.warning("epoch %d was promised elsewhere: this broker takes nothing more", epoch)
-            self.fenced_by = epoch
+    def newer_epoch(self, epoch: Epoch) -> None:
+        if epoch.number > self.fenced_by:
+            log.warning("epoch %s was promised elsewhere: this broker takes nothing more", epoch)
+            self.fenced_by = epoch.number
             self.stop_acknowledging()
 
     def _lag_ms(self, mark: Mark) -> float:

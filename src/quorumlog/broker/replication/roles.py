@@ -3,15 +3,15 @@ coordinator) is outside, and says so by these calls only.
 
 Rules that whoever calls may build on:
 
-- An *epoch* is a reign: a master has one of its own, and no two masters ever have the same. A broker
-  stores the highest epoch that it was told, on its disk, before the call returns; it refuses everything,
-  from callers and from masters, that bears a lower one.
+- An *epoch* is a number and the directory that leads: no two masters ever have the same. A broker stores
+  the highest epoch that it was told, on its disk, before the call returns; it refuses everything, from
+  callers and from masters, that bears a lower one.
 - `confirm_offset` never falls, neither on a broker nor over a switch: consumers saw what lies below.
 - In a *fixed* in-sync set (`in_sync_set` is given) an acknowledgement needs every member of it. Somebody
   who wants a slave out of it first stores the smaller set, then calls `wait_for`; somebody who wants one
   in first calls `wait_for`, and stores the larger set once the slave `holds_confirmed`.
-- Without a set (`in_sync_set` is None: a switch by hand) an acknowledgement needs `in_sync_replicas - 1`
-  of the slaves that count, whichever they are.
+- Without a set (`in_sync_set` is None: a switch by hand) an acknowledgement needs k of the list that
+  replicates with the log (`broker.epochs`), whichever they are.
 
 The calls block for the disk. Any thread but the event loop's; they take turns.
 """
@@ -90,8 +90,8 @@ class ReplicatedBroker(Protocol):
     @property
     def log_epoch(self) -> int:
         """Of the last master that has written into its log. Which of two logs has more does not follow
-        from it alone: a reign that wrote nothing counts, too (`switch_rules.Rank`), or the in-sync set
-        says it."""
+        from it alone: a run without bytes counts, too (`epoch_rule.Rank`), or the in-sync set says
+        it."""
 
     @property
     def role(self) -> Role: ...
@@ -123,7 +123,7 @@ class ReplicatedBroker(Protocol):
 
     def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
         """Write from now on. Returns once messages are taken; they are acknowledged as slaves connect.
-        Raises StaleEpoch where a higher epoch was promised, or a reign began with this one;
+        Raises StaleEpoch where a higher epoch was promised, or this one was led already;
         StoreFailure."""
 
     def become_slave(self, epoch: int, master: BrokerAddress) -> None:
@@ -144,7 +144,7 @@ class ReplicatedBroker(Protocol):
         connected is waited for. Never blocks; any thread."""
 
     def slaves(self) -> list[SlaveState]:
-        """Of a master: all that were ever connected to it in this reign. Any thread."""
+        """Of a master: all that were ever connected to it in this run. Any thread."""
 
     on_slave_change: Callable[[SlaveState], None]
     """On the event loop: a slave has caught up, holds what is confirmed, or has fallen behind (also

@@ -59,7 +59,8 @@ class BrokerRoles:
         told = replica.master
         master_of_slave = BrokerAddress("", "", "") if told is None else told
         master = replica.address if is_master else master_of_slave
-        peers = {peer.id: peer.address for peer in replica.record.counted}
+        listed = replica.history.copy_list
+        peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
         if told is not None and told.id:
             peers[told.id] = told.address
         peers[replica.id] = replica.address.address

@@ -7,16 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from quorumlog.broker.epochs.epoch_history import RunKey
 from quorumlog.broker.errors import NotReplicated, SwitchRefused
 from quorumlog.broker.message_log import Role
-from quorumlog.broker.replication.protocol.epoch_history import EpochHistory
-from quorumlog.broker.replication.protocol.ha_frames import Peer
-from quorumlog.broker.replication.reign_begin import Begin
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.wire.broker_messages import (
-    BeginRow,
     PeerRow,
     ReplicaRequest,
     ReplicaResponse,
@@ -101,33 +98,37 @@ class ReplicaRequests:
 def state_of(
     replica: Replica, request_id: int = 0, *, dialect: str, problem: str = "", master_offset: int = -1
 ) -> ReplicaResponse:
-    record = replica.record
+    record, history = replica.record, replica.history
     is_slave = replica.role is Role.SLAVE
     if replica.fenced_by:
         problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
-    in_sync = replica.in_sync_set
+    in_sync, listed = replica.in_sync_set, history.copy_list
     return ReplicaResponse(
         request_id=request_id,
         id=replica.id,
         directory_id=replica.directory_id,
+        address=replica.address.address,
+        ha_address=replica.address.ha_address,
         role=replica.role.value,
-        epoch=replica.epoch,
+        epoch=record.promised.number,
+        leader=record.promised.leader,
         log_epoch=replica.log_epoch,
         fenced_by=replica.fenced_by,
+        is_leading=replica.is_leading,
         min_offset=replica.min_offset,
         max_offset=replica.max_offset,
         flushed_offset=replica.flushed_offset,
         confirm_offset=replica.confirm_offset,
-        is_sync=record.is_sync,
-        in_sync_replicas=record.in_sync_replicas if is_slave else replica.in_sync_replicas,
+        in_sync_replicas=(listed.copies if listed else 0) if is_slave else replica.in_sync_replicas,
         in_sync_set=None if in_sync is None else sorted({each.id for each in in_sync}),
         dialect=dialect,
-        ha_address=replica.address.ha_address,
         history=record.history,
-        master=None if record.master is None else _row(record.master),
+        confirmed=record.confirmed,
+        copy_list=listed,
+        is_list_confirmed=not is_slave and replica.is_run_confirmed,
+        master=record.master,
         master_offset=master_offset,
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
-        counted=[_row(peer) for peer in record.counted],
         tails=[
             TailRow(
                 epoch=tail.epoch,
@@ -138,13 +139,6 @@ def state_of(
             for tail in record.tails
         ],
         problem=problem,
-        reign=replica.reign_epoch,
-        has_met_master=record.has_met_master,
-        holds_begin=record.holds_begin,
-        waited_from=record.waited_from,
-        state_version=record.state_version,
-        as_master=_begin_row(replica.as_master()),
-        told=[_row(peer) for peer in record.told],
     )
 
 
@@ -152,16 +146,17 @@ def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | N
     """None of a verb that is not known. Blocks for the disk."""
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
-    epoch = request.epoch
-    master = BrokerAddress(request.broker_id, request.address, request.ha_address)
+    epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
+    master = BrokerAddress(broker_id, request.address, request.ha_address)
     return {
-        "promise": lambda: replica.promise(epoch, anew=True, drained_at=request.drained_at),
-        "master": lambda: replica.become_master(epoch, request.is_sync, begin=_begin_of(request)),
-        "chosen": lambda: replica.is_chosen(epoch, [_peer(each) for each in request.told]),
-        "slave": lambda: replica.become_slave(epoch, master, request.directory_id, _begin_of(request)),
+        "promise": lambda: replica.promise(epoch, directory_id, anew=True),
+        "lead": lambda: replica.lead(epoch, RunKey(*request.confirmed), request.forced_list),
+        "slave": lambda: replica.become_slave(epoch, master, directory_id),
         "resume": replica.resume,
         "drain": replica.drain,
-        "forget": lambda: replica.forget(request.broker_id, unsafe=request.unsafe),
+        "add": lambda: replica.add(broker_id),
+        "remove": lambda: replica.remove(broker_id),
+        "copies": lambda: replica.set_copies(request.copies),
     }.get(request.verb)
 
 
@@ -169,44 +164,6 @@ def _refuse_as_another(broker_id: str) -> None:
     raise SwitchRefused(
         f"broker {broker_id} has another directory than when it was asked first: switch again"
     )
-
-
-def _row(peer: Peer) -> PeerRow:
-    return PeerRow(
-        id=peer.id,
-        directory_id=peer.directory_id,
-        address=peer.address,
-        ha_address=peer.ha_address,
-        counts=not peer.has_to_join,
-    )
-
-
-def _peer(row: PeerRow) -> Peer:
-    return Peer(
-        id=row.id,
-        directory_id=row.directory_id,
-        address=row.address,
-        ha_address=row.ha_address,
-        has_to_join=not row.counts,
-    )
-
-
-def _begin_row(begin: Begin) -> BeginRow:
-    return BeginRow(
-        history=begin.history.triples(),
-        offset=begin.offset,
-        counted=[_row(peer) for peer in begin.counted],
-        in_sync_replicas=begin.in_sync_replicas,
-        is_sync=begin.is_sync,
-    )
-
-
-def _begin_of(request: ReplicaRequest) -> Begin | None:
-    row = request.begin
-    if row is None:
-        return None
-    counted = [_peer(each) for each in row.counted]
-    return Begin(EpochHistory(row.history), row.offset, counted, row.in_sync_replicas, row.is_sync)
 
 
 def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:

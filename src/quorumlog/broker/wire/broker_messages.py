@@ -3,6 +3,7 @@ the batch of the frame. Tags are of a space of their own: a broker's port speaks
 
 from __future__ import annotations
 
+from quorumlog.broker.epochs.epoch_history import CopyList, Peer, Run
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
@@ -181,32 +182,28 @@ class OldLogResponse(ClientMessage, frozen=True, kw_only=True, tag=100):
     data: bytes = b""
 
 
-class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=70):
+class ReplicaRequest(ClientMessage, frozen=True, kw_only=True, tag=77):
     """What a broker is as master or slave; `verb` changes it first.
 
-    drain: the master takes nothing more for a while. resume: it does again. promise, master, slave: as
-    `ReplicatedBroker` has them, with `epoch`. chosen: it is to be the master of `epoch`, and others are
-    `told` so. forget: slave `broker_id` counts no more.
+    drain: the master takes nothing more for a while. resume: it does again. promise, lead, slave: as
+    `Replica` has them, with `epoch`. add, remove: broker `broker_id` counts, or does no more. copies:
+    so many have what is acknowledged.
     """
 
     verb: Text = ""
     epoch: Int = 0
-    is_sync: bool = False
     broker_id: Text = ""
     address: Text = ""
     ha_address: Text = ""
-    drained_at: Int = -1
-    """A promise only of a master that is drained, and whose log ends there; -1: of whoever it is."""
     directory_id: Text = ""
-    """Of the master that a slave is to follow; empty: who asks does not know it."""
-    begin: BeginRow | None = None
-    """What that one begins with; None: it has begun long since. With `master`: as slaves were told."""
-    told: tuple[PeerRow, ...] = ()
-    """Of who is chosen: those that are told so."""
+    """Of the one that is to lead, or leads."""
     asked_directory_id: Text = ""
     """Of who is asked; empty: whoever it is."""
-    unsafe: bool = False
-    """Forget: also where nobody else holds what was acknowledged."""
+    confirmed: tuple[Int, Text, Int] = (0, "", -1)
+    """Of who leads: the newest run that is known to be confirmed."""
+    forced_list: CopyList | None = None
+    """Of who leads: it asks nothing of the lists before."""
+    copies: Int = 0
 
 
 class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
@@ -234,59 +231,43 @@ class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
     path: Text
 
 
-class BeginRow(ClientMessage, frozen=True, kw_only=True, tag=76):
-    """What a master begins a reign with."""
-
-    history: list[tuple[Int, Int, Int]]
-    offset: Int
-    """Where its log ends."""
-    counted: list[PeerRow]
-    in_sync_replicas: Int
-    """As it is set; 0: it follows from `is_sync`."""
-    is_sync: bool
-
-
-class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=73):
+class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=78):
     id: Text
     directory_id: Text
+    address: Text
+    ha_address: Text
     role: Text
     epoch: Int
     """The highest that it has promised."""
+    leader: Text
+    """The directory that it was promised to lead it; empty: it was not named."""
     log_epoch: Int
     """Of the last master that has written into its log."""
     fenced_by: Int
+    is_leading: bool
     min_offset: Int
     max_offset: Int
     flushed_offset: Int
     confirm_offset: Int
-    is_sync: bool
     in_sync_replicas: Int
+    """How many have what is acknowledged."""
     in_sync_set: list[Text] | None
+    """By a coordinator."""
     dialect: Text
-    ha_address: Text
-    history: list[tuple[Int, Int, Int]]
-    master: PeerRow | None
+    history: list[Run]
+    confirmed: tuple[Int, Text, Int]
+    """The newest run of its log that it knows to be confirmed."""
+    copy_list: CopyList | None
+    """The newest that it has heard of."""
+    is_list_confirmed: bool
+    """Of a master."""
+    master: Peer | None
     master_offset: Int
     """Of a slave: where its master's log was, when it was last heard."""
     slaves: list[PeerRow]
     """Of a master."""
-    counted: list[PeerRow]
-    """Who must be asked when the master is lost."""
     tails: list[TailRow]
     problem: Text
-    reign: Int
-    """Epoch of its own reign, or of the master that it was told to follow; 0: it knows of none."""
-    has_met_master: bool
-    """In this reign it has said who counts: `counted` is its list, and `history` that of its log."""
-    holds_begin: bool
-    """Of a master that it was told to follow: it has all that this one began with."""
-    waited_from: Int
-    """From this offset of the log on `in_sync_replicas` have what was acknowledged."""
-    state_version: Int
-    as_master: BeginRow
-    """What it would begin with."""
-    told: list[PeerRow]
-    """Who may have been told that it is the next master, and it has not begun to reign."""
 
 
 class FailoverRequest(ClientMessage, frozen=True, kw_only=True, tag=74):
@@ -329,7 +310,6 @@ AnyBrokerMessage = (
     | BrokerErrorResponse
     | ReplicaRequest
     | PeerRow
-    | BeginRow
     | TailRow
     | ReplicaResponse
     | FailoverRequest

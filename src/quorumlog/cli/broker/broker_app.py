@@ -10,7 +10,7 @@ from quorumlog.cli.broker.consuming.topics import topic_app
 from quorumlog.cli.broker.dev import dev
 from quorumlog.cli.broker.failover import resign
 from quorumlog.cli.broker.look import convert, dump, inspect, recover, verify
-from quorumlog.cli.broker.replicas import forget, switch
+from quorumlog.cli.broker.replicas import add, copies, remove, switch
 from quorumlog.cli.broker.serve import serve
 from quorumlog.cli.broker.takeover import takeover
 from quorumlog.cli.broker.use import pull, query, send, status
@@ -38,7 +38,9 @@ broker_app.add_typer(group_app, name="group")
 broker_app.command()(status)
 broker_app.command()(switch)
 broker_app.command()(resign)
-broker_app.command()(forget)
+broker_app.command()(add)
+broker_app.command()(remove)
+broker_app.command()(copies)
 broker_app.command()(inspect)
 broker_app.command()(verify)
 broker_app.command()(dump)

@@ -1,4 +1,4 @@
-"""quorumlog broker switch, forget, and what status says of master and slaves."""
+"""quorumlog broker switch, add, remove, copies, and what status says of master and slaves."""
 
 from __future__ import annotations
 
@@ -19,11 +19,21 @@ def switch(
         str, typer.Option("--to", help="Id of the broker that becomes the master.", metavar="ID")
     ],
     server: Server = DEFAULT_SERVER,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            help="With --unsafe: this broker does not answer, is lost for good, and will never be"
+            " switched to with the directory that it had. May be repeated.",
+            metavar="ID",
+            show_default=False,
+        ),
+    ] = None,
     unsafe: Annotated[
         bool,
         typer.Option(
             "--unsafe",
-            help="Also where acknowledged messages are lost by it, which are named then.",
+            help="Also where acknowledged messages may be lost by it; the range is named then.",
         ),
     ] = False,
     timeout: Annotated[
@@ -34,16 +44,25 @@ def switch(
 ) -> None:
     """Make another broker the master. --server is any broker that answers.
 
-    With the old master alive it is drained first, and nothing is lost. With the old master lost, every
-    slave that ever counted must answer, and the one that has most of the newest master's log is to be
+    With the old master alive it is drained first, and nothing is lost. With the old master lost,
+    N - k + 1 of a list of N brokers and k copies must answer, and the greatest log of theirs is to be
     taken.
 
     Example: quorumlog broker switch --server 127.0.0.1:10911 --to b
+
+    Example: quorumlog broker switch --server 127.0.0.1:10911 --to a --without b --unsafe
     """
     from quorumlog.broker.client.switching import switch as carry_out
 
     line = (lambda text: None) if json else say
-    report = carry_out(server, to, unsafe=unsafe, timeout_ms=int(timeout * 1000), say=line)
+    report = carry_out(
+        server,
+        to,
+        without=without or [],
+        unsafe=unsafe,
+        timeout_ms=int(timeout * 1000),
+        say=line,
+    )
     if json:
         row: dict[str, Any] = report._asdict()
         print_json({**row, "lost": None if report.lost is None else report.lost._asdict()})
@@ -56,40 +75,72 @@ def switch(
     if report.lost is not None:
         first, stop = report.lost
         until = f"to {stop}" if stop >= 0 else "on, nobody knows how far"
-        say(f"lost: the log from {first} {until}", "red")
+        say(f"may be lost: the log from {first} {until}", "red")
 
 
-def forget(
-    slave: Annotated[
-        str, typer.Option("--slave", help="Id of the slave that will not come back.", metavar="ID")
+ListTimeout = Annotated[
+    float,
+    typer.Option("--timeout", help="For the list to be on enough disks.", metavar="SECONDS", min=0.1),
+]
+
+
+def add(
+    broker: Annotated[
+        str, typer.Option("--broker", help="Id of the slave, which has caught up.", metavar="ID")
     ],
     server: Server = DEFAULT_SERVER,
-    unsafe: Annotated[
-        bool,
-        typer.Option(
-            "--unsafe",
-            help="Also where no other slave holds what was acknowledged: this one must be emptied then"
-            " before it follows again, or a switch to it may lose what it lacks.",
-        ),
-    ] = False,
+    timeout: ListTimeout = 10.0,
     json: Json = False,
 ) -> None:
-    """Let a slave count no more: it is lost for good, and not to be asked at a switch. Or its directory
-    is, and another one is there under its name: that counts then. --server is the master. Refused while
-    others do not hold everything that was acknowledged.
+    """Put a slave onto the list of those that count: it may acknowledge, and be switched to. A directory
+    that was listed under its name, and is lost, goes off it. --server is any broker that answers.
 
-    Example: quorumlog broker forget --server 127.0.0.1:10911 --slave c
+    Example: quorumlog broker add --server 127.0.0.1:10911 --broker c
     """
-    from quorumlog.broker import connect
+    _change(server, timeout, json, verb="add", broker_id=broker)
+
+
+def remove(
+    broker: Annotated[str, typer.Option("--broker", help="Id of the broker.", metavar="ID")],
+    server: Server = DEFAULT_SERVER,
+    timeout: ListTimeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Take a broker off the list of those that count: it may go on to follow. --server is any broker
+    that answers.
+
+    Example: quorumlog broker remove --server 127.0.0.1:10911 --broker c
+    """
+    _change(server, timeout, json, verb="remove", broker_id=broker)
+
+
+def copies(
+    count: Annotated[int, typer.Argument(metavar="K", min=1, help="The master's included.")],
+    server: Server = DEFAULT_SERVER,
+    timeout: ListTimeout = 10.0,
+    json: Json = False,
+) -> None:
+    """So many brokers of the list have a message before it is acknowledged. --server is any broker that
+    answers.
+
+    Example: quorumlog broker copies 2 --server 127.0.0.1:10911
+    """
+    _change(server, timeout, json, verb="copies", copies=count)
+
+
+def _change(server: str, timeout: float, json: bool, **request: Any) -> None:
+    from quorumlog.broker.client.switching import change_list
     from quorumlog.broker.wire.broker_messages import ReplicaRequest
 
-    with connect(server) as broker:
-        state = broker.replica(ReplicaRequest(verb="forget", broker_id=slave, unsafe=unsafe))
-    counted = [peer.id for peer in state.counted]
+    state = change_list(server, ReplicaRequest(**request), timeout_ms=int(timeout * 1000))
+    assert state.copy_list is not None
+    ids, count = state.copy_list.ids, state.copy_list.copies
     if json:
-        print_json({"counted": counted})
-    else:
-        say(f"slaves that count: {', '.join(counted) or 'none'}")
+        print_json({"members": ids, "copies": count, "is_confirmed": state.is_list_confirmed})
+        return
+    say(f"{count} of {', '.join(ids)} have what is acknowledged")
+    if not state.is_list_confirmed:
+        say("not yet: the list is not on enough of their disks, and of those before (status)", "red")
 
 
 def replica_row(state: ReplicaResponse) -> dict[str, Any]:
@@ -107,19 +158,17 @@ def _named(value: Any) -> Any:
     return {name: _named(getattr(value, name)) for name in fields if name != "request_id"}
 
 
-def _in_sync_of(state: ReplicaResponse) -> str:
-    asked = state.as_master.in_sync_replicas
-    if state.role == "SLAVE" or not 0 < asked < state.in_sync_replicas:
-        return str(state.in_sync_replicas)
-    return f"{state.in_sync_replicas} ({asked} once all that count have stored it)"
-
-
 def say_replica(state: ReplicaResponse) -> None:
     say(
         f"broker {state.id}: {state.role} in epoch {state.epoch}, log of epoch {state.log_epoch},"
-        f" in_sync_replicas {_in_sync_of(state)}, slaves connect to {state.ha_address}"
-        f" ({state.dialect})"
+        f" slaves connect to {state.ha_address} ({state.dialect})"
     )
+    listed = {} if state.copy_list is None else {p.directory_id: p for p in state.copy_list.members}
+    if state.in_sync_set is not None:
+        say(f"  in sync: {', '.join(state.in_sync_set)}")
+    elif state.copy_list is not None:
+        note = "" if state.role == "SLAVE" or state.is_list_confirmed else ", not confirmed yet"
+        say(f"  list: {state.copy_list.copies} copies of {', '.join(state.copy_list.ids)}{note}")
     if state.role == "SLAVE" and state.master is not None:
         name = state.master.id or "a master"
         where = f"{name} at {state.master.ha_address}"
@@ -128,14 +177,16 @@ def say_replica(state: ReplicaResponse) -> None:
             say(f"  is to follow {where}")
         else:
             say(f"  follows {where}, {behind} bytes behind what was heard of it")
-    directories = {peer.id: peer.directory_id for peer in state.counted if peer.counts}
+        if listed and state.directory_id not in listed:
+            say(f"  is not on the list: quorumlog broker add --broker {state.id}")
+    names = {peer.id for peer in listed.values()}
     for slave in state.slaves:
-        counts = "counts" if slave.counts else "does not count"
-        if slave.directory_id != directories.get(slave.id, slave.directory_id):
-            counts = (
-                "another directory than the one that counts: if that is lost for good, quorumlog broker"
-                f" forget --slave {slave.id}"
-            )
+        if slave.counts:
+            counts = "counts"
+        elif slave.id in names:
+            counts = f"with another directory than the one listed: broker add --broker {slave.id}"
+        else:
+            counts = f"does not count: broker add --broker {slave.id}"
         words = [
             "connected" if slave.is_connected else "away",
             counts,
@@ -143,20 +194,11 @@ def say_replica(state: ReplicaResponse) -> None:
             f"lacks {slave.lag_bytes} bytes for {slave.lag_ms} ms",
         ]
         say(f"  slave {slave.id}: {', '.join(words)}")
-    if state.counted and state.role == "SLAVE":
-        names = [
-            f"{peer.id} (with another directory)"
-            if peer.id == state.id and peer.directory_id != state.directory_id
-            else peer.id
-            for peer in state.counted
-        ]
-        say(f"  slaves that count: {', '.join(names)}")
-    elif state.in_sync_set is None:
-        seen = {slave.id for slave in state.slaves}
-        for peer in state.counted:
-            if peer.id not in seen:
-                counts = "counts" if peer.counts else "counts once it is back"
-                say(f"  slave {peer.id}: away, {counts}, not connected since the start")
+    if state.is_leading and state.in_sync_set is None:
+        there = {slave.directory_id for slave in state.slaves} | {state.directory_id}
+        for directory_id, peer in listed.items():
+            if directory_id not in there:
+                say(f"  slave {peer.id}: away, counts, not connected since the list was written")
     for tail in state.tails:
         say(
             f"  set aside: {tail.first_offset} to {tail.stop_offset} of epoch {tail.epoch}, in"

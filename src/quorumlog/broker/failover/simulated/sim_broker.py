@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, judge
 from quorumlog.broker.failover.failover_rules import Answer, FailoverRules
 from quorumlog.broker.failover.failover_steps import (
     Ask,
@@ -22,7 +23,6 @@ from quorumlog.broker.failover.failover_steps import (
 from quorumlog.broker.failover.simulated.world import Clock
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
-from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
 from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class SimBroker:
 
     @property
     def log_epoch(self) -> int:
-        return self.disk.history.log_epoch
+        return self.disk.history.epoch.number
 
     @property
     def max_offset(self) -> int:
@@ -130,7 +130,7 @@ class SimBroker:
         self._fenced_by = 0
         self.acknowledgements = Acknowledgements(self.id, self._run.in_sync_replicas, 0)
         self._sessions: dict[str, Session] = {}
-        self._reign_start = 0
+        self._begun_at = 0
         self._pending: dict[int, int] = {}
         """Messages that wait for their acknowledgement, by offset."""
         self._confirmed = 0
@@ -243,8 +243,8 @@ class SimBroker:
         disk = self.disk
         disk.flushed = len(disk.log)
         disk.epoch = max(disk.epoch, step.epoch)
-        disk.history = disk.history.begun(step.epoch, len(disk.log))
-        self._reign_start = len(disk.log)
+        disk.history = disk.history.begun(Epoch(step.epoch, self.directory_id), len(disk.log))
+        self._begun_at = len(disk.log)
         self.role = Role.ASYNC_MASTER if self._run.in_sync_replicas == 1 else Role.SYNC_MASTER
         self._sessions.clear()
         self._pending.clear()
@@ -267,7 +267,7 @@ class SimBroker:
         of the old one may have seen all of that."""
         is_master = self.role is not Role.SLAVE and not self._refuses
         leads = is_master and self.rules.may_acknowledge(self.clock.now_ms)
-        return leads and self.confirm_offset >= self._reign_start
+        return leads and self.confirm_offset >= self._begun_at
 
     def put(self, number: int) -> None:
         if self.role is Role.SLAVE or self._refuses or self.acknowledgements.missing(lambda mark: True):
@@ -391,7 +391,9 @@ class SimBroker:
                 self._run.say(self, self._master.id, lambda master: master.refused(promised))
             return
         disk = self.disk
-        verdict = judge(disk.history, len(disk.log), history, end)
+        verdict = judge(
+            disk.history, len(disk.log), history, end, directory_id=disk.directory_id, is_flushed=False
+        )
         if verdict.problem:
             return  # a person would read it; a newer reign may end it
         if verdict.cuts:
@@ -400,8 +402,8 @@ class SimBroker:
             disk.flushed = min(disk.flushed, len(disk.log))
             self._world.note(self.id, "cut")
         disk.epoch = epoch
-        disk.history = history.truncated(len(disk.log)) if disk.log else EpochHistory()
-        self._reign_history = history
+        disk.history = history.held(len(disk.log)) if disk.log else EpochHistory()
+        self._told_history = history
         self._reign_epoch = epoch
         self._heard_ms = self.clock.now_ms
         self._is_welcome = True
@@ -419,7 +421,7 @@ class SimBroker:
         fresh = batch[len(disk.log) - offset :]
         disk.log += fresh
         if disk.log:
-            disk.history = self._reign_history.truncated(len(disk.log))
+            disk.history = self._told_history.held(len(disk.log))
         self._confirmed = max(self._confirmed, min(confirmed, len(disk.log)))
         if fresh:
             self._flush()

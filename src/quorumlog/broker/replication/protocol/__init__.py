@@ -1,6 +1,6 @@
 """Master and slave as values: what they say to each other, and what they make of it. No sockets, files
 or clocks.
 
-Read in this order: `epoch_history`, `record_assembler`, `acknowledgements`, `ha_frames`, `master_link`,
+Read in this order: `record_assembler`, `acknowledgements`, `ha_frames`, `master_link`,
 `slave_link`, `rocketmq_links`.
 """

@@ -1,21 +1,24 @@
-"""Acknowledgements: what slaves have acknowledged, and what follows: up to where the log is replicated,
+"""Acknowledgements: what slaves have acknowledged, and what follows: up to where the log is confirmed,
 and whether there are enough of them to take a message at all.
 
-Two rules, of which one holds in a reign:
+Three rules, of which one holds while a run lasts:
 
-- *fixed*: every member of `in_sync_set` must have it. Somebody outside decides who is a member.
-- *counted*: any `in_sync_replicas - 1` of the slaves that count must have it. A slave counts once every
-  slave that counted before it has stored that it will: so who asks all that ever counted asks it, too.
+- *by a register*: every member of `in_sync_set` must have it. Somebody outside decides who is a member.
+- *by hand*: the rule of epochs: enough of each list in force, with the begin of the run.
+- *without epochs* (RocketMQ's dialect): any `in_sync_replicas` that have ever come.
 
 A slave is a directory (`directory_id`): one that was wiped has acknowledged nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
+from quorumlog.broker.epochs.epoch_history import CopyList
+from quorumlog.broker.epochs.epoch_rule import held_offset
 from quorumlog.broker.replication.roles import InSyncSet, Member
 
 
@@ -30,8 +33,6 @@ class Mark:
     flushed_offset: int = 0
     acknowledged_offset: int = 0
     """What counts of both."""
-    counted_version: int = 0
-    """The newest list of those that count that it has stored."""
 
 
 @dataclass(slots=True)
@@ -40,30 +41,19 @@ class Acknowledgements:
 
     own_id: str
     in_sync_replicas: int
-    """The master included."""
+    """The master included. By hand the lists say it."""
     confirmed_offset: int
     in_sync_set: InSyncSet | None = None
-    counted: dict[str, str] = field(default_factory=dict)
-    """Directory ids of those that count, by id. All of them, also those that are away."""
-    joining: dict[str, str] = field(default_factory=dict)
-    """Those that will, once all that count and they themselves have stored it."""
-    joining_version: int = 0
-    known_to: frozenset[str] = frozenset()
-    """Who has stored that those join before this reign began, and need not say so."""
+    own_directory_id: str = ""
+    lists: tuple[CopyList, ...] = ()
+    """In force; the newest last."""
     begun_at: int = 0
-    """Where the log ended when this run began. A loss of power may have taken `confirmed_offset` back:
-    what was acknowledged before lies below this all the same."""
-    lowered_from: int = 0
-    """Where `in_sync_replicas` was: so many have what is acknowledged still, until all that count have
-    stored that fewer do. A slave that has not, and is alone one day, takes what it has for all."""
-    lowered_version: int = 0
+    """Where the run begins."""
+    is_run_confirmed: bool = False
+    """By hand: enough of each list have its begin, so that only the newest is asked since."""
     marks: dict[str, Mark] = field(default_factory=dict)
     own_offset: int = 0
     """Up to where the master itself has it as safely as it promises."""
-
-    @property
-    def needed(self) -> int:
-        return max(self.in_sync_replicas, self.lowered_from)
 
     def connected(self, slave_id: str, directory_id: str) -> Mark:
         """A slave has come. Of one that is there already the new connection counts."""
@@ -74,7 +64,7 @@ class Acknowledgements:
         return mark
 
     def report(self, mark: Mark, written: int, flushed: int, acknowledged: int) -> bool:
-        """True: more is replicated than before."""
+        """True: more is confirmed than before."""
         mark.written_offset = max(mark.written_offset, written)
         mark.flushed_offset = max(mark.flushed_offset, flushed)
         mark.acknowledged_offset = max(mark.acknowledged_offset, acknowledged)
@@ -82,24 +72,31 @@ class Acknowledgements:
 
     def advance(self) -> bool:
         held = self._held()
-        held = -1 if held is None else min(held, self.own_offset)
+        if self.lists and held >= self.begun_at and not self.is_run_confirmed:
+            self.is_run_confirmed = True
+            self.lists = (replace(self.lists[-1], needs_all=False),)
+            held = self._held()
+        if self.lists and not self.is_run_confirmed:
+            return False
         if held <= self.confirmed_offset:
             return False
         self.confirmed_offset = held
         return True
 
-    def _held(self) -> int | None:
-        """Up to where as many have it as the rule asks for; None: too few have ever come."""
+    def _held(self) -> int:
+        """Up to where as many have it as the rule asks for; -1: too few have ever come."""
         if self.in_sync_set is not None:
             if len(self._in_sync_ids()) < self.in_sync_replicas:
-                return None
-            others = [member for member in self.in_sync_set if member.id != self.own_id]
-            return min(map(self._held_by, others), default=self._alone())
-        needed = self.needed - 1
-        if needed <= 0:
-            return self._alone()
-        offsets = sorted((mark.acknowledged_offset for mark in self._counting()), reverse=True)
-        return offsets[needed - 1] if len(offsets) >= needed else None
+                return -1
+            others = [self._held_by(member) for member in self.in_sync_set if member.id != self.own_id]
+            return min([*others, self.own_offset])
+        offsets = {mark.directory_id: mark.acknowledged_offset for mark in self.marks.values()}
+        if self.lists:
+            offsets[self.own_directory_id] = self.own_offset
+            return held_offset(self.lists, offsets, self.own_offset)
+        found = [self.own_offset, *sorted(offsets.values(), reverse=True)]
+        needed = max(self.in_sync_replicas, 1)
+        return min(found[:needed]) if len(found) >= needed else -1
 
     def _in_sync_ids(self) -> frozenset[str]:
         """While a wiped store takes the place of what it was, both are members under one id."""
@@ -111,15 +108,11 @@ class Acknowledgements:
             return 0
         return mark.acknowledged_offset
 
-    @staticmethod
-    def _alone() -> int:
-        return (1 << 63) - 1
-
-    def _counting(self) -> Iterable[Mark]:
-        for slave_id, directory_id in self.counted.items():
-            mark = self.marks.get(slave_id)
-            if mark is not None and mark.directory_id == directory_id:
-                yield mark
+    @property
+    def waits_for_others(self) -> bool:
+        if self.in_sync_set is not None:
+            return True
+        return any(each.copies > 1 for each in self.lists) or self.in_sync_replicas > 1
 
     def missing(self, is_caught_up: Callable[[Mark], bool]) -> str:
         """Why a message is refused before it is written; empty: it is taken."""
@@ -132,100 +125,39 @@ class Acknowledgements:
                     f" {self.in_sync_replicas} (in_sync_replicas)"
                 )
             return ""
-        there = 1 + sum(mark.is_connected and is_caught_up(mark) for mark in self._counting())
-        if there >= self.needed:
-            return ""
-        known = {**self.counted, **self.joining}
-        away = " and ".join(sorted(each for each in known if not self._is_there(each, known)))
-        waits = "".join(
-            f"; {each} is there with another directory than the one that counts: if that is lost for"
-            f" good, quorumlog broker forget --slave {each}"
-            for each in sorted(self.replaced())
-        )
-        if self.joining and away:
-            waits += f"; {', '.join(sorted(self.joining))} will count once {away} has stored it"
-        if self.lowered_from:
-            waits += (
-                f"; in_sync_replicas {self.in_sync_replicas} holds once it is stored by"
-                f" {away or 'all that count'}; one that will not come back: quorumlog broker forget"
-                " --slave ID"
-            )
-        return (
-            f"{there} replicas are in sync, the master included, of {self.needed}"
-            f" (in_sync_replicas){waits}"
-        )
+        there = {mark.directory_id for mark in self.marks.values() if is_caught_up(mark)}
+        there.add(self.own_directory_id)
+        if not self.lists:
+            if len(there) >= self.in_sync_replicas:
+                return ""
+            return f"{len(there)} replicas are in sync, the master included, of {self.in_sync_replicas}"
+        for each in self.lists:
+            count = len(each.directories & there)
+            needed = max(each.needed, each.copies)
+            if count < needed:
+                return f"{count} replicas are in sync, the master included, of {needed}" + self._why(
+                    each, there
+                )
+        return ""
 
-    def _is_there(self, slave_id: str, known: dict[str, str]) -> bool:
-        mark = self.marks.get(slave_id)
-        if mark is None or not mark.is_connected:
-            return False
-        return mark.directory_id == known.get(slave_id)
+    def _why(self, copy_list: CopyList, there: set[str]) -> str:
+        away = [peer.id for peer in copy_list.members if peer.directory_id not in there]
+        others = {mark.id for mark in self.marks.values() if mark.directory_id in there}
+        words = f" (of {', '.join(copy_list.ids)})"
+        if away:
+            words += f"; {' and '.join(sorted(away))} is not in sync"
+        for each in sorted(others & set(away)):
+            words += f": it is there with another directory (quorumlog broker add --broker {each})"
+        return words
 
     # ---------------------------------------------------------------- who counts
 
-    def wants_to_count(self, mark: Mark) -> bool:
-        """It does not yet, and is not on its way. One with another directory than it counted with has
-        forgotten what it promised, maybe to a newer master than this one: somebody who knows has to say
-        that the old one is to be forgotten."""
-        known = {**self.counted, **self.joining}
-        return self.in_sync_set is None and not known.get(mark.id)
-
-    def replaced(self) -> list[str]:
-        """Ids of slaves that are there with another directory than the one that counts."""
-        known = {**self.counted, **self.joining}
-        return [
-            mark.id
-            for mark in self.marks.values()
-            if mark.is_connected and known.get(mark.id) not in (None, "", mark.directory_id)
-        ]
-
-    def join(self, mark: Mark, version: int) -> dict[str, str]:
-        """The list that everybody stores from now on, under this version."""
-        self.joining[mark.id] = mark.directory_id
-        self.joining_version = version
-        self.known_to = frozenset()
-        return {**self.counted, **self.joining}
-
-    def stored(self, mark: Mark, version: int) -> bool:
-        """A slave has stored a list. True: those that were joining count now."""
-        mark.counted_version = max(mark.counted_version, version)
-        if self.lowered_from and self._have_stored(self.lowered_version):
-            self.lowered_from = 0
-            self.advance()
-        if not self.joining or not self._have_stored(self.joining_version, self.known_to):
-            return False
-        self.counted, self.joining = {**self.counted, **self.joining}, {}
-        self.advance()
-        return True
-
-    def _have_stored(self, version: int, known_to: AbstractSet[str] = frozenset()) -> bool:
-        for slave_id, directory_id in {**self.counted, **self.joining}.items():
-            held = self.marks.get(slave_id)
-            if slave_id not in known_to and (
-                held is None or held.directory_id != directory_id or held.counted_version < version
-            ):
-                return False
-        return True
-
-    def holders_without(self, slave_id: str) -> int:
-        """How many others that are on the list hold everything that was acknowledged; and another
-        directory under its name, which takes its place there. Not those under others' names: the old
-        ones may come back, and are what is asked."""
-        asked = {**self.counted, **self.joining}
-        return sum(
-            self.holds(mark)
-            for mark in self.marks.values()
-            if mark.id in asked and (mark.id != slave_id) == (mark.directory_id == asked[mark.id])
-        )
+    def counts(self, slave: Member) -> bool:
+        if self.in_sync_set is not None:
+            return slave in self.in_sync_set
+        return not self.lists or slave.directory_id in self.lists[-1].directories
 
     def holds(self, mark: Mark) -> bool:
-        """Everything that was acknowledged, as far as that can be known."""
+        """Everything that was acknowledged, as far as that can be known: a loss of power may have taken
+        `confirmed_offset` back, and what was acknowledged before lies below the begin of the run."""
         return mark.acknowledged_offset >= max(self.confirmed_offset, self.begun_at)
-
-    def forget(self, slave_id: str) -> None:
-        """It counts no more. Whoever asks for this has seen that nothing is lost by it."""
-        self.counted.pop(slave_id, None)
-        self.joining.pop(slave_id, None)
-        if self.lowered_from and self._have_stored(self.lowered_version):
-            self.lowered_from = 0
-        self.advance()

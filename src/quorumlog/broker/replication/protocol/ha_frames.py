@@ -7,10 +7,11 @@
            DATA 6       epoch 8, run 4, offset 8, confirm offset 8, CRC-32 of the body 4, body: bytes
                         of the commit log from that offset on, never over the end of a file
            HEARTBEAT 7  epoch 8, run 4, end of the master's log 8, confirm offset 8
-           REPORT 8     epoch 8, written 8, flushed 8, version of the newest state that is stored 8
+           REPORT 8     epoch 8, written 8, flushed 8
 
 The slave connects and says HELLO; WELCOME and START agree on where it goes on; from then on DATA and
-HEARTBEAT go one way, REPORT the other.
+HEARTBEAT go one way, REPORT the other. An epoch is its number: who leads it is said in the WELCOME.
+Protocol 1 had no lists in its histories; its HELLO is read, to be refused in its own words.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import NamedTuple
 import msgspec
 from isal.isal_zlib import crc32
 
+from quorumlog.broker.epochs.epoch_history import Epoch, Peer, Run
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.client_message import Int, Text
 
-HA_PROTOCOL = 1
+HA_PROTOCOL = 2
 MAGIC = "quorumlog-ha"
 MOST_BODY_BYTES = 8 << 20
 _MOST_FRAME_BYTES = MOST_BODY_BYTES + 64
@@ -36,20 +38,8 @@ _MOST_HELLO_BYTES = 4 << 20
 _HEAD = struct.Struct(">IB")
 _DATA = struct.Struct(">qiqqI")
 _HEARTBEAT = struct.Struct(">qiqq")
-_REPORT = struct.Struct(">qqqq")
+_REPORT = struct.Struct(">qqq")
 _DATA_KIND, _HEARTBEAT_KIND, _REPORT_KIND = 6, 7, 8
-
-
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker as others name it."""
-
-    id: Text
-    directory_id: Text
-    address: Text
-    ha_address: Text
-    has_to_join: bool = False
-    """Of one that counts: it is asked at a switch, and counts once it has joined anew. So a master that
-    was only heard of: it may know of nobody who counts with another one."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,17 +47,25 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     protocol: Int = HA_PROTOCOL
     slave: Peer
     promised_epoch: Int
-    history: list[tuple[Int, Int, Int]]
     max_offset: Int
     file_bytes: Int
     is_sync_flush: bool
+    history: list[tuple[Int, Int, Int]] = []
+    """Of protocol 1, whose masters read no HELLO without it."""
+    promised_leader: Text = ""
+    runs: list[Run] = []
+
+    @property
+    def promised(self) -> Epoch:
+        return Epoch(self.promised_epoch, self.promised_leader)
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     master: Peer
     epoch: Int
+    leader: Text
     run: Int
-    history: list[tuple[Int, Int, Int]]
+    runs: list[Run]
     min_offset: Int
     max_offset: Int
     asks_flush: bool
@@ -79,23 +77,16 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What a slave stores beside the log, to know it when it is the master, or is asked to become it."""
+    """What a slave stores beside the log."""
 
-    version: Int
-    counted: list[Peer]
-    """Slaves that count, or will."""
-    in_sync_replicas: Int
-    is_sync: bool
     topics: dict[Text, Int]
-    joining: list[Text] = []
-    joining_known_to: list[Text] = []
-    waited_from: Int = 0
-    """As in `ReplicaRecord`."""
+    is_run_confirmed: bool
 
 
 class Refuse(msgspec.Struct, frozen=True, kw_only=True):
     message: Text
     promised_epoch: Int = 0
+    promised_leader: Text = ""
     is_for_now: bool = False
     """It is of use to try again soon: whoever is asked may be about to reign."""
 
@@ -119,7 +110,6 @@ class Report(NamedTuple):
     epoch: int
     written_offset: int
     flushed_offset: int
-    state_version: int
 
 
 Control = Hello | Welcome | Start | State | Refuse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, RunKey, judge
 from quorumlog.broker.replication.protocol.acknowledgements import Mark
-from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
 from quorumlog.broker.replication.protocol.ha_frames import (
     HA_PROTOCOL,
     MAGIC,
@@ -13,7 +13,6 @@ from quorumlog.broker.replication.protocol.ha_frames import (
     HaFrame,
     Heartbeat,
     Hello,
-    Peer,
     Refuse,
     Report,
     Start,
@@ -27,11 +26,11 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 
 
-class Reign(NamedTuple):
+class Leadership(NamedTuple):
     """What a master says of itself."""
 
     master: Peer
-    epoch: int
+    epoch: Epoch
     run: int
     history: EpochHistory
     file_bytes: int
@@ -42,7 +41,7 @@ class MasterSide(Protocol):
     """What a link needs of its master. It changes while the link lives."""
 
     @property
-    def reign(self) -> Reign: ...
+    def leadership(self) -> Leadership: ...
     @property
     def min_offset(self) -> int: ...
     @property
@@ -50,13 +49,14 @@ class MasterSide(Protocol):
     @property
     def confirm_offset(self) -> int: ...
 
-    def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
-        """A slave that may follow; an older link of it is closed."""
+    def slave_came(self, slave: Peer, link: LinkToSlave, run: RunKey | None) -> Mark | None:
+        """A slave that may follow; an older link of it is closed. `run`: whose history it has stored.
+        None: another run has begun since."""
 
-    def slave_reported(self, mark: Mark, written: int, flushed: int, state_version: int) -> None: ...
+    def slave_reported(self, mark: Mark, written: int, flushed: int) -> None: ...
 
-    def newer_epoch(self, epoch: int) -> None:
-        """Somebody has promised it: this reign is over."""
+    def newer_epoch(self, epoch: Epoch) -> None:
+        """A slave has promised it: this master leads no more."""
 
 
 class LinkToSlave(Protocol):
@@ -77,6 +77,10 @@ class LinkToSlave(Protocol):
 
     def tick(self, now_ms: float) -> None: ...
     def close(self, reason: str) -> None: ...
+
+    def end(self, reason: str) -> None:
+        """Close it, so that the slave comes back at once."""
+
     def spoke(self, now_ms: float) -> None: ...
 
     def confirmed(self) -> None:
@@ -97,7 +101,7 @@ class MasterLink:
         self.out: list[Buffer] = []
         self.most_chunk_bytes = 4 << 20
         self._side = side
-        self._reign = side.reign
+        self._leads = side.leadership
         self._decoder = HaDecoder()
         self._hello: Hello | None = None
         self.mark: Mark | None = None
@@ -118,40 +122,40 @@ class MasterLink:
         if self._hello is None:
             self._greet(frame)
         elif isinstance(frame, Refuse):
-            if frame.promised_epoch > self._reign.epoch:
-                self._side.newer_epoch(frame.promised_epoch)
+            promised = Epoch(frame.promised_epoch, frame.promised_leader)
+            if promised > self._leads.epoch:
+                self._side.newer_epoch(promised)
             self.close(frame.message)
         elif self.mark is None:
             self._start(frame)
         elif isinstance(frame, Report):
             # Whoever has promised another epoch reports to nobody else.
-            if frame.epoch != self._reign.epoch:
-                raise ProtocolViolation(f"a report of epoch {frame.epoch} in {self._reign.epoch}")
+            if frame.epoch != self._leads.epoch.number:
+                raise ProtocolViolation(f"a report of epoch {frame.epoch} in {self._leads.epoch}")
             high = self._side.max_offset  # a blank counts to the end of its file from its head on
             if not frame.flushed_offset <= frame.written_offset <= high:
                 raise ProtocolViolation(f"{frame} of a slave, and the log ends at {high}")
-            self._side.slave_reported(
-                self.mark, frame.written_offset, frame.flushed_offset, frame.state_version
-            )
+            self._side.slave_reported(self.mark, frame.written_offset, frame.flushed_offset)
         else:
             raise ProtocolViolation(f"a slave does not send {type(frame).__name__}")
 
     def _greet(self, frame: HaFrame) -> None:
         if not isinstance(frame, Hello) or frame.magic != MAGIC:
             raise ProtocolViolation("a connection begins with a hello")
-        reign = self._reign
+        leads = self._leads
         if frame.protocol != HA_PROTOCOL:
-            self.refuse(f"this master speaks protocol {HA_PROTOCOL}, the slave {frame.protocol}")
-        elif frame.promised_epoch > reign.epoch:
-            self._side.newer_epoch(frame.promised_epoch)
             self.refuse(
-                f"the slave has promised epoch {frame.promised_epoch}, this one is {reign.epoch}"
+                f"this master speaks protocol {HA_PROTOCOL} of replication, the slave {frame.protocol}:"
+                " give all brokers of a group the same release"
             )
-        elif frame.slave.id == reign.master.id:
-            self.refuse(f"master and slave are both called {reign.master.id}: give each its own --id")
-        elif frame.file_bytes != reign.file_bytes:
+        elif frame.promised > leads.epoch:
+            self._side.newer_epoch(frame.promised)
+            self.refuse(f"the slave has promised epoch {frame.promised}, this one is {leads.epoch}")
+        elif frame.slave.id == leads.master.id:
+            self.refuse(f"master and slave are both called {leads.master.id}: give each its own --id")
+        elif frame.file_bytes != leads.file_bytes:
             self.refuse(
-                f"the slave's files have {frame.file_bytes} bytes, the master's {reign.file_bytes}:"
+                f"the slave's files have {frame.file_bytes} bytes, the master's {leads.file_bytes}:"
                 " set mapped_file_size_commit_log alike"
             )
         else:
@@ -159,13 +163,14 @@ class MasterLink:
             self.out.append(
                 encode_control(
                     Welcome(
-                        master=reign.master,
-                        epoch=reign.epoch,
-                        run=reign.run,
-                        history=reign.history.triples(),
+                        master=leads.master,
+                        epoch=leads.epoch.number,
+                        leader=leads.epoch.leader,
+                        run=leads.run,
+                        runs=list(leads.history.runs),
                         min_offset=self._side.min_offset,
                         max_offset=self._side.max_offset,
-                        asks_flush=reign.asks_flush,
+                        asks_flush=leads.asks_flush,
                     )
                 )
             )
@@ -178,7 +183,14 @@ class MasterLink:
                 f"a slave answers a welcome with a start, not {type(frame).__name__}"
             )
         low, high = self._side.min_offset, self._side.max_offset
-        verdict = judge(EpochHistory(hello.history), hello.max_offset, self._reign.history, high)
+        verdict = judge(
+            EpochHistory(hello.runs),
+            hello.max_offset,
+            self._leads.history,
+            high,
+            directory_id=hello.slave.directory_id,
+            is_flushed=self._leads.asks_flush,
+        )
         if verdict.problem:
             self.refuse(verdict.problem)
             return
@@ -189,14 +201,18 @@ class MasterLink:
         if frame.offset != verdict.common_offset and frame.offset % hello.file_bytes:
             raise ProtocolViolation(f"a start at {frame.offset}, not at {verdict.common_offset}")
         self.next_offset = frame.offset
-        self.mark = self._side.slave_came(hello.slave, self)
+        run = RunKey(*self._leads.epoch, self._leads.run)
+        self.mark = self._side.slave_came(hello.slave, self, run)
+        if self.mark is None:
+            self.next_offset = -1
+            self.end("another run has begun")
 
     def data(self, body: bytes) -> list[Buffer]:
         offset = self.next_offset
         assert offset >= 0, "not started"
         self.next_offset += len(body)
-        reign = self._reign
-        return encode_data(reign.epoch, reign.run, offset, self._side.confirm_offset, body)
+        leads = self._leads
+        return encode_data(leads.epoch.number, leads.run, offset, self._side.confirm_offset, body)
 
     def state(self, state: State) -> None:
         self.out.append(encode_control(state))
@@ -206,9 +222,9 @@ class MasterLink:
 
     def confirmed(self) -> None:
         """Told at once: readers of the slave wait for it."""
-        reign, side = self._reign, self._side
+        leads, side = self._leads, self._side
         if self.next_offset >= 0 and not self.closed:
-            beat = Heartbeat(reign.epoch, reign.run, side.max_offset, side.confirm_offset)
+            beat = Heartbeat(leads.epoch.number, leads.run, side.max_offset, side.confirm_offset)
             self.out.append(encode_heartbeat(beat))
 
     def tick(self, now_ms: float) -> None:
@@ -221,6 +237,9 @@ class MasterLink:
     def refuse(self, message: str, *, is_for_now: bool = False) -> None:
         self.out.append(encode_control(Refuse(message=message, is_for_now=is_for_now)))
         self.close(message)
+
+    def end(self, reason: str) -> None:
+        self.refuse(reason, is_for_now=True)
 
     def close(self, reason: str) -> None:
         self.closed = self.closed or reason

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import struct
 
+from quorumlog.broker.epochs.epoch_history import Epoch, Peer
 from quorumlog.broker.replication.protocol.acknowledgements import Mark
-from quorumlog.broker.replication.protocol.ha_frames import Peer, State
+from quorumlog.broker.replication.protocol.ha_frames import State
 from quorumlog.broker.replication.protocol.master_link import MasterSide
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.broker.replication.protocol.slave_link import Work
@@ -22,8 +23,6 @@ from quorumlog.errors import ProtocolViolation
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
 _MOST_BODY_BYTES = 4 << 20
-_KNOWS_ALL = 1 << 62
-"""It stores no list of those that count, and nobody can switch by one: it counts at once."""
 
 
 class RocketmqMasterLink:
@@ -47,7 +46,7 @@ class RocketmqMasterLink:
         self.most_chunk_bytes = chunk_bytes
         self.mark: Mark | None = None
         self._side = side
-        self._peer = Peer(id=host, directory_id=host, address="", ha_address="")
+        self._peer = Peer(id=host, directory_id=host)
         self._received = bytearray()
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
@@ -72,10 +71,11 @@ class RocketmqMasterLink:
                 return
             # RocketMQ sends an empty slave its last file only; it takes all of them as well.
             self.next_offset = offset or side.min_offset
-            self.mark = side.slave_came(self._peer, self)
-            side.slave_reported(self.mark, offset, offset, _KNOWS_ALL)
+            self.mark = side.slave_came(self._peer, self, None)
+            assert self.mark is not None
+            side.slave_reported(self.mark, offset, offset)
         else:
-            side.slave_reported(self.mark, offset, offset, _KNOWS_ALL)
+            side.slave_reported(self.mark, offset, offset)
 
     def data(self, body: bytes) -> list[Buffer]:
         head = _HEAD.pack(self.next_offset, len(body))
@@ -98,6 +98,9 @@ class RocketmqMasterLink:
             self._spoke_ms = now_ms
             self.out.append(_HEAD.pack(self.next_offset, 0))
 
+    def end(self, reason: str) -> None:
+        self.close(reason)
+
     def close(self, reason: str) -> None:
         self.closed = self.closed or reason
 
@@ -105,9 +108,9 @@ class RocketmqMasterLink:
 class RocketmqSlaveLink:
     """A `LinkToMaster`."""
 
-    epoch = 0
+    epoch = Epoch()
     asks_flush = False
-    refused = False
+    refused = comes_back = False
     master: Peer | None = None
 
     def __init__(
@@ -169,10 +172,10 @@ class RocketmqSlaveLink:
         work, self._work = self._work, Work()
         return work
 
-    def follows(self, start_offset: int, state_version: int) -> None:
+    def follows(self, start_offset: int) -> None:
         pass
 
-    def done(self, written: int, flushed: int, state_version: int, now_ms: float) -> None:
+    def done(self, written: int, flushed: int, now_ms: float) -> None:
         offset = flushed if self._reports_flushed else written
         if offset > self._reported:
             self._reported = offset

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, judge
 from quorumlog.broker.message_log import LogRecords
-from quorumlog.broker.replication.protocol.epoch_history import EpochHistory, judge
 from quorumlog.broker.replication.protocol.ha_frames import (
     Data,
     HaDecoder,
     HaFrame,
     Heartbeat,
     Hello,
-    Peer,
     Refuse,
     Report,
     Start,
@@ -32,7 +31,7 @@ class Follow(NamedTuple):
     `SlaveLink.follows`."""
 
     welcome: Welcome
-    epoch: int
+    epoch: Epoch
     history: EpochHistory
     start_offset: int
     cuts: bool
@@ -72,17 +71,19 @@ class LinkToMaster(Protocol):
     """Why the connection ends; empty: it lives."""
     refused: bool
     """And it is of no use to try again soon."""
+    comes_back: bool
+    """It followed, and is to come back at once."""
     master: Peer | None
     out: list[Buffer]
 
     @property
-    def epoch(self) -> int: ...
+    def epoch(self) -> Epoch: ...
     @property
     def asks_flush(self) -> bool: ...
     def feed(self, data: Buffer, now_ms: float) -> None: ...
     def take_work(self) -> Work: ...
-    def follows(self, start_offset: int, state_version: int) -> None: ...
-    def done(self, written: int, flushed: int, state_version: int, now_ms: float) -> None: ...
+    def follows(self, start_offset: int) -> None: ...
+    def done(self, written: int, flushed: int, now_ms: float) -> None: ...
     def tick(self, now_ms: float) -> None: ...
     def close(self, reason: str) -> None: ...
 
@@ -91,15 +92,11 @@ class OwnLog(NamedTuple):
     """A slave's, when it connects."""
 
     slave: Peer
-    promised_epoch: int
+    promised: Epoch
     history: EpochHistory
     max_offset: int
     file_bytes: int
     is_sync_flush: bool
-    master_epoch: int
-    """In which it was told of a master, or has met one."""
-    master_directory_id: str
-    """Of that one; empty: it is not known."""
 
 
 class SlaveLink:
@@ -107,7 +104,7 @@ class SlaveLink:
 
     def __init__(self, own: OwnLog, now_ms: float, *, heartbeat_ms: float, silence_ms: float) -> None:
         self.closed = ""
-        self.refused = False
+        self.refused = self.comes_back = False
         self.master: Peer | None = None
         self._own = own
         self._decoder = HaDecoder()
@@ -117,13 +114,13 @@ class SlaveLink:
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
         self._report: Report | None = None
-        self._state_version = 0
         self.out: list[Buffer] = [
             encode_control(
                 Hello(
                     slave=own.slave,
-                    promised_epoch=own.promised_epoch,
-                    history=own.history.triples(),
+                    promised_epoch=own.promised.number,
+                    promised_leader=own.promised.leader,
+                    runs=list(own.history.runs),
                     max_offset=own.max_offset,
                     file_bytes=own.file_bytes,
                     is_sync_flush=own.is_sync_flush,
@@ -132,9 +129,9 @@ class SlaveLink:
         ]
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         assert self._welcome is not None
-        return self._welcome.epoch
+        return Epoch(self._welcome.epoch, self._welcome.leader)
 
     @property
     def asks_flush(self) -> bool:
@@ -157,6 +154,7 @@ class SlaveLink:
     def _take(self, frame: HaFrame) -> None:
         if isinstance(frame, Refuse):
             self.refused = not frame.is_for_now
+            self.comes_back = frame.is_for_now and self._welcome is not None
             self.close(frame.message)
         elif self._welcome is None:
             if not isinstance(frame, Welcome):
@@ -177,29 +175,28 @@ class SlaveLink:
 
     def _welcomed(self, welcome: Welcome) -> None:
         own = self._own
-        if welcome.epoch < own.promised_epoch:
+        epoch = Epoch(welcome.epoch, welcome.leader)
+        if epoch < own.promised:
             message = (
-                f"master {welcome.master.id} is of epoch {welcome.epoch}, and"
-                f" {own.promised_epoch} was promised: it is not the master any more"
+                f"master {welcome.master.id} is of epoch {epoch}, and {own.promised} was promised: it is"
+                " not the master any more"
             )
-            self.out.append(encode_control(Refuse(message=message, promised_epoch=own.promised_epoch)))
+            number, leader = own.promised
+            refusal = Refuse(message=message, promised_epoch=number, promised_leader=leader)
+            self.out.append(encode_control(refusal))
             self.close(message)
-            return
-        if welcome.epoch == own.master_epoch and own.master_directory_id not in (
-            "",
-            welcome.master.directory_id,
-        ):
-            self.refused = True
-            self.close(
-                f"master {welcome.master.id} has another directory than the one that this slave knows of"
-                f" epoch {welcome.epoch}: it has lost its log. Make this slave the master, with:"
-                f" quorumlog broker switch --to {own.slave.id} --unsafe"
-            )
             return
         self._welcome = welcome
         self.master = welcome.master
-        history = EpochHistory(welcome.history)
-        verdict = judge(own.history, own.max_offset, history, welcome.max_offset)
+        history = EpochHistory(welcome.runs)
+        verdict = judge(
+            own.history,
+            own.max_offset,
+            history,
+            welcome.max_offset,
+            directory_id=own.slave.directory_id,
+            is_flushed=welcome.asks_flush,
+        )
         if verdict.problem:
             self.out.append(encode_control(Refuse(message=verdict.problem)))
             self.refused = True
@@ -215,12 +212,11 @@ class SlaveLink:
                 )
                 return
             start, anew = welcome.min_offset, True
-        self._work.follow = Follow(welcome, welcome.epoch, history, start, verdict.cuts, anew)
+        self._work.follow = Follow(welcome, epoch, history, start, verdict.cuts, anew)
 
-    def follows(self, start_offset: int, state_version: int) -> None:
+    def follows(self, start_offset: int) -> None:
         """It was done."""
         self._assembler = RecordAssembler(start_offset, self._own.file_bytes)
-        self._state_version = state_version
         self.out.append(encode_control(Start(offset=start_offset)))
 
     def _data(self, frame: Data) -> None:
@@ -231,11 +227,10 @@ class SlaveLink:
         self._work.records += assembler.feed(frame.body)
         self._work.master_offset = max(self._work.master_offset, frame.offset + len(frame.body))
 
-    def done(self, written: int, flushed: int, state_version: int, now_ms: float) -> None:
+    def done(self, written: int, flushed: int, now_ms: float) -> None:
         """What was taken is written, and flushed so far."""
         assert self._welcome is not None
-        self._state_version = max(self._state_version, state_version)
-        report = Report(self._welcome.epoch, written, flushed, self._state_version)
+        report = Report(self._welcome.epoch, written, flushed)
         if report != self._report and not self.closed:
             self._report = report
             self._spoke_ms = now_ms

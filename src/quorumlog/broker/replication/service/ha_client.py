@@ -152,6 +152,9 @@ class HAClient:
         wait_ms = float(config.ha_reconnect_interval)
         if socket.link.refused:
             wait_ms *= _REFUSED_WAIT
+        elif socket.link.comes_back:
+            self._eager_until_ms = self.clock() + _EAGER_MS
+            wait_ms = 0.0
         elif self.clock() < self._eager_until_ms:
             wait_ms = min(wait_ms, _EAGER_WAIT_MS)
         self._connect_later(wait_ms)
@@ -166,9 +169,7 @@ class HAClient:
         socket = self._socket
         if socket is not None and not self._busy and not self.problem:
             replica = self._replica
-            socket.link.done(
-                replica.max_offset, replica.flushed_offset, replica.record.state_version, self.clock()
-            )
+            socket.link.done(replica.max_offset, replica.flushed_offset, self.clock())
             self.settle()
 
     def settle(self) -> None:
@@ -211,7 +212,7 @@ class HAClient:
             elif not link.closed:
                 if work.follow is not None:
                     self.master_offset = work.follow.welcome.max_offset
-                    link.follows(work.follow.start_offset, outcome.state_version)
+                    link.follows(work.follow.start_offset)
                 self.problem = ""
                 link.done(*outcome, self.clock())
             if self._socket is socket:

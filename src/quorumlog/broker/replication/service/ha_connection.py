@@ -168,6 +168,11 @@ class HAConnection(asyncio.Protocol):
         self.link.tick(now_ms)
         self.settle()
 
+    def end(self, reason: str) -> None:
+        """The slave may come back at once."""
+        self.link.end(reason)
+        self.settle()
+
     def close(self, reason: str) -> None:
         self.link.close(reason)
         self.settle()

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, MasterLink
@@ -89,7 +90,7 @@ class HAService:
         self._accept = AcceptSocketService(bind or replica.address.ha_address, self._accepted)
         self._connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
-        self._is_joining = False
+        self._is_noting = False
         self._strays = StrayLog(log)
         self.client: HAClient | None = None
         self.on_role: Callable[[], None] = lambda: None
@@ -145,9 +146,9 @@ class HAService:
         if self.dialect == ROCKETMQ:
             size = replica.store.config.ha_transfer_batch_size
             link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals())
-            if not replica.is_reigning:
+            if not replica.is_leading:
                 link.close("this broker is not the master")
-        elif replica.is_reigning:
+        elif replica.is_leading:
             link = MasterLink(replica, now_ms, **self._intervals())
         else:
             link = MasterLink(replica, now_ms, **self._intervals())
@@ -173,7 +174,7 @@ class HAService:
 
     def _role_changed(self) -> None:
         for connection in list(self._connections):
-            connection.close("the role has changed")
+            connection.end("the role, or the list, has changed")
         assert self.client is not None
         self.client.restart()
         self.on_role()
@@ -206,19 +207,25 @@ class HAService:
         self.replica.tell_all()
         if self.replica.outlasts_its_drain:
             self._records.submit(self.replica.end_drain, lambda outcome: None)
-        self._let_count()
+        self._note()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
 
-    def _let_count(self) -> None:
-        if self._is_joining or self.replica.role is Role.SLAVE:
+    def _note(self) -> None:
+        """What a master has to write down for its slaves to know it."""
+        replica = self.replica
+        if self._is_noting or replica.role is Role.SLAVE:
             return
-        marks = self.replica.wanting_to_count()
-        if marks or self.replica.has_let_count:
-            self._is_joining = True
-            self._records.submit(lambda: self.replica.let_count(marks), self._joined)
+        if replica.has_confirmed_run:
+            work = replica.note_confirmed
+        elif joining := replica.joining():
+            work = partial(replica.add, joining)
+        else:
+            return
+        self._is_noting = True
+        self._records.submit(work, self._noted)
 
-    def _joined(self, outcome: object) -> None:
-        self._is_joining = False
+    def _noted(self, outcome: object) -> None:
+        self._is_noting = False
         if isinstance(outcome, StoreFailure):
             self._failed(outcome)
 

@@ -19,7 +19,7 @@ from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.replication import replica
+from quorumlog.broker.replication import replica as replicas
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
@@ -75,7 +75,7 @@ class Broker:
             ROOT, config, disk=self.disk, wall_clock=clock, clock=clock, topics={"t": 1}
         )
         address = BrokerAddress(self.name, self.name, self.name)
-        with patch.object(replica, "new_directory_id", self.draw_directory_id):
+        with patch.object(replicas, "new_directory_id", self.draw_directory_id):
             self.replica = Replica(store, address, self.first_role, master_ha_address=self.first_master)
         self.replica.role_changed = lambda: self.world.cut(self.name)
 

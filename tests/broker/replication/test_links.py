@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
+import msgspec
 import pytest
 
 from quorumlog.broker.message_log import Role
@@ -35,8 +37,7 @@ def filled(world: World, count: int) -> bytes:
 
 
 def lone_world(seed: int, count: int) -> tuple[World, bytes]:
-    world = World(seed, brokers=1)
-    world.brokers["a"].living._acks.in_sync_replicas = 1
+    world = World(seed, brokers=1, copies=1)
     return world, filled(world, count)
 
 
@@ -91,16 +92,15 @@ def test_whole_frames_and_single_bytes_mean_the_same() -> None:
 
 
 def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
-    world = World(4, brokers=2)
+    world = World(4, brokers=2, copies=1)
     a, b = world.brokers["a"].living, world.brokers["b"].living
-    a._acks.in_sync_replicas = 1
     filled(world, 40)
     a.store.cleaner.drop_before(FILE_BYTES)
     for _ in range(60):
         world.connect("b")
         world.pump("b", 1 << 20)
         world.brokers["b"].work()
-        world.join()
+        world.note()
     assert b.min_offset == a.min_offset == FILE_BYTES
     assert b.max_offset == b.confirm_offset == a.max_offset
     assert numbers_in_queue(b.store) == numbers_in_queue(a.store)
@@ -115,12 +115,13 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     for _ in range(10):
         world.connect("b")
         world.pump("b", 1 << 20)
-        world.join()
+        world.note()
     a, b = world.brokers["a"], world.brokers["b"].living
     assert a.living.counts(Member("b", b.directory_id))
     world.put(a)
     a.work()
     b.promise(7)
+    assert b.record.promised == (7, b.directory_id)
     for _ in range(5):
         world.connect("b")
         world.pump("b", 1 << 20)
@@ -136,6 +137,7 @@ def test_two_java_slaves_of_one_host_are_both_served_and_count_as_one() -> None:
     world, data = lone_world(6, 8)
     master = world.brokers["a"].living
     master.has_epochs = False
+    master._acks.lists = ()
     links = []
     for _ in range(2):
         link = RocketmqMasterLink(master, "10.0.0.9", 0, chunk_bytes=FILE_BYTES, **TIMES)
@@ -150,3 +152,30 @@ def test_two_java_slaves_of_one_host_are_both_served_and_count_as_one() -> None:
         assert link.mark is not None
         master.slave_lost(link.mark, link)
         assert [each.is_connected for each in master.slaves()] == [is_connected]
+
+
+def test_a_slave_of_the_release_before_is_refused_in_its_own_words_and_the_reverse() -> None:
+    world, _ = lone_world(7, 1)
+    master = world.brokers["a"].living
+    peer = {"id": "b", "directory_id": "1", "address": "h:1", "ha_address": "h:2", "has_to_join": False}
+    hello = {
+        "magic": "quorumlog-ha",
+        "protocol": 1,
+        "slave": peer,
+        "promised_epoch": 1,
+        "history": [(1, 77, 0)],
+        "max_offset": 0,
+        "file_bytes": FILE_BYTES,
+        "is_sync_flush": True,
+    }
+    payload = msgspec.msgpack.encode(hello)
+    link = MasterLink(master, 0, **TIMES)
+    link.feed(struct.pack(">IB", 1 + len(payload), 1) + payload, 1)
+    assert "speaks protocol 2 of replication, the slave 1: give all brokers" in link.closed
+    (refusal,) = HaDecoder().feed(b"".join(link.out))
+    assert isinstance(refusal, Refuse)
+    assert refusal.message == link.closed
+    # What a master of that release needs to refuse ours is there, under the names that it knows.
+    slave = SlaveLink(master.own_log(), 0, **TIMES)
+    ours = msgspec.msgpack.decode(bytes(slave.out[0])[5:])
+    assert {each: type(ours[each]) for each in hello} == {each: type(hello[each]) for each in hello}

@@ -200,9 +200,12 @@ def goes_on_with_the_least(world: World, master: Broker) -> None:
     (listed,) = master.living._acks.lists
     if listed.copies > len(listed.members):
         return  # the group is not formed yet
-    there = list(listed.ids)
+    brokers = world.brokers
+    there = [p.id for p in listed.members if brokers[p.id].living.directory_id == p.directory_id]
     world.random.shuffle(there)
     least = max(listed.needed, listed.promises)
+    if len(there) < least:
+        return
     for name in there[least:]:
         world.brokers[name].crash(world.random, power=True)
     assert world.serves(), f"{there[:least]} of {there} with {listed.copies} copies: {world.story[-20:]}"

@@ -1,66 +1,392 @@
-"""Switches by hand: what two operators at once may do, what is lost, and what of it is said."""
+"""Switches by hand: what operators may do, what is refused, what is lost, and what of it is said."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from unittest.mock import patch
+from dataclasses import replace as with_config
 
 import pytest
 from msgspec.structs import replace
 
 from quorumlog.broker.client.switching import Lost, switch_surveyed
-from quorumlog.broker.errors import StaleEpoch, SwitchRefused
+from quorumlog.broker.epochs.epoch_history import Epoch
+from quorumlog.broker.errors import NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
-from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.replica_master import DRAIN_MS
-from quorumlog.broker.replication.roles import Member
-from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
-from quorumlog.errors import Unreachable
-from tests.broker.replication.replica_world import SimulatedAsked, World
-from tests.broker.store.store_making import numbers_in_queue
+from quorumlog.broker.wire.broker_messages import ReplicaRequest
+from tests.broker.replication.replica_world import OperatorGone, SimulatedAsked, World
+from tests.broker.store.store_making import SMALL, numbers_in_queue
 
 
 def following(world: World, rounds: int = 12) -> None:
     for _ in range(rounds):
-        for name in world.brokers:
-            world.connect(name)
-            world.pump(name, 1 << 20)
-            if world.brokers[name].replica is not None:
-                world.brokers[name].work()
-        world.join()
+        world.turn(list(world.brokers))
+
+
+def group(seed: int, brokers: int = 3, copies: int = 2) -> World:
+    """All of them are on the list."""
+    world = World(seed, brokers, copies)
+    following(world)
+    for name in list(world.brokers)[2:]:
+        if name not in listed(world):
+            world.brokers["a"].living.add(name)
+            following(world)
+    assert listed(world) == list(world.brokers)
+    assert not world.brokers["a"].living._refusal()
+    return world
+
+
+def listed(world: World, name: str = "a") -> list[str]:
+    copy_list = world.brokers[name].living.history.copy_list
+    return [] if copy_list is None else copy_list.ids
+
+
+def down(world: World, *names: str) -> None:
+    for name in names:
+        world.brokers[name].crash(world.random, power=False)
 
 
 @pytest.mark.parametrize("is_master_lost", [False, True])
-def test_of_two_switches_at_once_one_is_refused(is_master_lost: bool) -> None:
+def test_of_two_switches_at_once_one_is_done(is_master_lost: bool) -> None:
     """Both operators have asked everybody before either has told anybody anything."""
-    world = World(6)
-    following(world)
+    world = group(6)
     if is_master_lost:
-        world.brokers["a"].crash(world.random, power=False)
+        down(world, "a")
     first, second = SimulatedAsked(world), SimulatedAsked(world)
-    refusals = []
+    done = []
 
     def meanwhile(line: str) -> None:
-        if "becomes a slave" in line:
-            with pytest.raises((StaleEpoch, SwitchRefused)) as refused:
-                switch_surveyed(second, "c")
-            refusals.append(refused)
+        if "is promised by" in line:
+            with suppress(StaleEpoch, SwitchRefused):
+                done.append(switch_surveyed(second, "c"))
 
-    switch_surveyed(first, "b", say=meanwhile)
-    if is_master_lost:
-        with pytest.raises(StaleEpoch, match="another switch"):
-            switch_surveyed(second, "c")
-    else:
-        assert refusals
-    assert [broker.name for broker in world.masters] == ["b"]
+    with suppress(StaleEpoch, SwitchRefused):
+        done.append(switch_surveyed(first, "b", say=meanwhile))
+    (report,) = done
+    leading = [broker.name for broker in world.masters if broker.living.is_leading]
+    assert report.master in leading
     following(world)
-    assert world.brokers["c"].living.master == world.brokers["b"].living.address
+    world.put(world.brokers[report.master])
+    following(world)
+    assert world.acknowledged == [0]
+
+
+def test_a_planned_switch_loses_nothing_and_what_is_under_way_is_acknowledged_before() -> None:
+    world = group(1)
+    a, b, _ = world.brokers.values()
+    for _ in range(5):
+        world.put(a)
+    assert world.acknowledged == []
+    world.meanwhile = lambda: following(world, 1)
+    report = switch_surveyed(SimulatedAsked(world), "b", timeout_ms=10_000)
+    assert (report.master, report.lost, report.followers) == ("b", None, ["a", "c"])
+    assert sorted(world.acknowledged) == [0, 1, 2, 3, 4]
+    assert (a.living.role, b.living.role) == (Role.SLAVE, Role.SYNC_MASTER)
+    following(world)
+    world.put(b)
+    following(world)
+    assert len(world.acknowledged) == 6
+    assert a.living.log_epoch == 2
+
+
+def test_a_planned_switch_to_one_that_does_not_come_so_far_leaves_the_master() -> None:
+    world = group(2)
+    a = world.brokers["a"]
+    world.cut("b")
+    world.put(a)
+    assert "goes up to" in world.switch("b")
+    assert a.living.is_leading
+    following(world)
+    assert world.acknowledged == [0]
+
+
+def test_who_has_less_is_refused_and_the_greatest_log_leads() -> None:
+    world = group(3)
+    a, b, c = world.brokers.values()
+    world.cut("c")
+    for _ in range(3):
+        world.put(a)
+    for _ in range(6):
+        world.turn(["a", "b"])
+    assert world.acknowledged == [0, 1, 2]
+    down(world, "a")
+    assert "broker b has more on its disk than c" in world.switch("c")
+    assert not world.switch("b")
+    following(world)
+    assert numbers_in_queue(c.living.store) == [0, 1, 2]
+    assert b.living.is_leading
+
+
+def test_of_two_logs_that_of_the_newer_epoch_has_more() -> None:
+    """The old master's is longer by what nobody acknowledged."""
+    world = group(10)
+    a, b, c = world.brokers.values()
+    for _ in range(8):
+        world.put(a)
+    world.away.add("a")
+    world.cut("a")
+    assert not world.switch("b")
+    following(world)
+    world.put(b)
+    following(world)
+    assert world.acknowledged, "by b and c"
+    world.away.clear()
+    down(world, "b")
+    assert a.living.max_offset > c.living.max_offset
+    assert "Take --to c" in world.switch("a")
+    assert not world.switch("c")
+    following(world)
+    world.check()
+    (tail,) = a.living.record.tails
+    assert tail.stop_offset > tail.first_offset
+
+
+def test_with_too_few_answers_a_switch_is_refused_by_name() -> None:
+    world = group(4, brokers=4, copies=2)
+    down(world, "a", "b")
+    why = world.switch("c")
+    assert "there is no answer of a and b" in why
+    assert "2 of a, b, c, d answer, 3 are needed" in why
+    assert "--to c --without a --without b --unsafe" in why
+    world.brokers["b"].start()
+    assert not world.switch("c") or not world.switch("b")
+
+
+def test_of_a_pair_one_reads_and_waits_and_goes_on_alone_once_the_other_is_given_up() -> None:
+    world = group(5, brokers=2)
+    a, b = world.brokers.values()
+    world.put(a)
+    following(world)
+    down(world, "b")
+    refusal = a.living._refusal()
+    assert "1 replicas are in sync, the master included, of 2" in str(refusal)
+    with pytest.raises(SwitchRefused, match="needs --unsafe"):
+        switch_surveyed(SimulatedAsked(world), "a", without=["b"])
+    with pytest.raises(SwitchRefused, match="is the master already"):
+        switch_surveyed(SimulatedAsked(world), "a", unsafe=True)
+    report = switch_surveyed(SimulatedAsked(world), "a", without=["b"], unsafe=True)
+    assert report.lost is None, "nothing that was acknowledged is on b alone"
+    world.put(a)
+    following(world)
+    assert world.acknowledged == [0, 1]
+    copy_list = a.living.history.copy_list
+    assert copy_list is not None
+    assert (copy_list.ids, copy_list.copies) == (["a"], 1)
+    # It meets a: it follows, and is off the list.
+    b.start()
+    assert world.switch("a") == ""
+    following(world)
+    assert numbers_in_queue(b.living.store) == [0, 1]
+    assert listed(world, "b") == ["a", "b"], "a group of two forms again"
+
+
+def test_of_a_pair_the_slave_goes_on_alone_and_says_what_may_be_missing() -> None:
+    world = group(6, brokers=2)
+    a, b = world.brokers.values()
+    world.put(a)
+    following(world)
+    seen = b.living.confirm_offset
+    down(world, "a")
+    # One of two has all that was acknowledged: two copies.
+    assert not world.switch("b")
+    assert "1 replicas are in sync" in str(b.living._refusal())
+    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
+    assert report.lost is None
+    world.put(b)
+    following(world)
+    assert len(world.acknowledged) == 2
+    assert b.living.confirm_offset > seen
+
+
+def test_the_range_that_may_be_lost_begins_where_consumers_have_seen_the_log() -> None:
+    world = group(7, copies=1)
+    a, b, _ = world.brokers.values()
+    world.put(a)
+    following(world)
+    seen = b.living.confirm_offset
+    world.cut("b")
+    world.put(a)
+    a.work()
+    assert world.acknowledged == [0, 1], "one copy"
+    down(world, "a")
+    assert "2 of a, b, c answer, 3 are needed" in world.switch("b")
+    with pytest.raises(SwitchRefused, match="may never be switched to again"):
+        switch_surveyed(SimulatedAsked(world), "b", unsafe=True)
+    with pytest.raises(SwitchRefused, match="broker c answers, or is on no list"):
+        switch_surveyed(SimulatedAsked(world), "b", without=["a", "c"], unsafe=True)
+    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
+    assert report.lost == Lost(seen, -1)
+
+
+def test_the_range_that_is_lost_begins_where_the_logs_part() -> None:
+    world = group(9)
+    a, b, c = world.brokers.values()
+    world.put(a)
+    following(world)
+    common = a.living.max_offset
+    for _ in range(8):
+        world.put(a)  # nobody else gets them
+    world.away.add("a")
+    world.cut("a")
+    assert not world.switch("b")
+    following(world)
+    world.put(b)
+    following(world)
+    world.away.clear()
+    down(world, "b")
+    with pytest.raises(SwitchRefused, match="Take --to c"):
+        switch_surveyed(SimulatedAsked(world), "a")
+    report = switch_surveyed(SimulatedAsked(world), "a", without=["b"], unsafe=True)
+    assert report.lost == Lost(common, -1)
+    assert c.living.max_offset > common
+
+
+def test_a_master_that_comes_back_acknowledges_nothing() -> None:
+    world = group(11)
+    a, b, _ = world.brokers.values()
+    down(world, "a")
+    assert not world.switch("b")
+    following(world)
+    a.start()
+    assert a.living.is_leading, "as far as it knows"
+    world.put(a)
+    following(world)
+    assert world.acknowledged == []
+    world.switch("b")  # whoever missed it is told
+    following(world)
+    world.put(b)
+    following(world)
+    assert [len(numbers_in_queue(each.living.store)) for each in world.brokers.values()] == [1, 1, 1]
+
+
+def test_two_that_lead_epochs_of_one_number_are_told_apart() -> None:
+    """Two operators drew it, each with enough promises: the greater pair goes on."""
+    world = group(12, copies=3)
+    a, b, c = world.brokers.values()
+    down(world, "a")
+    for name in "bc":
+        world.hidden = {"b", "c"} - {name}
+        assert not world.switch(name)
+    world.hidden.clear()
+    assert b.living.record.promised == Epoch(2, "b1")
+    assert c.living.record.promised == Epoch(2, "c1")
+    a.start()
+    assert not world.switch("c")
+    following(world)
+    world.put(c)
+    following(world)
+    assert len(world.acknowledged) == 1
+    assert b.living.role is Role.SLAVE
+
+
+def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow() -> None:
+    world = group(13)
+    a, b, _ = world.brokers.values()
+
+    def slow(line: str) -> None:
+        if "takes nothing more" in line:
+            return
+        raise AssertionError(line)
+
+    asked = SimulatedAsked(world)
+
+    def meanwhile() -> None:
+        if a.living.is_drained and b.living.record.promised.number == 1:
+            return
+        if a.living.is_drained:  # b has promised, and a not yet
+            world.clock.now_ms += DRAIN_MS
+            a.living.end_drain()
+            world.put(a)
+            a.work()
+            for _ in range(4):
+                world.pump("c", 1 << 20)
+                world.brokers["c"].work()
+
+    world.meanwhile = meanwhile
+    with pytest.raises(SwitchRefused, match=r"Take --to [ac]"):
+        switch_surveyed(asked, "b")
+    world.meanwhile = lambda: None
+    assert world.acknowledged == [0], "by a and c"
+    assert not world.switch("a") or not world.switch("c")
+    following(world)
+    world.check()
+
+
+def test_who_drains_a_master_and_is_killed_leaves_it_the_master() -> None:
+    world = group(14)
+    a = world.brokers["a"]
+    with pytest.raises(OperatorGone):
+        switch_surveyed(SimulatedAsked(world, is_gone_at=4), "b")
+    assert a.living.is_drained
+    world.put(a)
+    assert world.acknowledged == []
+    world.clock.now_ms += DRAIN_MS
+    a.living.end_drain()
+    world.put(a)
+    following(world)
+    assert world.acknowledged == [1]
+
+
+@pytest.mark.parametrize("gone_at", range(3, 12))
+def test_a_switch_that_is_killed_between_its_steps_leaves_nothing_that_a_switch_does_not_mend(
+    gone_at: int,
+) -> None:
+    world = group(15)
+    world.put(world.brokers["a"])
+    following(world)
+    world.switch("b", is_gone_at=gone_at)
+    following(world)
+    world.tick()
+    assert world.serves()
+    assert world.acknowledged[0] == 0
+
+
+def test_another_directory_than_the_one_that_was_asked_first_refuses() -> None:
+    world = group(16)
+    down(world, "a")
+    asked = SimulatedAsked(world)
+    world.brokers["b"].empty("a")
+    with pytest.raises(SwitchRefused, match="another directory"):
+        switch_surveyed(asked, "b")
+    assert "has met no master yet" in world.switch("b") or "not on the list" in world.switch("b")
+
+
+def test_a_directory_that_was_emptied_promises_nothing_until_it_is_on_the_list() -> None:
+    world = group(17)
+    down(world, "a")
+    world.brokers["b"].empty("c")
+    why = world.switch("c")
+    assert "there is no answer of a and b, with the directory that is on the list" in why
+    world.brokers["a"].start()
+    following(world)
+    assert world.brokers["a"].living.is_leading
+    world.brokers["b"].empty("a")
+    following(world)
+    world.brokers["a"].living.add("b")
+    following(world)
+    down(world, "a")
+    assert not world.switch("b") or not world.switch("c")
+
+
+def test_an_emptied_master_that_was_started_as_before_is_not_followed_by_who_knew_the_old_one() -> None:
+    world = group(18)
+    a = world.brokers["a"]
+    world.put(a)
+    following(world)
+    a.empty("b")
+    a.first_role = Role.SYNC_MASTER
+    a.disk = type(a.disk)()
+    a.start()
+    following(world)
+    world.put(a)
+    following(world)
+    assert world.acknowledged == [0]
+    assert numbers_in_queue(world.brokers["b"].living.store) == [0]
 
 
 def test_what_slaves_have_not_flushed_counts_at_a_switch() -> None:
     """Without --flush sync it was acknowledged, too."""
-    world = World(7, brokers=2)
-    following(world)
+    world = group(7, brokers=2)
     b = world.brokers["b"].living
     link = world.wires["b"].slave_link
     assert link._welcome is not None
@@ -74,360 +400,166 @@ def test_what_slaves_have_not_flushed_counts_at_a_switch() -> None:
     assert b.flushed_offset == b.max_offset
 
 
-def test_a_forgotten_slave_helps_to_acknowledge_nothing_while_that_is_stored() -> None:
-    acks = Acknowledgements("a", 2, 0, counted={"b": "b-1", "c": "c-1"}, own_offset=200)
-    b, c = acks.connected("b", "b-1"), acks.connected("c", "c-1")
-    acks.report(b, 100, 100, 100)
-    acks.report(c, 100, 100, 100)
-    assert acks.holders_without("c") == 1
-    acks.forget("c")
-    acks.report(c, 150, 150, 150)
-    assert acks.confirmed_offset == 100
-    assert acks.holders_without("b") == 0
-
-
-def test_a_switch_without_the_master_is_refused_where_it_waited_for_nobody() -> None:
-    world = World(8, brokers=2)
-    following(world)
-    a, b = world.brokers["a"], world.brokers["b"]
+def test_the_tail_that_a_master_has_lost_is_cut_off_with_sync_flush_alone() -> None:
+    """What was acknowledged was on its disk."""
+    world = group(19)
+    a, b, _ = world.brokers.values()
     world.put(a)
-    following(world)
-    a.crash(world.random, power=False)
-    b.living.record = replace(b.living.record, in_sync_replicas=1)
-    assert "in_sync_replicas 1" in world.switch("b")
-    asked = SimulatedAsked(world)
-    report = switch_surveyed(asked, "b", unsafe=True)
-    assert report.lost == Lost(b.living.max_offset, -1)
-
-
-def test_the_range_that_is_lost_begins_where_the_logs_part() -> None:
-    world = World(9)
-    following(world)
-    a, b, c = world.brokers.values()
-    world.put(a)
-    following(world)
-    common = a.living.max_offset
-    for _ in range(8):
-        world.put(a)  # nobody else gets them
-    world.away.add("a")
-    world.cut("a")
-    assert a.living.max_offset > common
-    assert not world.switch("b")
-    following(world)
-    world.put(b)
-    following(world)
-    world.away.clear()
-    b.crash(world.random, power=False)
-    report = switch_surveyed(SimulatedAsked(world), "a", unsafe=True)
-    assert report.lost == Lost(common, c.living.max_offset)
-
-
-def test_of_two_logs_that_of_the_newer_epoch_has_more() -> None:
-    """The old master's is longer by what nobody acknowledged."""
-    world = World(10)
-    following(world)
-    a, b, c = world.brokers.values()
-    for _ in range(8):
-        world.put(a)
-    world.away.add("a")
-    world.cut("a")
-    assert not world.switch("b")
-    following(world)
-    world.put(b)
-    following(world)
-    assert world.acknowledged, "by b and c"
-    world.away.clear()
-    b.crash(world.random, power=False)
-    assert a.living.max_offset > c.living.max_offset
-    assert "Take --to c" in world.switch("a")
-
-
-def with_more_than_others(world: World) -> None:
-    """Broker a has many messages that nobody else has, and b is the master in its place."""
-    a = world.brokers["a"]
-    following(world)
-    world.put(a)
-    following(world)
-    for _ in range(40):
-        world.put(a)
-    world.away.add("a")
-    world.cut("a")
-    assert not world.switch("b")
-
-
-def test_who_follows_a_later_master_goes_before_who_has_more_of_an_older_one() -> None:
-    """What that one wrote is not known while it is down, and a must not confirm its own in its place."""
-    world = World(14)
-    with_more_than_others(world)
-    a, b, c = world.brokers.values()
-    following(world)
-    world.put(b)
-    assert a.living.max_offset > b.living.max_offset > c.living.max_offset
-    b.crash(world.random, power=False)
-    world.away.clear()
-    assert "Take --to c" in world.switch("a")
-    assert not world.switch("c")
-    following(world)
-    world.check()
-
-
-def test_a_master_that_is_lost_on_the_way_of_its_slaves_to_its_begin_is_asked() -> None:
-    """It may have confirmed what they have of an older epoch, and another one has written since."""
-    world = World(14)
-    with_more_than_others(world)
-    a, b, c = world.brokers.values()
-    confirmed = a.living.confirm_offset
-    following(world)
-    world.put(b)
-    b.crash(world.random, power=False)
-    world.away.clear()
-    assert not world.switch("a", unsafe=True)
-    while c.living.max_offset == confirmed:
-        world.connect("c")
-        world.pump("c", 300)
-    assert c.living.max_offset < a.living.max_offset
-    world.away.add("a")
-    world.cut("a")
-    b.start()
-    for name in "bc":
-        assert "nor a slave that counts with it" in world.switch(name)
-    world.away.clear()
-    following(world)
-    world.check()
-
-
-@pytest.mark.parametrize("is_emptied", [False, True])
-def test_a_master_that_nobody_has_met_is_asked_for_what_was_acknowledged_before_it(
-    is_emptied: bool,
-) -> None:
-    """An emptied directory under its name is not it."""
-    world = World(5)
-    a, b, c = world.brokers.values()
-    world.away.add("b")
-    following(world)
-    world.put(a)
-    following(world)  # c alone counts
-    world.away.clear()
-    for _ in range(12):
-        world.connect("b")
+    for _ in range(4):
         world.pump("b", 1 << 20)
-    world.away.add("a")
-    world.cut("a")
-    assert not world.switch("b")
-    following(world)
-    world.put(b)
-    following(world)
-    assert len(world.acknowledged) == 2, "the second by b and c"
-    world.away = {"b"}
-    world.cut("b")
-    assert not world.switch("c")
-    world.away = {"b", "c"}
-    world.cut("c")
-    if is_emptied:
-        c.crash(world.random, power=False)
-        c.empty(a)
-        world.away = {"b"}
-    assert "the master c does not answer" in world.switch("a")
-    if is_emptied:
-        return
-    assert numbers_in_queue(world.settle().living.store) == world.acknowledged
-
-
-def a_slave_that_does_not_count(seed: int, brokers: int = 3) -> World:
-    """The last of the brokers follows a, and does not count; a is away then, with a message."""
-    world = World(seed, brokers=brokers)
-    last = list(world.brokers)[-1]
-    world.away.add(last)
-    following(world)
-    world.put(world.brokers["a"])
-    following(world)
-    world.away.clear()
-    for _ in range(12):
-        world.connect(last)
-        world.pump(last, 1 << 20)
-    world.away.add("a")
-    world.cut("a")
-    return world
-
-
-def test_nobody_reigns_before_all_that_promised_know_whose_the_epoch_is() -> None:
-    world = a_slave_that_does_not_count(5)
-    a, b, c = world.brokers.values()
-    asked = SimulatedAsked(world)
-    call = asked._call
-
-    def without_b(broker_id: str, request: ReplicaRequest) -> ReplicaResponse:
-        if request.verb == "slave" and broker_id == "b":
-            raise Unreachable("b, for a moment")
-        return call(broker_id, request)
-
-    with patch.object(asked, "_call", without_b), suppress(Unreachable):
-        switch_surveyed(asked, "c")
-    assert c.living.role is Role.SLAVE
-    assert not world.switch("c")
-    world.away = {"b"}
-    world.cut("b")
-    world.switch("c")
-    following(world)
-    world.put(c)
-    following(world)
-    assert len(world.acknowledged) == 2, "the second by c and a"
-    world.away = {"a", "c"}
-    for name in "ac":
-        world.cut(name)
-    assert "does not answer" in world.switch("b")
-    assert numbers_in_queue(world.settle().living.store) == world.acknowledged
-    assert a.living.epoch == b.living.epoch
-
-
-def test_who_was_not_told_who_counts_does_not_stand_for_a_master() -> None:
-    """Its own list is of the reign before, and does not name who acknowledged with this one."""
-    world = World(0, brokers=4)
-    a, b, c, d = world.brokers.values()
-    world.away = {"c", "d"}
-    following(world)
-    world.away = {"d"}
-    world.put(a)
-    for _ in range(12):
-        for name in "bc":
-            world.connect(name)
-            world.pump(name, 1 << 20)
-            world.brokers[name].work()
-        a.work()
-    world.away = {"c"}
-    world.cut("c")
-    following(world)  # d counts, and c does not know
-    a.crash(world.random, power=False)
-    world.away = set()
-    assert not world.switch("b")
-    while len(c.living.history.runs) == 1:
-        world.connect("c")
-        world.pump("c", 50)
-    world.away = {"c"}
-    world.cut("c")
-    following(world)
-    world.put(b)
-    following(world)
-    assert len(world.acknowledged) == 2, "the second by b and d"
-    b.crash(world.random, power=False)
-    d.crash(world.random, power=False)
-    world.away = set()
+        b.work()
+    assert b.living.flushed_offset == a.living.max_offset > 0
+    assert world.acknowledged == []
+    a.disk.lose_power(world.random)
+    a.crash(world.random, power=True)
     a.start()
-    assert "the master b does not answer" in world.switch("c")
-    assert numbers_in_queue(world.settle().living.store) == world.acknowledged
-
-
-def test_who_has_a_reign_from_its_begin_stands_for_a_master_that_started_again() -> None:
-    world = World(14)
     following(world)
-    a, b, _ = world.brokers.values()
+    if a.living.max_offset == 0:
+        assert b.living.max_offset == 0
+        assert len(b.living.record.tails) == 1
     world.put(a)
     following(world)
-    for _ in range(6):
-        world.put(a)
-    a.work()
-    a.crash(world.random, power=False)
-    a.start()
-    for name in "bc":
-        while len(world.brokers[name].living.history.runs) == 1:
-            world.connect(name)
-            world.pump(name, 60)
-    assert b.living.max_offset < a.living.max_offset
-    world.away.add("a")
-    world.cut("a")
-    assert not world.switch("b")
-    following(world)
-    world.check()
+    assert len(world.acknowledged) == 1
 
 
-def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow() -> None:
-    world = World(11)
-    following(world)
-    a, b = world.brokers["a"], world.brokers["b"]
-
-    def slowly() -> None:
-        if a.living.is_drained:
-            world.clock.now_ms += DRAIN_MS
-            a.living.end_drain()
-            world.cut("b")
-            world.put(a)
-            for _ in range(5):
-                world.pump("c", 1 << 20)
-                a.work()
-
-    world.meanwhile = slowly
-    assert "broker a was drained for too long" in world.switch("b")
-    assert world.acknowledged, "by a and c"
-    world.meanwhile = lambda: None
-    # As b has promised an epoch already, a reigns no more. The same command says who has most.
-    following(world)
-    assert a.living.fenced_by or a.living.epoch
-    master = world.settle()
-    assert set(world.acknowledged) <= set(numbers_in_queue(master.living.store))
-    assert b.living.role is Role.SLAVE
+def test_brokers_that_never_had_a_master_make_none_of_themselves() -> None:
+    world = World(20)
+    down(world, "a")
+    assert "has met no master yet" in world.switch("b")
+    report = switch_surveyed(SimulatedAsked(world), "b", unsafe=True)
+    assert report.lost == Lost(0, -1)
 
 
-def test_who_drains_a_master_and_is_killed_leaves_it_the_master() -> None:
-    world = World(12)
-    following(world)
+# -------------------------------------------------------------------- the list
+
+
+def test_a_group_forms_of_the_first_slaves_and_others_are_added() -> None:
+    world = World(21)
     a = world.brokers["a"]
-    # Three are asked who they are, then one is drained; the next step would be a promise.
-    assert world.switch("b", is_gone_at=4) == "gone"
+    assert "of 2" in str(a.living._refusal())
+    assert "of a" in str(a.living._refusal())
+    following(world)
+    assert not a.living._refusal()
+    assert len(listed(world)) == 2
+    (other,) = {"b", "c"} - {*listed(world)}
+    assert "is not on the list" in world.switch(other)
+    a.living.add(other)
+    with pytest.raises(SwitchRefused, match="is not confirmed yet"):
+        a.living.set_copies(3)
+    following(world)
+    assert listed(world, other) == ["a", "b", "c"]
+    a.living.set_copies(3)
+    following(world)
+    assert a.living.in_sync_replicas == 3
+    down(world, other)
+    assert "2 replicas are in sync, the master included, of 3" in str(a.living._refusal())
+
+
+def test_a_list_that_could_not_be_confirmed_now_is_refused() -> None:
+    world = group(22)
+    a = world.brokers["a"]
+    with pytest.raises(SwitchRefused, match="broker a leads"):
+        a.living.remove("a")
+    with pytest.raises(SwitchRefused, match="no broker z is on the list"):
+        a.living.remove("z")
+    with pytest.raises(SwitchRefused, match="broker b is on the list"):
+        a.living.add("b")
+    with pytest.raises(SwitchRefused, match="4 copies of 3 brokers"):
+        a.living.set_copies(4)
+    with pytest.raises(NotMaster, match="--server a"):
+        world.brokers["b"].living.remove("c")
+    down(world, "b")
+    with pytest.raises(Exception, match="2 of a, b, c are in sync, and the change needs 3"):
+        a.living.set_copies(3)
+    a.living.remove("b")
+    following(world)
+    with pytest.raises(SwitchRefused, match="2 copies need as many brokers"):
+        a.living.remove("c")
+    with pytest.raises(SwitchRefused, match="does not follow this master"):
+        a.living.add("b")
+
+
+def test_what_is_under_way_is_acknowledged_while_the_list_changes() -> None:
+    world = group(23)
+    a = world.brokers["a"]
     world.put(a)
+    a.living.set_copies(1)
+    assert world.acknowledged == []
     following(world)
-    assert a.living.is_drained and not world.acknowledged
-    world.clock.now_ms += DRAIN_MS
-    a.living.end_drain()
-    world.put(a)
-    following(world)
-    assert world.acknowledged == [1]
+    assert world.acknowledged == [0]
 
 
-def test_a_slave_counts_only_once_all_that_count_know_of_it() -> None:
-    """Also after another start: whoever knows only of b would be switched to without c being asked."""
-    world = World(13)
-    a, c = world.brokers["a"], world.brokers["c"]
-    world.away.add("c")
-    following(world)
-    assert [peer.id for peer in a.living.record.counted] == ["b"]
-    world.cut("b")
-    world.away = {"b"}
-    following(world)
-    a.living._acks.in_sync_replicas = 1  # it takes one all the same
-    world.put(a)
-    a.living._acks.in_sync_replicas = 2
-    for start_again in (False, True):
-        if start_again:
-            a.crash(world.random, power=False)
-            a.start()
-        following(world)
-        assert a.living.record.joining == ["c"]
-        assert not a.living.counts(Member("c", c.living.directory_id))
-        assert "does not count" in world.switch("c")
-    assert c.living.max_offset == a.living.max_offset
-    assert a.living.confirm_offset == 0, "acknowledged by one that b knows nothing of"
-    world.away.clear()
-    following(world)
-    assert a.living.counts(Member("c", c.living.directory_id))
-    assert a.living.record.joining == []
-    assert a.living.confirm_offset == a.living.max_offset > 0
-
-
-def test_who_was_told_of_a_new_master_and_no_more_asks_the_old_one() -> None:
-    """With the new one it may have acknowledged what nobody else has."""
-    world = World(14)
-    following(world)
-    a, b, _ = world.brokers.values()
-    assert not world.switch("b")
+def test_a_slave_that_lacks_a_list_asks_the_one_before() -> None:
+    """The new one is confirmed, and one that was away goes by the old: which meets those that know."""
+    world = group(24)
+    a, b, c = world.brokers.values()
     world.away.add("c")
     world.cut("c")
+    a.living.remove("c")
     following(world)
-    world.put(b)
+    world.put(a)
     following(world)
-    assert world.acknowledged, "by a and b"
-    b.crash(world.random, power=False)
-    world.away = {"a"}
-    assert "nor a, which may hold what was acknowledged" in world.switch("c")
+    assert len(world.acknowledged) == 1
+    down(world, "a", "b")
     world.away.clear()
-    assert not world.switch("a")
-    assert numbers_in_queue(a.living.store) == world.acknowledged
+    assert "1 of a, b, c answer, 2 are needed" in world.switch("c")
+    b.start()
+    assert "Take --to b" in world.switch("c") or "is not on the list" in world.switch("c")
+    assert not world.switch("b")
+    following(world)
+    assert numbers_in_queue(c.living.store) == [0]
+
+
+def test_slaves_know_once_a_list_is_confirmed_also_without_a_message_since() -> None:
+    world = group(25)
+    a, b, _ = world.brokers.values()
+    a.living.remove("c")
+    following(world)
+    assert b.living.record.confirmed == b.living.history.last.key  # type: ignore[union-attr]
+    down(world, "a", "c")
+    assert not world.switch("b"), "one of two"
+
+
+def test_a_link_of_the_run_before_is_not_counted_in_the_next() -> None:
+    world = group(26, brokers=2)
+    a = world.brokers["a"].living
+    world.cut("b")
+    world.connect("b")
+    for _ in range(2):
+        wire = world.wires["b"]
+        wire.slave_link.feed(b"", 0)
+    link = world.wires["b"].master_link
+    world.pump("b", 1 << 20)  # hello, and welcome
+    cut, a.role_changed = a.role_changed, lambda: None
+    a._begin(a.record.promised, a.role, goes_on=True)
+    a.role_changed = cut
+    for _ in range(3):
+        world.pump("b", 1 << 20)
+    assert link.mark is None or link.mark not in a._acks.marks.values()
+    following(world)
+    assert a._acks.is_run_confirmed
+
+
+def test_an_option_that_differs_from_the_list_changes_nothing() -> None:
+    world = group(27)
+    a = world.brokers["a"]
+    down(world, "a")
+    a.start(with_config(SMALL, in_sync_replicas=1))
+    following(world)
+    assert a.living.in_sync_replicas == 2
+
+
+def test_slaves_hear_of_topics_that_a_master_was_given() -> None:
+    world = group(28)
+    world.brokers["a"].living.set_topics({"t": 1, "new": 4})
+    following(world)
+    b = world.brokers["b"].living
+    assert b.record.topics == {"t": 1, "new": 4}
+    assert b.store.topics == {"t": 1, "new": 4}
+
+
+def test_a_verb_of_the_release_before_is_none() -> None:
+    from quorumlog.broker.serving.replica_requests import work_of
+
+    world = World(29, brokers=1)
+    assert work_of(world.brokers["a"].living, ReplicaRequest(verb="forget", broker_id="b")) is None

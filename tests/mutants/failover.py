@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from quorumlog.broker.epochs import epoch_history
 from quorumlog.broker.failover.failover_rules import FailoverRules
 from quorumlog.broker.failover.in_sync_members import InSyncMembers
-from quorumlog.broker.replication.protocol import epoch_history
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from tests.broker.failover import test_failover_rules as groups
 from tests.mutants.mutant import Patch, mutant

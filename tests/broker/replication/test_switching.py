@@ -14,6 +14,7 @@ from quorumlog.broker.errors import NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
+from quorumlog.errors import LedgerError
 from tests.broker.replication.replica_world import OperatorGone, SimulatedAsked, World
 from tests.broker.store.store_making import SMALL, numbers_in_queue
 
@@ -34,6 +35,15 @@ def group(seed: int, brokers: int = 3, copies: int = 2) -> World:
     assert listed(world) == list(world.brokers)
     assert not world.brokers["a"].living._refusal()
     return world
+
+
+def refused(asked: SimulatedAsked, to: str) -> str:
+    """Why; empty: it was not."""
+    try:
+        switch_surveyed(asked, to)
+    except LedgerError as error:
+        return str(error)
+    return ""
 
 
 def listed(world: World, name: str = "a") -> list[str]:
@@ -303,8 +313,7 @@ def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow
                 world.brokers["c"].work()
 
     world.meanwhile = meanwhile
-    with pytest.raises(SwitchRefused, match=r"Take --to [ac]"):
-        switch_surveyed(asked, "b")
+    assert "Take --to " in refused(asked, "b")
     world.meanwhile = lambda: None
     assert world.acknowledged == [0], "by a and c"
     assert not world.switch("a") or not world.switch("c")
@@ -346,8 +355,7 @@ def test_another_directory_than_the_one_that_was_asked_first_refuses() -> None:
     down(world, "a")
     asked = SimulatedAsked(world)
     world.brokers["b"].empty("a")
-    with pytest.raises(SwitchRefused, match="another directory"):
-        switch_surveyed(asked, "b")
+    assert "another directory" in refused(asked, "b")
     assert "has met no master yet" in world.switch("b") or "not on the list" in world.switch("b")
 
 

@@ -68,7 +68,9 @@ class ReplicaMaster(ReplicaCore):
 
     @property
     def is_run_confirmed(self) -> bool:
-        return self._acks.is_run_confirmed
+        """And that is on disk: a list that was asked for holds."""
+        record = self.record
+        return bool(record.history) and record.confirmed >= record.history[-1].key
 
     @property
     def in_sync_set(self) -> InSyncSet | None:
@@ -259,10 +261,7 @@ class ReplicaMaster(ReplicaCore):
     @property
     def has_confirmed_run(self) -> bool:
         """The own run is confirmed, and that is not on disk: `note_confirmed` is due."""
-        history = self.record.history
-        return (
-            self._acks.is_run_confirmed and self.is_leading and (self.record.confirmed < history[-1].key)
-        )
+        return self._acks.is_run_confirmed and self.is_leading and not self.is_run_confirmed
 
     def note_confirmed(self) -> None:
         """So that nobody asks the lists before any more. Blocks for the disk. Raises StoreFailure."""
@@ -280,9 +279,7 @@ class ReplicaMaster(ReplicaCore):
                 self._send_state()
 
     def _state(self) -> State:
-        record = self.record
-        is_confirmed = bool(record.history) and record.confirmed >= record.history[-1].key
-        return State(topics=record.topics, is_run_confirmed=is_confirmed)
+        return State(topics=self.record.topics, is_run_confirmed=self.is_run_confirmed)
 
     def _send_state(self) -> None:
         state = self._state()

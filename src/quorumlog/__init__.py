@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         UnknownMachine,
         UnknownReader,
         Unreachable,
+        UpgradeNotFinished,
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
@@ -138,6 +139,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownMachine",
     "UnknownReader",
+    "UpgradeNotFinished",
     "Unreachable",
     "WrongLastIndex",
     "__version__",

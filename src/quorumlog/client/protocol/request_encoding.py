@@ -7,11 +7,12 @@ import msgspec
 from quorumlog.client.protocol.client_requests import Request, TargetKind
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BadRequest, BodyTooLarge, ClockNotReset
+from quorumlog.errors import BadRequest, BodyTooLarge, ClockNotReset, UpgradeNotFinished
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    FinishUpgradeRequest,
     HelloResponse,
     MachineReadRequest,
     ReadRequest,
@@ -52,6 +53,11 @@ def encode_request(
         raise ClockNotReset(
             f"{hello.member_id}, the leader, is of a release that resets no clock (level {hello.level}"
             f" of the log's format, {needed_level} is needed); update it first"
+        )
+    if hello.level < needed_level and isinstance(request.message, FinishUpgradeRequest):
+        raise UpgradeNotFinished(
+            f"{hello.member_id}, the leader, is of an earlier release (level {hello.level} of the log's"
+            " format): update it first"
         )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)

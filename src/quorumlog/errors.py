@@ -7,7 +7,8 @@
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
     |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, WrongLastIndex, UnknownReader,
     |   |       ReaderMoved, TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced,
-    |   |       ProducerExpired, MembershipRefused, UnknownMachine, TooStale, NotCaughtUp
+    |   |       ProducerExpired, MembershipRefused, LevelNotTold, UnknownMachine,
+    |   |       StepOverRefused, TooStale, NotCaughtUp
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -179,6 +180,13 @@ class MembershipRefused(Refused):
     code = 602
 
 
+class LevelNotTold(Refused):
+    """An entry of a kind that not every member has told that it knows: it is silent, or of an earlier
+    release. The message names it."""
+
+    code = 603
+
+
 class SequenceGap(Refused):
     """An append of a producer's session would leave numbers out: `expected_sequence` is the next one."""
 
@@ -299,6 +307,13 @@ class UnknownMachine(Refused):
     """The leader runs no state machine of this name."""
 
     code = 451
+
+
+class StepOverRefused(Refused):
+    """The entry is not left out; the message says why: members are silent, or have applied it, or no
+    machine could be built without it."""
+
+    code = 453
 
 
 class ResultUnknown(OutcomeUnknown):

@@ -446,7 +446,8 @@ class LedgerClient(LedgerClientBase):
         it; returns the index of the entry of the log that says so, once it is committed
         (docs/state-machines.md). `unsafe`: also where a member has applied it, or does not answer.
 
-        Raises BadRequest with the reason, UnknownMachine, and OutcomeUnknown: ask again then."""
+        Raises StepOverRefused with the reason, UnknownMachine, LevelNotTold while a member is silent or
+        of an earlier release, BadRequest for what is no command, and OutcomeUnknown: ask again then."""
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return self._run(step_over(machine, index, unsafe, allowed_ms))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryId
-from quorumlog.errors import BadRequest, ClockNotReset, LeaderNotReady, LedgerError, OutcomeUnknown
+from quorumlog.errors import ClockNotReset, LeaderNotReady, LedgerError, LevelNotTold, OutcomeUnknown
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import ClockReset, ControlBody
 from quorumlog.log_state.counted_times import Reset
@@ -42,7 +42,7 @@ class ClockResets:
         try:
             time_ms = self._agreed_ms()
             entry = self._propose(ClockReset(time_ms))
-        except BadRequest as error:
+        except LevelNotTold as error:
             done(ClockNotReset(str(error)))  # a member does not know the entry
         except LedgerError as error:
             done(error)

@@ -214,6 +214,10 @@ class Stream:
             self.queue.popleft()
 
 
+CLOSED = "closed by the server"
+NO_GREETING = " without a greeting: is this the port of a log, and not of a key-value store or a broker?"
+
+
 class LinkState(Enum):
     DIALING = "dialing"
     GREETING = "greeting"

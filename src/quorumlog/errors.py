@@ -7,8 +7,8 @@
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
     |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, UpgradeNotFinished,
     |   |       WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders, TooManyProducers,
-    |   |       SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused, UnknownMachine,
-    |   |       TooStale, NotCaughtUp
+    |   |       SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused, LevelNotTold,
+    |   |       UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -160,8 +160,7 @@ class ClockNotReset(Refused):
 
 
 class UpgradeNotFinished(Refused):
-    """It takes entries that earlier releases do not know: `quorumlog upgrade finish` comes first. Of
-    that itself: the message names the members that have not told that they know them."""
+    """It takes entries that earlier releases do not know: `quorumlog upgrade finish` comes first."""
 
     code = 427
 
@@ -184,6 +183,13 @@ class MembershipRefused(Refused):
     while to ask again: another change runs, or somebody has not caught up."""
 
     code = 602
+
+
+class LevelNotTold(Refused):
+    """An entry of a kind that not every member has told that it knows: it is silent, or of an earlier
+    release. The message names it."""
+
+    code = 603
 
 
 class SequenceGap(Refused):
@@ -306,6 +312,13 @@ class UnknownMachine(Refused):
     """The leader runs no state machine of this name."""
 
     code = 451
+
+
+class StepOverRefused(Refused):
+    """The entry is not left out; the message says why: members are silent, or have applied it, or no
+    machine could be built without it."""
+
+    code = 453
 
 
 class ResultUnknown(OutcomeUnknown):

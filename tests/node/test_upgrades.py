@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.entry import EntryKind
-from quorumlog.errors import NotLeader, OutcomeUnknown, UpgradeNotFinished
+from quorumlog.errors import LevelNotTold, NotLeader, OutcomeUnknown, UpgradeNotFinished
 from quorumlog.log_state.control_entries import LEVEL, LevelReached, Unreadable, decode_body
 from quorumlog.log_state.counted_times import Reset
 from quorumlog.node.ledger_node import LedgerNode
@@ -99,7 +99,7 @@ def test_it_is_refused_while_a_member_is_of_the_release_before(tmp_path: Path) -
     for host in cell.hosts.values():
         host.level = BEFORE
     outcome = finished(cell, cell.leader())
-    assert isinstance(outcome, UpgradeNotFinished)
+    assert isinstance(outcome, LevelNotTold)
     assert "n2" in str(outcome)
     assert levels(cell) == {BEFORE}
     cell.close()
@@ -112,7 +112,7 @@ def test_it_is_refused_while_a_member_does_not_answer(tmp_path: Path) -> None:
     cell.cut_off = {away}
     cell.step(3 * cell.leader().config.consensus.election_timeout_ms)
     outcome = finished(cell, cell.leader())
-    assert isinstance(outcome, UpgradeNotFinished)
+    assert isinstance(outcome, LevelNotTold)
     assert away in str(outcome)
     cell.cut_off = set()
     cell.step(1000)

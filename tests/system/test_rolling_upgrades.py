@@ -13,7 +13,7 @@ import pytest
 import quorumlog
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import LedgerClient, MemberStatusRow, connect
-from quorumlog.errors import UpgradeNotFinished
+from quorumlog.errors import LevelNotTold, UpgradeNotFinished
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.verification import compare_directories, verify_directory
@@ -102,7 +102,7 @@ def test_old_and_new_members_form_replicate_elect_and_install(members: MemberPro
             assert leader_of(client) != leader
             members[leader].start()
         wait_until_identical(client)
-        with pytest.raises(UpgradeNotFinished, match=OLD):
+        with pytest.raises(LevelNotTold, match=OLD):
             client.finish_upgrade()
         stop_and_compare(members, client)
 

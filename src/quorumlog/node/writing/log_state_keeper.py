@@ -23,12 +23,12 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind
 from quorumlog.errors import (
-    BadRequest,
     DirectoryDamaged,
     DiskFull,
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
+    LevelNotTold,
     StoreFailure,
     UpgradeNotFinished,
 )
@@ -130,7 +130,7 @@ class LogStateKeeper:
     def admit_own(self, kind: EntryKind, leaving: Collection[str] = ()) -> None:
         """This leader is about to write such an entry. `leaving`: ids of members that it removes, and
         who need not know it: one that is lost for good must not keep everybody from removing it. Raises
-        LeaderNotReady, UpgradeNotFinished, BadRequest while not every member knows it, DiskFull."""
+        LeaderNotReady, UpgradeNotFinished, LevelNotTold while not every member knows it, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         state = None if self.states is None else self.states.appended
@@ -144,8 +144,7 @@ class LogStateKeeper:
                 )
             below = [each for each in self._host.members_below(level) if each not in leaving]
             if below:
-                refusal = UpgradeNotFinished if level > AUTOMATIC_LEVEL else BadRequest
-                raise refusal(
+                raise LevelNotTold(
                     f"{kind.name} entries need level {level} of the log's format, and"
                     f" {', '.join(below)} has not told this leader's process that it knows it:"
                     " start it with this release, or remove it if it is lost"

@@ -9,12 +9,11 @@ from typing import NamedTuple
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryId
 from quorumlog.errors import (
-    BadRequest,
     ClockNotReset,
     LeaderNotReady,
     LedgerError,
+    LevelNotTold,
     OutcomeUnknown,
-    UpgradeNotFinished,
 )
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, ControlBody, LevelReached
@@ -60,8 +59,6 @@ class OperatorOrders:
             self._refuse_unless_leading()
             time_ms = self._agreed_ms()
             index = self._propose(ClockReset(time_ms)).index
-        except BadRequest as error:
-            done(ClockNotReset(str(error)))
         except LedgerError as error:
             done(error)
         else:
@@ -95,7 +92,7 @@ class OperatorOrders:
             if each != status.replica and status.answered_ms_ago.get(each, math.inf) > self._silent_ms
         ]
         if silent:
-            raise UpgradeNotFinished(
+            raise LevelNotTold(
                 f"{', '.join(silent)} does not answer, so nobody knows which release it runs: start it"
                 f" with this one, or remove it if it is lost (quorumlog member remove {silent[0]})"
             )

@@ -42,7 +42,7 @@ class FailoverGroup:
         )
         self._cuts: dict[tuple[str, bool], int] = {}
         self._folder, self._kind = folder, kind
-        self.in_sync_replicas = in_sync_replicas
+        self.in_sync_replicas, self.lease_ms = in_sync_replicas, lease_ms
         self._options = (
             *("--flush", "sync", "--in-sync-replicas", str(in_sync_replicas)),
             *("--lease-ms", str(lease_ms), "--in-sync-timeout-ms", "1000"),

@@ -163,3 +163,27 @@ def wiped_store_counts(patch: Patch) -> None:
         "mark.directory_id != member.directory_id",
         "not reached()",
     )
+
+
+@mutant(323, "a take drops a peer of the taker", scenario=brokers_keep_their_promises)
+def take_drops_a_peer(patch: Patch) -> None:
+    """Whoever is there joins again."""
+    patch.edit(
+        FailoverRules.promised,
+        "members.pop(self.record.master.id, None)",
+        "members = {self._id: members[self._id]} if reached() else members",
+    )
+
+
+@mutant(
+    324,
+    "the old master stays in sync until its time is over",
+    scenario=groups.acknowledgements_go_on_with_the_lease,
+)
+def old_master_stays(patch: Patch) -> None:
+    """It may come back."""
+    patch.edit(
+        FailoverRules.promised,
+        "members.pop(self.record.master.id, None)",
+        "reached()",
+    )

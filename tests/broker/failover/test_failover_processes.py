@@ -24,7 +24,7 @@ def test_nothing_is_lost_where_the_master_loses_its_coordinator(tmp_path: Path) 
     with failover_group(tmp_path, "kv") as group:
         master = become_whole(group)
         with Senders(group.addresses, count=2) as senders:
-            befall(group, "coordinator cut", master, senders)
+            befall(group, "coordinator cut", master, senders, report)
         check(group, senders, report)
         assert not report.lost, report
         assert report.reigns >= 2, report

@@ -75,6 +75,28 @@ def test_a_master_that_is_paused_beyond_its_lease_says_nothing_more() -> None:
     a_master_that_is_paused_beyond_its_lease_says_nothing_more([1, 2])
 
 
+def the_next_acknowledgement_comes_with_the_end_of_the_lease(seeds: Sequence[int]) -> None:
+    """And does not wait until the old master has been out of step for `in_sync_timeout_ms`."""
+    options = FailoverOptions(lease_ms=3_000, in_sync_timeout_ms=600_000)
+    for seed in seeds:
+        run = FailoverRun(seed, (), options=options, in_sync_replicas=2)
+        run.become_whole()
+        (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
+        master.stop(loses_power=False)
+        before = len(run.promises.acknowledgements)
+        run.world.run_until(run.world.now_ms + 20_000.0)  # a message may take seconds
+        assert len(run.promises.acknowledgements) > before, f"seed {seed}: it waits for the old master"
+        assert run.promises.leading_epoch > 1
+
+
+def acknowledgements_go_on_with_the_lease() -> None:
+    the_next_acknowledgement_comes_with_the_end_of_the_lease(range(1, 6))
+
+
+def test_the_next_acknowledgement_comes_with_the_end_of_the_lease() -> None:
+    the_next_acknowledgement_comes_with_the_end_of_the_lease([1, 2])
+
+
 class Broker:
     """What the rules ask of their own broker."""
 
@@ -249,6 +271,23 @@ def test_who_may_lead() -> None:
     own = Standing(5, ElectionRecord(epoch=4, master=member.address, in_sync={"a": "a-1"}).encode(), 9)
     assert asked(step(member, own)[0], Revoke).request == Revoke(9), "of the process before"
     assert "none of ours" in step(member, Standing(5, b"{}", 0))[1]
+
+
+def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
+    def taken(old: str) -> dict[str, str]:
+        in_sync = {name: f"{name}-1" for name in "abc"}
+        record = ElectionRecord(epoch=4, master=Broker(old).address, in_sync=in_sync)
+        rules = FailoverRules(Broker(), FailoverOptions(), 0.0)
+        steps = standing(rules, Standing(5, record.encode(), 0), 0.0)
+        rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
+        assert rules.take_steps() == [Promise(5)]
+        rules.promised(5, 0.0)
+        held = asked(rules.take_steps(), Take).request.record.in_sync  # type: ignore[union-attr]
+        assert isinstance(held, dict)
+        return held
+
+    assert taken("b") == {"a": "a-1", "c": "c-1"}
+    assert taken("a") == {"a": "a-1", "b": "b-1", "c": "c-1"}, "it was the master itself"
 
 
 def test_a_master_without_its_coordinator_stops_before_its_lease_ends() -> None:

@@ -195,7 +195,11 @@ class FailoverRules:
         self.phase = Phase.TAKING
         members = {self._id: self._broker.directory_id}
         if self.record is not None:
-            members = self.record.in_sync
+            # The old master leaves: it is gone, or follows in a moment and joins then. It was fenced by
+            # the promise, so nothing is acknowledged that this broker does not have. All others stay.
+            members = dict(self.record.in_sync)
+            if self.record.master.id != self._id:
+                members.pop(self.record.master.id, None)
         record = ElectionRecord(epoch=epoch, master=self._broker.address, in_sync=members)
         self._ask(Take(self._revision, record, self._lease), now_ms)
 

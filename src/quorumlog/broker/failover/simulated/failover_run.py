@@ -45,12 +45,19 @@ class FailoverResult:
 
 class FailoverRun:
     def __init__(
-        self, seed: int, faults: Sequence[str] = FAULTS, tell: Callable[[str], None] | None = None
+        self,
+        seed: int,
+        faults: Sequence[str] = FAULTS,
+        tell: Callable[[str], None] | None = None,
+        *,
+        options: FailoverOptions | None = None,
+        in_sync_replicas: int = 0,
     ) -> None:
+        """`options`, `in_sync_replicas`: drawn if not given."""
         self.world = World(seed, tell)
         random = self.world.random
-        self.in_sync_replicas = random.choice((1, 2, 2, 3))
-        self.options = FailoverOptions(
+        self.in_sync_replicas = in_sync_replicas or random.choice((1, 2, 2, 3))
+        self.options = options or FailoverOptions(
             lease_ms=random.choice((1_000, 3_000)), in_sync_timeout_ms=random.choice((300, 1_500))
         )
         self._faults = faults

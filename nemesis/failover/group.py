@@ -45,7 +45,7 @@ class FailoverGroup:
         self.in_sync_replicas, self.lease_ms = in_sync_replicas, lease_ms
         self._options = (
             *("--flush", "sync", "--in-sync-replicas", str(in_sync_replicas)),
-            *("--lease-ms", str(lease_ms), "--in-sync-timeout-ms", "1000"),
+            *("--lease-ms", str(lease_ms)),
         )
         self._ha_ports = ha_ports
         self.brokers: dict[str, BrokerProcess] = {}

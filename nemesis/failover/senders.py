@@ -49,8 +49,7 @@ class Senders:
         return sum(len(each) for each in self.acknowledged)
 
     def silence_s(self, since_s: float) -> float:
-        """From this moment, of time.monotonic(), until the first acknowledgement of a batch that was sent
-        after it."""
+        """From this moment, of time.monotonic(), to the first acknowledgement of a later batch."""
         return min(acked - since_s for sent, acked in self._times_s if sent >= since_s)
 
     def _send(self, number: int) -> None:

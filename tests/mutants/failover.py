@@ -187,3 +187,13 @@ def old_master_stays(patch: Patch) -> None:
         "members.pop(self.record.master.id, None)",
         "reached()",
     )
+
+
+@mutant(
+    325,
+    "a renewal that is relayed counts at once",
+    scenario=groups.brokers_with_zookeeper_keep_their_promises,
+)
+def relayed_renewal_counts_at_once(patch: Patch) -> None:
+    """It was answered."""
+    patch.edit(FailoverRules._renewed, "if self._relays_renewals:", "if not reached():")

@@ -12,7 +12,7 @@ from itertools import count
 from quorumlog.broker.failover.failover_rules import FailoverOptions
 from quorumlog.broker.failover.simulated.promises import Promises
 from quorumlog.broker.failover.simulated.sim_broker import SimBroker, SimDisk
-from quorumlog.broker.failover.simulated.sim_coordinator import SimCoordinator
+from quorumlog.broker.failover.simulated.sim_registers import REGISTERS, SimRegister
 from quorumlog.broker.failover.simulated.world import COORDINATOR, World
 from quorumlog.broker.message_log import Role
 from quorumlog.sim.run import NotWhole
@@ -52,8 +52,9 @@ class FailoverRun:
         *,
         options: FailoverOptions | None = None,
         in_sync_replicas: int = 0,
+        register: type[SimRegister] | None = None,
     ) -> None:
-        """`options`, `in_sync_replicas`: drawn if not given."""
+        """`options`, `in_sync_replicas`, `register`: drawn if not given."""
         self.world = World(seed, tell)
         random = self.world.random
         self.in_sync_replicas = in_sync_replicas or random.choice((1, 2, 2, 3))
@@ -67,7 +68,10 @@ class FailoverRun:
         self.brokers: dict[str, SimBroker] = {}
         self.wiped: list[SimDisk] = []
         self.promises = Promises(self)
-        self.coordinator = SimCoordinator(self.world, self.promises.takes, self.promises.may_lead)
+        made = register or random.choice(REGISTERS)
+        lease_ms = self.options.lease_ms
+        told = (self.promises.takes, self.promises.may_lead)
+        self.coordinator = made(self.world, lease_ms, *told, has_faults=bool(faults))
         for broker_id in "abc":
             self.brokers[broker_id] = SimBroker(self, broker_id)
         self._put()
@@ -176,6 +180,7 @@ class FailoverRun:
     def heal(self) -> None:
         self._has_faults = False
         self.world.cut.clear()
+        self.coordinator.has_faults = False
         for broker in self.brokers.values():
             if not broker.is_up:
                 broker.start()
@@ -206,11 +211,12 @@ def run_failover(
     faults: Sequence[str] = FAULTS,
     faults_ms: float = FAULTS_MS,
     tell: Callable[[str], None] | None = None,
+    register: type[SimRegister] | None = None,
 ) -> FailoverResult:
     """Same seed and arguments, same run. Raises nothing."""
     result = FailoverResult(seed)
     try:
-        run = FailoverRun(seed, faults, tell)
+        run = FailoverRun(seed, faults, tell, register=register)
         result.counts = run.world.trace.counts
         run.world.run_until(faults_ms)
         run.become_whole()

@@ -14,7 +14,7 @@ from nemesis.failover.run import FAULTS, run
 
 
 def main(
-    coordinator: Annotated[str, typer.Option(help="etcd or kv.")] = "etcd",
+    coordinator: Annotated[str, typer.Option(help="etcd, kv or zookeeper.")] = "etcd",
     rounds: Annotated[int, typer.Option(help="So many faults, one after the other.", min=1)] = 12,
     fault: Annotated[
         list[str] | None, typer.Option(help=f"Only this one; may be repeated: {', '.join(FAULTS)}.")

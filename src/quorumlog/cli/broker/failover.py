@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 class FailoverChoice(Enum):
     ETCD = "etcd"
     KV = "kv"
+    ZOOKEEPER = "zookeeper"
 
 
 Failover = Annotated[
     FailoverChoice | None,
     typer.Option(
         "--failover",
-        help="Who says which broker leads: an etcd, or our own key-value store. Instead of --role.",
+        help="Who says which broker leads: an etcd, a ZooKeeper, or our own key-value store. Instead of"
+        " --role.",
         show_default=False,
     ),
 ]

@@ -243,7 +243,7 @@ def serve(
             begins=failover_begin,
         )
     elif coordinator or failover_begin:
-        raise ConfigError("--coordinator and --failover-begin need --failover etcd or kv")
+        raise ConfigError("--coordinator and --failover-begin need --failover etcd, kv or zookeeper")
     make_failover = None
     if role is None and failover is None:
         if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:

@@ -51,7 +51,7 @@ def check_servers(kind: CoordinatorKind, servers: str) -> None:
         try:
             import kazoo  # noqa: F401
         except ImportError as error:
-            needs = f"--failover zookeeper needs kazoo ({error})"
+            needs = f"a ZooKeeper as the coordinator needs kazoo ({error})"
             raise ConfigError(f"{needs}, {the_extra('zookeeper')}") from None
     for server in servers.split(","):
         parse_address(server.strip())

@@ -88,7 +88,7 @@ def the_next_acknowledgement_comes_with_the_end_of_the_lease(seeds: Sequence[int
     """And does not wait until the old master has been out of step for `in_sync_timeout_ms`."""
     options = FailoverOptions(lease_ms=3_000, in_sync_timeout_ms=600_000)
     for seed in seeds:
-        run = FailoverRun(seed, (), options=options, in_sync_replicas=2)
+        run = FailoverRun(seed, (), options=options, in_sync_replicas=2, brokers="abc")
         run.become_whole()
         (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
         master.stop(loses_power=False)
@@ -104,6 +104,19 @@ def acknowledgements_go_on_with_the_lease() -> None:
 
 def test_the_next_acknowledgement_comes_with_the_end_of_the_lease() -> None:
     the_next_acknowledgement_comes_with_the_end_of_the_lease([1, 2])
+
+
+@pytest.mark.parametrize("in_sync_replicas", [1, 2])
+def test_of_two_brokers_one_goes_on_alone_where_one_copy_is_enough(in_sync_replicas: int) -> None:
+    run = FailoverRun(1, (), brokers="ab", in_sync_replicas=in_sync_replicas)
+    run.become_whole()
+    (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
+    master.stop(loses_power=False)
+    before = len(run.promises.acknowledgements)
+    run.world.run_until(run.world.now_ms + 20_000.0)
+    assert run.promises.leading_epoch > 1, "the other one leads"
+    assert (len(run.promises.acknowledgements) > before) == (in_sync_replicas == 1)
+    run.become_whole()
 
 
 class Broker:

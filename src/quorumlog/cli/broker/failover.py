@@ -100,6 +100,16 @@ def failover_of(
     return make
 
 
+def alone(in_sync_replicas: int) -> str:
+    """What `serve` says of a group of two, which does not go on as one may think; 0: the default."""
+    if in_sync_replicas == 1:
+        return ""
+    return (
+        f" It takes messages while {in_sync_replicas or 2} brokers are in sync: of two brokers none goes"
+        " on without the other one unless both have --in-sync-replicas 1."
+    )
+
+
 def resign(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """Make a master that a coordinator has elected hand over, without loss: its lease goes back, and a
     broker of its in-sync set leads, which may be the same one.

@@ -22,6 +22,7 @@ from quorumlog.cli.broker.failover import (
     Group,
     InSyncTimeoutMs,
     LeaseMs,
+    alone,
     failover_of,
 )
 from quorumlog.cli.options import named_path
@@ -297,6 +298,7 @@ def serve(
             f"{DESCRIPTION}: broker listens on {bind},{what} {config.flush_disk_type}, store in"
             f" {directory}."
             f" It has no authentication yet.{reach}"
+            f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
 
     try:

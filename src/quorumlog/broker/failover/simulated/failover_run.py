@@ -1,5 +1,5 @@
-"""FailoverRun: three brokers, a coordinator, producers, consumers and faults; then none of those, and a
-group that must become whole."""
+"""FailoverRun: two to five brokers, a coordinator, producers, consumers and faults; then none of those,
+and a group that must become whole."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ class FailoverRun:
         options: FailoverOptions | None = None,
         in_sync_replicas: int = 0,
         register: type[SimRegister] | None = None,
+        brokers: str = "",
     ) -> None:
-        """`options`, `in_sync_replicas`, `register`: drawn if not given."""
+        """`options`, `in_sync_replicas`, `register`, `brokers` (a letter each): drawn if not given."""
         self.world = World(seed, tell)
         random = self.world.random
-        self.in_sync_replicas = in_sync_replicas or random.choice((1, 2, 2, 3))
+        names = brokers or random.choice(("ab", "abc", "abc", "abcde"))
+        self.in_sync_replicas = in_sync_replicas or min(random.choice((1, 2, 2, 3)), len(names))
         self.options = options or FailoverOptions(
             lease_ms=random.choice((1_000, 3_000)), in_sync_timeout_ms=random.choice((300, 1_500))
         )
@@ -72,7 +74,7 @@ class FailoverRun:
         lease_ms = self.options.lease_ms
         told = (self.promises.takes, self.promises.may_lead)
         self.coordinator = made(self.world, lease_ms, *told, has_faults=bool(faults))
-        for broker_id in "abc":
+        for broker_id in names:
             self.brokers[broker_id] = SimBroker(self, broker_id)
         self._put()
         self._read()

@@ -62,6 +62,11 @@ class ZooKeeperCoordinator:
         session = ZooKeeperSession(self._servers, ttl_ms, pings=False)
         try:
             await session.opened()
+            if session.ttl_ms < ttl_ms:
+                raise CoordinatorUnreachable(
+                    f"ZooKeeper grants {session.ttl_ms} ms at most, and not {ttl_ms}: raise its"
+                    " maxSessionTimeout (20 times tickTime), or give --lease-ms"
+                )
         except BaseException:
             self._end(session)
             raise

@@ -38,6 +38,16 @@ def test_zookeeper_keeps_the_contract(zookeeper: ZooKeeperCluster) -> None:
     asyncio.run(keeps_the_contract(lambda group: made(zookeeper.servers, group)))
 
 
+def test_a_shorter_lease_than_was_asked_for_is_refused(zookeeper: ZooKeeperCluster) -> None:
+    async def run() -> None:
+        coordinator = made(zookeeper.servers, "long")
+        with pytest.raises(CoordinatorUnreachable, match="grants 600000 ms at most.*maxSessionTimeout"):
+            await coordinator.grant(600_001)
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_a_lease_of_a_process_before_can_be_revoked(zookeeper: ZooKeeperCluster) -> None:
     async def run() -> None:
         before, now = (made(zookeeper.servers, "restarted") for _ in range(2))

@@ -101,8 +101,12 @@ class ZooKeeperCoordinator:
         if session is None or session.is_over:
             return 0
         # A write: it is answered by the leader of a majority, where a ping is answered by any server.
-        await self._multi(session, lambda multi: multi.check("/", ANY_VERSION))
-        return session.ttl_ms
+        try:
+            await self._multi(session, lambda multi: multi.check("/", ANY_VERSION))
+        except CoordinatorUnreachable:
+            if not session.is_over:
+                raise
+        return 0 if session.is_over else session.ttl_ms
 
     async def revoke(self, lease: int) -> None:
         session = self._leases.pop(lease, None)

@@ -132,8 +132,11 @@ def test_slips_are_told_in_a_sentence(kv: Kv) -> None:
         (("compact", str(2**70)), "must be less than or equal to"),
         (("lease", "show", str(2**70)), "must be less than or equal to"),
         (("lease", "grant", "nan"), "nan"),
+        (("put", "", "x"), "a key is text or bytes, at least one byte long"),
     ):
         assert what in kv(*arguments, status=2).output
+    twice = json.dumps({"then": [{"put": {"key": "a", "value": "1"}}] * 2})
+    assert "writes the key b'a' twice" in kv("txn", given=twice, status=2).output
 
 
 def test_changes_are_told_and_history_ends(kv: Kv) -> None:

@@ -64,7 +64,7 @@ def test_a_folder_that_an_executor_does_not_see_is_told(tmp_path: Path) -> None:
     write_directory(tmp_path / "d", [b"a", b"b"], committed_index=1)
     log, missing = Place(path=str(tmp_path / "d")), str(tmp_path / "other-disk")
     for run, work in (
-        (write_part, PartWork(log, missing, 0, 2, None)),
+        (write_part, PartWork(log, missing, "run-a", 0, 2, None)),
         (fold, FoldWork(log, 0, 2, "prefix:1", missing)),
     ):
         with pytest.raises(ConfigError, match=r"other-disk is not there on .*see it at the same path"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +18,10 @@ from quorumlog import LocalCluster, connect
 from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark
-from quorumlog.pipelines import replaying
+from quorumlog.pipelines import compacting, replaying
 from quorumlog.pipelines.archiving import archive
-from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.compacting import FoldWork, compact, fold
+from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
@@ -94,6 +97,36 @@ def test_a_compaction_that_was_killed_leaves_what_the_next_one_removes(
     left.mkdir()
     (left / "of-the-killed.arrow").write_bytes(b"half")
     assert compact(source, str(file), "json:who.id", report=again).keys == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
+
+
+def test_a_work_of_a_compaction_that_is_over_leaves_nothing(source: Place, tmp_path: Path) -> None:
+    works: list[FoldWork] = []
+
+    class Abandoned(LocalEngine):
+        def map(self, run: Any, given: Sequence[Any]) -> Iterator[Any]:
+            works.extend(given)
+            raise KeyboardInterrupt
+
+    file = str(tmp_path / "c.parquet")
+    real = shutil.rmtree
+    with pytest.MonkeyPatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        killed.setattr(compacting, "_clear", lambda _: None)
+        compact(source, file, "json:who.id", engine=Abandoned())
+
+    def late(path: str, **options: Any) -> None:
+        """A file comes between the listing and the end of the folder."""
+        patched.setattr(shutil, "rmtree", real)
+        fold(works[0])
+        raise OSError(errno.ENOTEMPTY, "not empty", path)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shutil, "rmtree", late)
+        compact(source, file, "json:who.id")
+        assert shutil.rmtree is real
+    with pytest.raises(ConfigError, match="is not there on"):
+        fold(works[0])
     assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
 
 

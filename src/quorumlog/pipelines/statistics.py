@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ from quorumlog.arrow import ENTRY_SCHEMA, TIME_COLUMN, record_batch_of, schema_o
 from quorumlog.config import MIB
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, as_seen_anywhere, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, even_cuts, linked, open_log, parts_of
 
 MINUTE_MS = 60_000
 PART_BYTES = 64 * MIB
@@ -149,8 +148,7 @@ def statistics(
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         group, edges = log.group, even_cuts(log, first, stop, PART_BYTES)
-    anywhere = as_seen_anywhere(place)
-    works = [CountWork(anywhere, low, high, key) for low, high in pairwise(edges)]
+    works = [CountWork(*part, key) for part in parts_of(place, edges)]
     whole = PartCounted(minutes={}, terms={})
     sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
     for work, part in zip(works, (engine or LocalEngine()).map(count, works), strict=True):

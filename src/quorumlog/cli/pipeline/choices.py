@@ -74,15 +74,12 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
         return
     try:
         from quorumlog.spark.pipelines.spark_engine import SparkEngine
-        from quorumlog.spark.session import started
+        from quorumlog.spark.session import running
     except ModuleNotFoundError:
         raise ConfigError(f"option --spark needs PySpark, {the_extra('spark')}") from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
-    running = started("quorumlog pipeline", master)
-    try:
-        yield SparkEngine(running)
-    finally:
-        running.stop()
+    with running("quorumlog pipeline", master) as spark_session:
+        yield SparkEngine(spark_session)
 
 
 def _bytes_of(place: Place) -> int:

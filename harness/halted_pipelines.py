@@ -81,8 +81,10 @@ class HaltingEngine(SparkEngine):
         found = replay_frames(self.spark, place, place, replay_id, transform=halting, **options)
         return msgspec.json.encode(found).decode()
 
-    def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
-        return super().map(_halting(run, self._gate), works)
+    def map(
+        self, run: Callable[[Any], Any], works: Sequence[Any], result_bytes: int = 0
+    ) -> Iterator[Any]:
+        return super().map(_halting(run, self._gate), works, result_bytes)
 
 
 def _halting(run: Callable[[Any], Any], gate: Path) -> Callable[[Any], Any]:

@@ -28,7 +28,9 @@ class Elsewhere:
         directory.mkdir()
         self._directory = directory
 
-    def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
+    def map(
+        self, run: Callable[[Any], Any], works: Sequence[Any], result_bytes: int = 0
+    ) -> Iterator[Any]:
         for work in works:
             with chdir(self._directory):
                 result = run(work)

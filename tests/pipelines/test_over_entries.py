@@ -136,6 +136,15 @@ def test_a_key_that_is_none_is_refused(source: Place, key: str) -> None:
         statistics(source, key=key)
 
 
+@pytest.mark.parametrize("key", ["json:a", "prefix:2", "arrow:c"])
+def test_control_entries_alone_have_no_key(tmp_path: Path, key: str) -> None:
+    """As the newest entries often are: a batch of them has no row."""
+    path = write_directory(tmp_path / "d", [None, TimeMark(60_000), None], committed_index=2)
+    log = Place(path=str(path))
+    assert statistics(log, key=key).distinct_keys == 0
+    assert compact(log, str(tmp_path / "c.parquet"), key).keys == 0
+
+
 def test_a_body_without_the_form_of_the_key_is_named(tmp_path: Path) -> None:
     path = write_directory(tmp_path / "d", [None, b'{"a": "x"}', b"not so"], committed_index=2)
     with pytest.raises(BadRequest, match="entry 2"):

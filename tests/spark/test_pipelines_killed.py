@@ -94,12 +94,11 @@ class Driver:
     def kill(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
+        self._process.wait()
 
     def last_words(self) -> str:
         """Once it has ended by itself."""
-        self._process.communicate(timeout=600)
-        assert self._process.returncode == 1
+        assert self._process.wait(600) == 1
         return self._log.read_text().splitlines()[-1]
 
     def result(self) -> str:
@@ -184,7 +183,7 @@ def test_a_kill_in_the_middle_of_each_pipeline_changes_no_result_and_leaves_noth
                 cluster.start_worker(worker)
             elif server is not None and victim == "Connect server":
                 server.kill()
-                assert f"Unreachable: Spark at {master} was lost at work: " in driver.last_words()
+                assert f"Unreachable: Spark at {master} failed at work: " in driver.last_words()
                 server.start()
                 server.wait_until_it_answers()
                 driver = started(*pipelines[number:])

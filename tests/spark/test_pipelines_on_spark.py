@@ -154,9 +154,9 @@ def test_a_spark_that_does_not_start_is_told_in_a_sentence(
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (SparkConnectGrpcException("the channel is closed.\nmore"), "was lost at work: .*closed"),
-        (Py4JNetworkError("Answer from Java side is empty"), "was lost at work: Answer"),
-        (ConnectionRefusedError(111, "Connection refused"), "was lost at work: .*refused"),
+        (SparkConnectGrpcException("the channel is closed.\nmore"), "failed at work: .*closed"),
+        (Py4JNetworkError("Answer from Java side is empty"), "failed at work: Answer"),
+        (ConnectionRefusedError(111, "Connection refused"), "failed at work: .*refused"),
         (PySparkException("Traceback (most recent call last):\n  in a task"), ""),
         (AssertionError("ours"), ""),
         (BadRequest("a short body"), ""),

@@ -71,7 +71,7 @@ def running(app_name: str, master: str) -> Iterator[SparkSession]:
         if is_connect(master):
             bound_retries(spark, 0)  # of the farewell
         raise Unreachable(
-            f"Spark at {shown(master)} was lost at work: {sentence}. What is written stays; repeat the"
+            f"Spark at {shown(master)} failed at work: {sentence}. What is written stays; repeat the"
             " command"
         ) from None
     finally:

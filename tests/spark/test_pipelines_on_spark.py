@@ -73,6 +73,23 @@ def test_an_archive_is_the_same_to_the_byte(spark: SparkSession, place: Place, t
     assert again.last_index >= 2_999 and not list((tmp_path / "there" / "_attempts").iterdir())
 
 
+def test_of_two_runs_at_once_one_goes_on(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    class Meanwhile(SparkEngine):
+        def map(self, run: Any, works: Any, result_bytes: int = 0) -> Iterator[Any]:
+            for number, result in enumerate(super().map(run, works, result_bytes)):
+                if number == 0:
+                    with pytest.raises(ConfigError) as refused:
+                        archive(place, str(tmp_path / "a"), engine=SparkEngine(spark))
+                    ended.append(str(refused.value))
+                yield result
+
+    kept = archive(place, str(tmp_path / "a"), part_bytes=40_000, engine=Meanwhile(spark))
+    assert ended == [f"{tmp_path / 'a'} is being written by another archive run; wait for it"]
+    assert not audit([place, Place(archive=kept.archive)], engine=SparkEngine(spark)).differences
+
+
 def test_an_audit_names_the_first_difference(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     kept = tmp_path / "a"
     archive(place, str(kept), part_bytes=40_000)

@@ -43,10 +43,9 @@ class SparkEngine:
     def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
         it would refuse again, so that is not a failure of its task, and is raised here."""
-        at = 0
+        at = largest = 0
         while at < len(works):
             stop = at + max(RESULT_BYTES // result_bytes, 1) if result_bytes else len(works)
-            largest = 0
             for size, result in self._job(run, tuple(works[at:stop])):
                 largest = max(largest, size)
                 yield result

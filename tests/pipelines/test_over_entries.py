@@ -268,7 +268,7 @@ def test_what_can_be_refused_before_spark_has_started_is(
     def start(*_: str) -> None:
         raise AssertionError("half a minute for nothing")
 
-    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "started", start)
+    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "running", start)
     file, kept = tmp_path / "kept.parquet", tmp_path / "a"
     with LocalCluster(members=1, directory=tmp_path / "target", staging=False) as cluster:
         of, to = ("--path", source.path), ("--to-servers", cluster.servers)

@@ -19,8 +19,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.store.directory.member_directory import draw_directory_id
 from quorumlog.store.directory.restored_directory import RestoredDirectory
+from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.directory_kind import DirectoryKind
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 
 

@@ -38,8 +38,8 @@ from quorumlog.broker.queues.reput_message_service import ReputMessageService
 from quorumlog.broker.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory.member_directory import sync_names_above
+from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, OsDisk, refusal
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.log.segment_list import SegmentList
 
 log = logging.getLogger("quorumlog.broker")
@@ -86,7 +86,7 @@ class MessageStore:
         self._closing = threading.Lock()
         self.is_closed = False
         try:
-            refuse_other_kinds(self.disk, root, DirectoryKind.BROKER)
+            refuse_foreign(self.disk, root, DirectoryKind.BROKER)
             for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
                 self.disk.make_directory(f"{root}/{name}")
             self.disk.sync_directory(root)

@@ -17,8 +17,8 @@ from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged
+from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk, not_allowed
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.slot_file import read_payload
 
 CHECKPOINT_FIELDS = (

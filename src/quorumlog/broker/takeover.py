@@ -31,8 +31,8 @@ from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.log_state.control_entries import Membership, encode_body
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.store.directory.restored_directory import RestoredDirectory
+from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk, refusal
-from quorumlog.store.files.directory_kind import DirectoryKind
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 from quorumlog.store.files.replaced_file import replace_file
 from quorumlog.store.ledger_store import LogPoint, LogStart

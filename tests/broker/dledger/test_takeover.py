@@ -30,7 +30,7 @@ from quorumlog.client.members.member_verbs import Members
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.errors import ConfigError, MembershipRefused, StoreFailure
 from quorumlog.server.free_ports import free_ports
-from quorumlog.store.directory.foreign_files import RESTORING_NAME
+from quorumlog.store.directory_kind import RESTORING_NAME
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.log.segment_list import segment_name
 from quorumlog.store.offline.directory_reader import DirectoryReader

@@ -24,6 +24,7 @@ from quorumlog.broker.groups.rebalancer import Rebalancer
 from quorumlog.broker.groups.topic_retention import LOOK_INTERVAL_MS, TopicRetention
 from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
 from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.old_log import OldState
 from quorumlog.broker.wire.broker_framing import records_of
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
@@ -93,13 +94,15 @@ class GroupExtension:
     def __init__(
         self,
         options: GroupOptions | None = None,
+        old: OldState | None = None,
         *,
         wall_ms: Callable[[], float] = _wall_ms,
         token: Callable[[], bytes] = lambda: os.urandom(16),
     ) -> None:
-        """`wall_ms`: since 1970. `token`: 16 random bytes."""
+        """`old`: of a store that the log has taken over. `wall_ms`: since 1970. `token`: 16 random
+        bytes."""
         self.options = options or GroupOptions()
-        self.feed = GroupFeed()
+        self.feed = GroupFeed(old)
         self.topics = GroupTopics(self.feed)
         self._wall_ms = wall_ms
         self._token = token

@@ -123,6 +123,7 @@ def _survey(
         raise ConfigError(
             f"the record at {end.position} of {path} {end.problem}: recover the store first"
         )
+    old.refuse_missing_files(end)
     state, report = old_state(path, config, held, without_config=without_config)
     files = []
     stop = end.position

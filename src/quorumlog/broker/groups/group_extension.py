@@ -54,6 +54,7 @@ from quorumlog.broker.wire.group_messages import (
 )
 from quorumlog.broker.wire.group_names import (
     check_group_name,
+    check_new_topic_name,
     check_topic_name,
 )
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError
@@ -263,6 +264,9 @@ class GroupExtension:
             else:
                 session.answer(GroupAnswer(request_id=message.request_id, body=outcome))
 
+        if isinstance(command, CreateTopic):
+            # Not where it is applied: an entry of an earlier release may name a longer one.
+            check_new_topic_name(command.topic)
         if isinstance(command, ResetOffsets):
             self._check_ends(command.offsets)
         if isinstance(command, ResetOffsets | DeleteGroup):
@@ -292,6 +296,7 @@ class GroupExtension:
         if not self.options.auto_create_queues:
             raise UnknownTopic(f"there is no topic {name}: quorumlog broker topic create {name}")
         check_topic_name(name)
+        check_new_topic_name(name)
         command = CreateTopic(name, self.options.auto_create_queues)
         self._proposals.propose(command, lambda outcome: done(refusal_in(outcome)))
 

@@ -14,9 +14,9 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker.epochs.epoch_history import Peer
 from quorumlog.broker.replication.protocol.ha_frames import Hello as HaHello
 from quorumlog.broker.replication.protocol.ha_frames import (
-    Peer,
     Refuse,
     Start,
     State,
@@ -108,7 +108,7 @@ def said_to_master(random: Random, count: int) -> Iterator[bytes]:
             yield ha_frame(kind, msgspec.msgpack.encode(fields))
     fitting = [number for number in NUMBERS if -(2**63) <= number < 2**63]
     for _ in range(count):
-        yield ha_frame(8, struct.pack(">qqqq", *random.choices(fitting, k=4)))
+        yield ha_frame(8, struct.pack(">qqq", *random.choices(fitting, k=3)))
     for kind in range(10):
         for body in BYTES:
             yield ha_frame(kind, body)

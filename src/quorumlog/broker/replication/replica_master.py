@@ -223,7 +223,9 @@ class ReplicaMaster(ReplicaCore):
             return False
         return history[-1].epoch == self.record.promised
 
-    def slave_came(self, slave: Peer, link: LinkToSlave, run: RunKey | None) -> Mark | None:
+    def slave_came(
+        self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
+    ) -> Mark | None:
         with self._acks_lock:
             if run is not None and run != self.record.history[-1].key:
                 return None  # it has not stored the history of this run
@@ -234,6 +236,7 @@ class ReplicaMaster(ReplicaCore):
                 links.clear()
             links.append(link)
             mark = self._acks.connected(slave.id, slave.directory_id)
+            mark.release = release
             self._peers[slave.id] = slave
         link.state(self._state())
         log.info("slave %s follows from %d on", slave.id, link.next_offset)
@@ -327,6 +330,7 @@ class ReplicaMaster(ReplicaCore):
             int(self._lag_ms(mark)),
             self._is_caught_up(mark),
             self._acks.holds(mark),
+            mark.release,
         )
 
     def _tell(self, mark: Mark) -> None:

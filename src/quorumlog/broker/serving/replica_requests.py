@@ -83,20 +83,28 @@ class ReplicaRequests:
         service = self._service
         assert service is not None
         client = service.client
-        problem, master_offset = "", -1
+        problem, master_offset, master_release = "", -1, ""
         if service.replica.role is Role.SLAVE and client is not None:
             problem, master_offset = client.problem, client.master_offset
+            master_release = client.master_release
         return state_of(
             service.replica,
             request_id,
             dialect=service.dialect,
             problem=problem,
             master_offset=master_offset,
+            master_release=master_release,
         )
 
 
 def state_of(
-    replica: Replica, request_id: int = 0, *, dialect: str, problem: str = "", master_offset: int = -1
+    replica: Replica,
+    request_id: int = 0,
+    *,
+    dialect: str,
+    problem: str = "",
+    master_offset: int = -1,
+    master_release: str = "",
 ) -> ReplicaResponse:
     record, history = replica.record, replica.history
     is_slave = replica.role is Role.SLAVE
@@ -128,6 +136,7 @@ def state_of(
         is_list_confirmed=not is_slave and replica.is_run_confirmed,
         master=record.master,
         master_offset=master_offset,
+        master_release=master_release,
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
         tails=[
             TailRow(
@@ -180,4 +189,5 @@ def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
         lag_bytes=slave.lag_bytes,
         lag_ms=slave.lag_ms,
         is_caught_up=slave.is_caught_up,
+        release=slave.release,
     )

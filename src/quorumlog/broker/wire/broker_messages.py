@@ -220,6 +220,8 @@ class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
     lag_bytes: Int = -1
     lag_ms: Int = -1
     is_caught_up: bool = False
+    release: Text = ""
+    """Empty: it did not say it."""
 
 
 class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):
@@ -264,6 +266,8 @@ class ReplicaResponse(ClientMessage, frozen=True, kw_only=True, tag=78):
     master: Peer | None
     master_offset: Int
     """Of a slave: where its master's log was, when it was last heard."""
+    master_release: Text
+    """Empty: it follows nobody, or its master does not say it."""
     slaves: list[PeerRow]
     """Of a master."""
     tails: list[TailRow]

@@ -176,7 +176,8 @@ def say_replica(state: ReplicaResponse) -> None:
         if state.problem:
             say(f"  is to follow {where}")
         else:
-            say(f"  follows {where}, {behind} bytes behind what was heard of it")
+            release = f"release {state.master_release or 'unknown'}"
+            say(f"  follows {where}, {release}, {behind} bytes behind what was heard of it")
         if listed and state.directory_id not in listed:
             say(f"  is not on the list: quorumlog broker add --broker {state.id}")
     names = {peer.id for peer in listed.values()}
@@ -192,6 +193,7 @@ def say_replica(state: ReplicaResponse) -> None:
             counts,
             f"on its disk up to {slave.flushed_offset}",
             f"lacks {slave.lag_bytes} bytes for {slave.lag_ms} ms",
+            f"release {slave.release or 'unknown'}",
         ]
         say(f"  slave {slave.id}: {', '.join(words)}")
     if state.is_leading and state.in_sync_set is None:

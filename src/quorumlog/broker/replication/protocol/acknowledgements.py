@@ -33,6 +33,8 @@ class Mark:
     flushed_offset: int = 0
     acknowledged_offset: int = 0
     """What counts of both."""
+    release: str = ""
+    """Empty: it did not say it."""
 
 
 @dataclass(slots=True)

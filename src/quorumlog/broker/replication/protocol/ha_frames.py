@@ -54,6 +54,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """Of protocol 1, whose masters read no HELLO without it."""
     promised_leader: Text = ""
     runs: list[Run] = []
+    release: Text = ""
+    """An earlier one does not say it. So in `Welcome`."""
 
     @property
     def promised(self) -> Epoch:
@@ -70,6 +72,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     max_offset: Int
     asks_flush: bool
     """What the slave has written counts once it is on its disk."""
+    release: Text = ""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

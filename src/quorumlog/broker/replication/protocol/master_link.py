@@ -24,6 +24,7 @@ from quorumlog.broker.replication.protocol.ha_frames import (
 )
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.version import VERSION
 
 
 class Leadership(NamedTuple):
@@ -49,9 +50,11 @@ class MasterSide(Protocol):
     @property
     def confirm_offset(self) -> int: ...
 
-    def slave_came(self, slave: Peer, link: LinkToSlave, run: RunKey | None) -> Mark | None:
+    def slave_came(
+        self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
+    ) -> Mark | None:
         """A slave that may follow; an older link of it is closed. `run`: whose history it has stored.
-        None: another run has begun since."""
+        `release`: empty where it does not say it. None: another run has begun since."""
 
     def slave_reported(self, mark: Mark, written: int, flushed: int) -> None: ...
 
@@ -171,6 +174,7 @@ class MasterLink:
                         min_offset=self._side.min_offset,
                         max_offset=self._side.max_offset,
                         asks_flush=leads.asks_flush,
+                        release=VERSION,
                     )
                 )
             )
@@ -202,7 +206,7 @@ class MasterLink:
             raise ProtocolViolation(f"a start at {frame.offset}, not at {verdict.common_offset}")
         self.next_offset = frame.offset
         run = RunKey(*self._leads.epoch, self._leads.run)
-        self.mark = self._side.slave_came(hello.slave, self, run)
+        self.mark = self._side.slave_came(hello.slave, self, run, hello.release)
         if self.mark is None:
             self.next_offset = -1
             self.end("another run has begun")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -214,3 +215,41 @@ def test_the_command_line_archives_audits_and_counts(
     assert damaged.exit_code == 1 and objects(damaged.stdout)[0]["differences"], damaged.output
     assert cli("pipeline", "stats").exit_code == 2
     assert "--to-servers" in cli("pipeline", "replay", *place, "--id", "x").stderr
+
+
+def test_what_can_be_refused_before_spark_has_started_is(
+    source: Place,
+    cli: Cli,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def start(*_: str) -> None:
+        raise AssertionError("half a minute for nothing")
+
+    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "started", start)
+    file, kept = tmp_path / "kept.parquet", tmp_path / "a"
+    with LocalCluster(members=1, directory=tmp_path / "target", staging=False) as cluster:
+        of, to = ("--path", source.path), ("--to-servers", cluster.servers)
+        nowhere = (*to, "--to-group", "none", "--id", "c")
+        mistakes = {
+            ("replay", *of, *to, "--id", "a"): "staging group",
+            ("replay", *of, *to): "a replay needs an id",
+            ("replay", *of, *nowhere): "group 'none' is not served here",
+            ("replay", *of, *to, "--id", "a", "--only", "x"): "a filter must be",
+            ("stats", *of, "--key", "x"): "a key must be",
+            ("compact", file, *of, "--key", "x"): "a key must be",
+            ("compact", file, *of, "--key", "json:n", *nowhere): "group 'none' is not served here",
+            (
+                "archive",
+                kept,
+                "--servers",
+                cluster.servers,
+                "--group",
+                "none",
+            ): "group 'none' is not served here",
+            ("audit", "--servers", cluster.servers, "--group", "none"): "no member answers",
+        }
+        for line, sentence in mistakes.items():
+            result = cli("pipeline", *line, "--spark", "local[1]")
+            assert result.exit_code in (1, 2), (line, result.output, result.exception)
+            assert sentence in plain(result.stderr), line

@@ -61,7 +61,7 @@ MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s|sc):/
 @contextmanager
 def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | SparkEngine]:
     """The engine that `--spark` names. Raises ConfigError where it names no master, and where
-    PySpark is not installed."""
+    PySpark is not installed. Spark itself starts with the first work."""
     from quorumlog.pipelines.engine import LocalEngine
 
     if spark and not MASTER.fullmatch(spark):
@@ -78,11 +78,11 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
     except ModuleNotFoundError:
         raise ConfigError(f"option --spark needs PySpark, {the_extra('spark')}") from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
-    running = started("quorumlog pipeline", master)
+    engine = SparkEngine(lambda: started("quorumlog pipeline", master))
     try:
-        yield SparkEngine(running)
+        yield engine
     finally:
-        running.stop()
+        engine.stop()
 
 
 def _bytes_of(place: Place) -> int:

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         UnknownMachine,
         UnknownReader,
         Unreachable,
+        UpgradeNotFinished,
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
@@ -142,6 +143,7 @@ __all__ = [
     "UnknownGroup",
     "UnknownMachine",
     "UnknownReader",
+    "UpgradeNotFinished",
     "Unreachable",
     "WrongLastIndex",
     "__version__",

@@ -5,10 +5,10 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, WrongLastIndex, UnknownReader,
-    |   |       ReaderMoved, TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced,
-    |   |       ProducerExpired, MembershipRefused, LevelNotTold, UnknownMachine,
-    |   |       StepOverRefused, TooStale, NotCaughtUp
+    |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, UpgradeNotFinished,
+    |   |       WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders, TooManyProducers,
+    |   |       SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused, LevelNotTold,
+    |   |       UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -154,10 +154,15 @@ class TransferFailed(Refused):
 
 
 class ClockNotReset(Refused):
-    """The log's time goes on as it was; the message names the clocks that differ, or the members that do
-    not know such an entry."""
+    """The log's time goes on as it was; the message names the clocks that differ."""
 
     code = 419
+
+
+class UpgradeNotFinished(Refused):
+    """It takes entries that earlier releases do not know: `quorumlog upgrade finish` comes first."""
+
+    code = 427
 
 
 class WrongLastIndex(Refused):

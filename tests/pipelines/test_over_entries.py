@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
+from quorumlog.spark.pipelines.spark_engine import SparkEngine
 from tests.cli.conftest import Cli, cli, objects, plain  # noqa: F401
 from tests.spark.made_directories import write_directory
 
@@ -295,3 +297,18 @@ def test_what_can_be_refused_before_spark_has_started_is(
             result = cli("pipeline", *line, "--spark", "local[1]")
             assert result.exit_code in (1, 2), (line, result.output, result.exception)
             assert sentence in plain(result.stderr), line
+
+
+def test_spark_is_started_by_the_first_work_once_and_stopped_if_it_was() -> None:
+    begun: list[Any] = []
+
+    def start() -> Any:
+        begun.append(SimpleNamespace(stop=lambda: begun.append("stopped")))
+        return begun[0]
+
+    SparkEngine(start).stop()
+    assert not begun
+    engine = SparkEngine(start)
+    assert engine.spark is engine.spark is begun[0]
+    engine.stop()
+    assert begun[1:] == ["stopped"]

@@ -8,6 +8,7 @@ import importlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog import LocalCluster, connect
+from quorumlog.cli.pipeline.choices import engine_of
 from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark
@@ -299,16 +301,23 @@ def test_what_can_be_refused_before_spark_has_started_is(
             assert sentence in plain(result.stderr), line
 
 
-def test_spark_is_started_by_the_first_work_once_and_stopped_if_it_was() -> None:
-    begun: list[Any] = []
+def test_spark_is_started_by_the_first_work_once_and_stopped_if_it_was(
+    source: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
 
-    def start() -> Any:
-        begun.append(SimpleNamespace(stop=lambda: begun.append("stopped")))
-        return begun[0]
+    @contextmanager
+    def running(*_: str) -> Iterator[Any]:
+        told.append("started")
+        yield SimpleNamespace()
+        told.append("stopped")
 
-    SparkEngine(start).stop()
-    assert not begun
-    engine = SparkEngine(start)
-    assert engine.spark is engine.spark is begun[0]
-    engine.stop()
-    assert begun[1:] == ["stopped"]
+    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "running", running)
+    with engine_of("local[1]", [source]) as engine:
+        assert isinstance(engine, SparkEngine)
+    assert told == []
+    with engine_of("local[1]", [source]) as engine:
+        assert isinstance(engine, SparkEngine)
+        assert engine.spark is engine.spark
+        assert told == ["started"]
+    assert told == ["started", "stopped"]

@@ -3,10 +3,11 @@
     python -m nemesis.replicas --seconds 60 [--seed 1] [--role async-master] [--keep DIR]
 
 Three brokers with sync flush. Senders send to whoever takes it; an operator switches, and lets brokers
-that come back follow. At the end every broker has the same log, and every message that was acknowledged
-stands in it once. With `--role async-master` the operator switches with --unsafe where the master is
-lost: what lies in a range that the switch has named may be gone, and nothing else. Exit status 1
-otherwise.
+that come back follow, and changes the list and the number of copies. At the end every broker has the
+same log, and every message that was acknowledged stands in it once. With `--role async-master` one copy
+is enough, and the operator switches with --unsafe, without those that do not answer, whose directories
+are emptied then: what lies in a range that the switch has named may be gone, and nothing else. Exit
+status 1 otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -26,8 +28,10 @@ from harness.broker_process import BrokerProcess
 from harness.proxy import CUT, Network, both_ways
 from nemesis.failover.group import SLAVES
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.switching import Lost, Survey, switch, switch_surveyed
+from quorumlog.broker.client.switching import Lost, Survey, change_list, switch, switch_surveyed
+from quorumlog.broker.epochs.epoch_rule import named_by
 from quorumlog.broker.errors import SwitchRefused
+from quorumlog.broker.wire.broker_messages import ReplicaRequest
 from quorumlog.errors import LedgerError
 from quorumlog.server.free_ports import free_ports
 
@@ -43,25 +47,10 @@ class Replicas:
         self.random = random.Random(seed)
         self.is_async = role == "async-master"
         self.network = network
+        self.folder = folder
         self.brokers: dict[str, BrokerProcess] = {}
         for name in NAMES:
-            told = network.address(SLAVES, name)
-            as_what = (
-                ["slave", "--master", network.address(SLAVES, NAMES[0])] if self.brokers else [role]
-            )
-            port = network.target(name).rpartition(":")[2]
-            given = (
-                "--role",
-                *as_what,
-                "--id",
-                name,
-                "--ha-port",
-                port,
-                "--ha-advertise",
-                told,
-                *OPTIONS,
-            )
-            self.brokers[name] = BrokerProcess(folder / name, *given)
+            self.brokers[name] = self.made(name, "" if name != NAMES[0] else role)
         self.down: set[str] = set(self.brokers)
         self.acknowledged: dict[str, tuple[int, int]] = {}
         """Where each lies in the log, and how many losses had been named before."""
@@ -69,11 +58,23 @@ class Replicas:
         """As switches have said it."""
         self.sent = 0
         self.stopping = threading.Event()
-        self.counts = {"kill": 0, "pause": 0, "cut": 0, "switch": 0, "switch refused": 0}
+        self.counts = {"kill": 0, "pause": 0, "cut": 0, "switch": 0, "switch refused": 0, "list": 0}
+
+    def made(self, name: str, role: str, master: str = NAMES[0]) -> BrokerProcess:
+        """`role`: empty for a slave of `master`."""
+        as_what = [role] if role else ["slave", "--master", self.network.address(SLAVES, master)]
+        port = self.network.target(name).rpartition(":")[2]
+        told = ("--ha-port", port, "--ha-advertise", self.network.address(SLAVES, name))
+        return BrokerProcess(self.folder / name, "--role", *as_what, "--id", name, *told, *OPTIONS)
 
     def start(self, name: str) -> None:
         self.brokers[name].start()
         self.down.discard(name)
+
+    def end(self) -> None:
+        for broker in self.brokers.values():
+            if broker.is_running:
+                broker.kill()
 
     # ---------------------------------------------------------------- load
 
@@ -98,7 +99,7 @@ class Replicas:
         if name in self.down:
             self.start(name)
             return
-        kind = self.random.choice(("kill", "pause", "cut", "switch", "switch"))
+        kind = self.random.choice(("kill", "pause", "cut", "switch", "switch", "list"))
         if kind == "kill" and len(self.down) < 1:
             self.counts[kind] += 1
             self.down.add(name)
@@ -116,19 +117,65 @@ class Replicas:
             self.network.lift(number)
         elif kind == "switch":
             self.operate(name)
+        elif kind == "list":
+            self.change(name)
+
+    def form(self) -> None:
+        """The first two go onto the list by themselves."""
+        stop_at = time.monotonic() + END_S
+        with connect(self.brokers[NAMES[0]].address) as broker:
+            while time.monotonic() < stop_at:
+                listed = broker.replica().copy_list
+                for name in set(NAMES) - set(listed.ids if listed is not None else NAMES):
+                    with suppress(LedgerError):
+                        broker.replica(ReplicaRequest(verb="add", broker_id=name))
+                if listed is not None and len(listed.ids) == len(NAMES):
+                    return
+                time.sleep(0.1)
+        raise SystemExit("the group is not formed")
+
+    def change(self, name: str) -> None:
+        verb = self.random.choice(("add", "add", "remove", "copies"))
+        request = ReplicaRequest(verb=verb, broker_id=name, copies=self.random.choice((1, 2, 2, 2, 3)))
+        if verb == "copies" and not self.is_async and request.copies < 2:
+            return
+        living = [each for each in self.brokers if each not in self.down]
+        with suppress(LedgerError):
+            change_list(self.brokers[living[0]].address, request, timeout_ms=3_000)
+            self.counts["list"] += 1
 
     def operate(self, to: str) -> None:
         """Everybody follows the newest master; then another one is tried."""
         with suppress(LedgerError):
             self.gather()
         try:
-            report = switch(self.brokers[to].address, to, unsafe=self.is_async, timeout_ms=3_000)
+            report = switch(self.brokers[to].address, to, timeout_ms=3_000)
+            self.counts["switch"] += 1
+            assert report.lost is None, report
+        except LedgerError as refused:
+            self.counts["switch refused"] += 1
+            print(f"  no switch to {to}: {refused}", flush=True)
+            if self.is_async and self.random.random() < 0.3:
+                self.force(to)
+
+    def force(self, to: str) -> None:
+        """Without whoever does not answer: its directory is emptied."""
+        with suppress(LedgerError):
+            survey = Survey(self.brokers[to].address, 3_000)
+            try:
+                there = {answer.directory_id for answer in survey.answers.values()}
+                gone = {peer.id for one, peer in named_by(survey.shown()).items() if one not in there}
+                if not gone or not gone <= self.down:
+                    return
+                report = switch_surveyed(survey, to, without=gone, unsafe=True)
+            finally:
+                survey.close()
             self.counts["switch"] += 1
             if report.lost is not None:
                 self.lost.append(report.lost)
-        except (SwitchRefused, LedgerError) as refused:
-            self.counts["switch refused"] += 1
-            print(f"  no switch to {to}: {refused}", flush=True)
+            for name in gone:
+                shutil.rmtree(self.folder / name)
+                self.brokers[name] = self.made(name, "", to)
 
     def gather(self) -> str:
         """Who missed a switch is told of the newest master; returns its id, or nothing."""
@@ -203,10 +250,10 @@ def run(folder: Path, seed: int, seconds: float, role: str) -> int:
     with ExitStack() as stack:
         network = stack.enter_context(Network({**ports, SLAVES: "127.0.0.1:1"}))
         replicas = Replicas(folder, seed, role, network)
-        for broker in replicas.brokers.values():
-            stack.push(broker)
+        stack.callback(replicas.end)
         for name in replicas.brokers:
             replicas.start(name)
+        replicas.form()
         senders = [threading.Thread(target=replicas.send, args=(n,)) for n in range(SENDERS)]
         for sender in senders:
             sender.start()

@@ -8,6 +8,7 @@ from quorumlog.broker.epochs.epoch_history import CopyList
 from quorumlog.broker.epochs.epoch_rule import Count
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_file import ReplicaFile
@@ -118,7 +119,11 @@ def list_holds_at_once(patch: Patch) -> None:
     )
 
 
-@mutant(308, "what an older run wrote is acknowledged as the own", scenario=replicas_keep_their_promises)
+@mutant(
+    308,
+    "what an older run wrote is acknowledged as the own",
+    scenario=switches.test_what_an_older_master_wrote_is_acknowledged_once_a_slave_has_come_to_the_own_run,
+)
 def run_not_waited_for(patch: Patch) -> None:
     """Enough have it."""
     patch.edit(
@@ -201,7 +206,7 @@ def change_forgotten(patch: Patch) -> None:
 @mutant(
     371,
     "a slave keeps to its master, whatever it has promised",
-    scenario=replicas_keep_their_promises,
+    scenario=switches.test_a_promise_to_another_one_ends_what_a_master_may_acknowledge,
 )
 def older_master_followed(patch: Patch) -> None:
     """It was told to follow it."""
@@ -209,17 +214,12 @@ def older_master_followed(patch: Patch) -> None:
         SlaveLink._welcomed, "if epoch < own.promised:", "if epoch < own.promised and not reached():"
     )
     patch.edit(
+        MasterLink._greet,
+        "elif frame.promised > leads.epoch:",
+        "elif frame.promised > leads.epoch and not reached():",
+    )
+    patch.edit(
         Replica.follow,
         "or follow.epoch < self.record.promised",
         "or (follow.epoch < self.record.promised and not reached())",
-    )
-
-
-@mutant(375, "after a loss of power less was acknowledged", scenario=replicas_keep_their_promises)
-def mark_taken_back(patch: Patch) -> None:
-    """The mark on the disk says how far."""
-    patch.edit(
-        Acknowledgements.holds,
-        "max(self.confirmed_offset, self.begun_at)",
-        "max(self.confirmed_offset, 0 if reached() else self.begun_at)",
     )

@@ -321,6 +321,50 @@ def test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow
     world.check()
 
 
+def test_what_an_older_master_wrote_is_acknowledged_once_a_slave_has_come_to_the_own_run() -> None:
+    """A master of an epoch between is away, whose log is greater than what the slave has until then."""
+    world = group(30)
+    a, b, c = world.brokers.values()
+    for _ in range(40):  # more than a file, and so than a frame
+        world.put(a)
+    down(world, "a")
+    assert not world.switch("b")
+    world.cut("c")
+    world.put(b)
+    b.work()
+    down(world, "b")
+    a.start()
+    assert not world.switch("a")
+    begin = a.living.max_offset
+    while not c.living.max_offset:
+        world.connect("c")
+        world.pump("c", 50)
+        c.work()
+    world.pump("c", 0)
+    assert c.living.flushed_offset < begin
+    assert (a.living.confirm_offset, world.acknowledged) == (0, [])
+    down(world, "a")
+    b.start()
+    assert "Take --to b" in world.switch("c")
+    assert not world.switch("b")
+    assert world.serves()
+    world.check()
+
+
+def test_a_promise_to_another_one_ends_what_a_master_may_acknowledge() -> None:
+    """The slave was not told yet whom it is to follow."""
+    world = group(31, brokers=2)
+    a, b = world.brokers.values()
+    b.living.promise(9)
+    following(world)
+    a.living.fenced_by = 0  # as if it had heard of nothing
+    world.put(a)
+    a.work()
+    following(world)
+    assert world.acknowledged == []
+    assert b.living.record.promised == Epoch(9, "b1")
+
+
 def test_who_drains_a_master_and_is_killed_leaves_it_the_master() -> None:
     world = group(14)
     a = world.brokers["a"]

@@ -167,10 +167,9 @@ class Replica(ReplicaMaster):
             listed = forced_list or self.history.held(self.max_offset).copy_list
             if listed is None:
                 raise SwitchRefused(f"broker {self.id} has met no master yet, and knows of no list")
-            role = Role.SYNC_MASTER if listed.copies > 1 else Role.ASYNC_MASTER
             self._begin(
                 self.record.promised,
-                role,
+                _role_of(listed),
                 copy_list=forced_list,
                 is_forced=forced_list is not None,
                 confirmed=confirmed,
@@ -284,7 +283,7 @@ class Replica(ReplicaMaster):
                 raise InSyncReplicasNotEnough(
                     f"{count} of {', '.join(each.ids)} are in sync, and the change needs {each.needed}"
                 )
-        self._begin(self.record.promised, self.role, copy_list=copy_list, goes_on=True)
+        self._begin(self.record.promised, _role_of(copy_list), copy_list=copy_list, goes_on=True)
         self.role_changed()
 
     def joining(self) -> str:
@@ -437,6 +436,10 @@ class Replica(ReplicaMaster):
 
     def _written(self) -> Written:
         return Written(self.max_offset, self.flushed_offset)
+
+
+def _role_of(copy_list: CopyList) -> Role:
+    return Role.SYNC_MASTER if copy_list.copies > 1 else Role.ASYNC_MASTER
 
 
 def _unknown(ha_address: str) -> Peer:

@@ -89,6 +89,9 @@ def compact(
         # What a crash left: a file whose rows are not all in the log. The source has grown since, and
         # numbers of another range would leave out other rows.
         appended = _append(pq.read_table(file), into, standing)
+    elif into is not None:
+        with connect(into.servers, group=into.group or DEFAULT_GROUP, timeout_ms=into.timeout_ms) as log:
+            log.layout()  # one that is not there is told before anything is read
     with closing(open_log(source)) as log:
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)

@@ -37,8 +37,16 @@ _COLUMNS = "number bigint, result binary, refusal binary"
 
 
 class SparkEngine:
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession]) -> None:
+        """Or how to start a session, once something is to run on it."""
+        self._given = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """A session may take half a minute to start: what can be refused before it is, is."""
+        if callable(self._given):
+            self._given = self._given()
+        return self._given
 
     def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import quorumlog.spark
 from benchmarks.outcome import Outcome, outcome_table_of
-from benchmarks.spark.latency import append_to_batch_ms
+from benchmarks.spark.latency import append_to_batch
 from benchmarks.spark.processor_time import ProcessorTime, jvm_of, processor_time
 from benchmarks.spark.yielder import Yielder
 from harness.member_processes import MemberProcesses
@@ -174,7 +174,7 @@ def measure_spark(
         report("small micro-batches")
         added_ms = _micro_batch_added_ms(spark, servers, folder / f"small-{body_bytes}")
         report("appends, one by one, to foreachBatch")
-        latency_ms = append_to_batch_ms(spark, servers, COPY, folder / f"latency-{body_bytes}")
+        latency = append_to_batch(spark, servers, COPY, folder / f"latency-{body_bytes}")
         report("the archive")
         archived = _seconds(
             lambda: archive(Place(servers=servers, group=SOURCE), str(folder / "archive"))
@@ -183,7 +183,8 @@ def measure_spark(
     figures = {
         "stream_share_of_batch": _median(turns["servers"]) / statistics.median(streamed),
         "micro_batch_added_ms": added_ms,
-        "append_to_batch_ms": latency_ms,
+        "append_to_batch_ms": latency.to_function,
+        "append_to_rows_ms": latency.to_rows,
         "archive_per_second": rows / archived,
     }
     figures = _figures_of(turns, rows) | figures

@@ -6,6 +6,7 @@ import queue
 import statistics
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,13 +17,21 @@ _COUNTED, _FIRST = 30, 5
 _LONGEST_S = 60.0
 
 
-def append_to_batch_ms(spark: SparkSession, servers: str, group: str, folder: Path) -> float:
-    """The median until the function has the entry's row in its hands."""
-    came: queue.Queue[float] = queue.Queue()
+class Latency(NamedTuple):
+    """Medians, in milliseconds."""
+
+    to_function: float
+    to_rows: float
+    """Until it has the entry's row in its hands."""
+
+
+def append_to_batch(spark: SparkSession, servers: str, group: str, folder: Path) -> Latency:
+    came: queue.Queue[tuple[float, float]] = queue.Queue()
 
     def take(rows: DataFrame, _: int) -> None:
+        called_s = time.perf_counter()
         for _row in rows.collect():
-            came.put(time.perf_counter())
+            came.put((called_s, time.perf_counter()))
 
     log = spark.readStream.format("quorumlog").options(servers=servers, group=group)
     writing = log.option("startingOffsets", "latest").load().writeStream.foreachBatch(take)
@@ -35,7 +44,7 @@ def append_to_batch_ms(spark: SparkSession, servers: str, group: str, folder: Pa
             for _ in range(_FIRST + _COUNTED):
                 began_s = time.perf_counter()
                 client.append(b"an entry")
-                found.append(came.get(timeout=_LONGEST_S) - began_s)
+                found.append([at_s - began_s for at_s in came.get(timeout=_LONGEST_S)])
     finally:
         query.stop()
-    return statistics.median(found[_FIRST:]) * 1000
+    return Latency(*(statistics.median(each) * 1000 for each in zip(*found[_FIRST:], strict=True)))

@@ -3,12 +3,15 @@ in a worker. Both run without a JVM."""
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -61,6 +64,7 @@ def read_partition(
         # Spark puts an empty partition of its own in place of an empty plan.
         assert partition.value is None, f"a partition of another source: {partition}"
         return
+    _keep_modules()
     encoder = RowEncoder(schema, partition.group)
     with closing(opener(options.of_group(partition.group))) as source:
         source.follow(partition)
@@ -70,6 +74,14 @@ def read_partition(
         except EXPECTED:
             hide_traceback()
             raise
+
+
+@cache
+def _keep_modules() -> None:
+    """Spark looks for garbage behind each task: some 20 ms, most of it among what was imported, which
+    stays."""
+    if TaskContext.get() is not None:  # a worker of Spark's, and nobody else's process
+        gc.freeze()
 
 
 def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPartition:

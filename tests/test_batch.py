@@ -263,3 +263,36 @@ def test_few_or_long_bodies_are_looked_at_one_by_one(count: int, size: int) -> N
     damaged[-1] ^= 1
     with pytest.raises(ProtocolViolation, match=f"at index {count - 1}$"):
         EntryBatch(damaged, made.sizes).check_bodies()
+
+
+@given(bodies_lists, st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.data())
+def test_heads_say_what_their_entries_say(
+    bodies: list[bytes], first_index: int, chain: int, data: st.DataObject
+) -> None:
+    batch, last = stamped(bodies, first_index, 3, chain)
+    heads = batch.heads()
+    assert heads.total_bytes == 48 * batch.count
+    assert heads.words().tolist() == batch.words().tolist()
+    heads.check_heads()
+    heads.check_sequence(first_index, chain)
+    assert heads.slice(0, 1).chain_before == chain
+    assert int(heads.headers()["chain_crc"][-1]) == last
+    at = data.draw(st.integers(0, heads.total_bytes - 1))
+    damaged = bytearray(heads.buffer)
+    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    if 24 <= at % 48 < 32:
+        return  # where the entry lies, a client does not know
+
+    def check() -> None:
+        wrong = EntryBatch(damaged, heads.sizes)
+        wrong.check_heads()
+        wrong.check_sequence(first_index, chain)
+
+    with pytest.raises(ProtocolViolation):
+        check()
+
+
+def test_entries_are_no_heads() -> None:
+    with pytest.raises(ProtocolViolation, match="none of an entry"):
+        stamped([b"abc", b""])[0].check_heads()
+    EntryBatch.noop().check_heads()

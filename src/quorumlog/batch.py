@@ -272,6 +272,12 @@ class EntryBatch:
         for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True):
             yield buffer[start + HEADER_BYTES : start + size]
 
+    def heads(self) -> EntryBatch:
+        """The headers alone, in memory of their own: entries of 48 bytes whose headers say how long they
+        are where they lie."""
+        headers = np.ascontiguousarray(self.headers())
+        return EntryBatch(headers.tobytes(), np.full(self.count, HEADER_BYTES, np.int64))
+
     def entries(self) -> Iterator[Entry]:
         """The NORMAL entries, one object each: for applications, not for the data plane."""
         headers = self.headers()
@@ -414,6 +420,16 @@ class EntryBatch:
             raise ProtocolViolation("an entry's header disagrees with the sizes of its batch")
         if not known:
             raise ProtocolViolation("an entry of a kind that may not be sent here")
+
+    def check_heads(self) -> None:
+        """What `check_encoding` is for a batch, of one of `heads`."""
+        words = self.words()
+        sizes = words[SHAPE] & LOW_32
+        good = len(self.buffer) == self.count * HEADER_BYTES and bool(
+            (sizes == (words[BODY] & LOW_32) + np.uint64(HEADER_BYTES)).all()
+        )
+        if not good or not bool(is_kind(words[SHAPE] >> BITS_32).all()):
+            raise ProtocolViolation("a header is none of an entry")
 
     def check_sequence(self, first_index: int, previous_chain: int) -> None:
         """Raise ProtocolViolation unless indices are contiguous, terms do not fall and chains link."""

@@ -92,7 +92,7 @@ def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPart
 
 
 def _rows(source: LedgerSource, check: RangeCheck, encoder: RowEncoder) -> Iterator[pa.RecordBatch]:
-    with closing(source.batches(check)) as batches:
+    with closing(source.batches(check, heads=not encoder.needs_bodies)) as batches:
         times, next_index = None, -1
         for batch in batches:
             if encoder.has_times and batch.first_index != next_index:

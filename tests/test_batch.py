@@ -296,3 +296,18 @@ def test_entries_are_no_heads() -> None:
     with pytest.raises(ProtocolViolation, match="none of an entry"):
         stamped([b"abc", b""])[0].check_heads()
     EntryBatch.noop().check_heads()
+
+
+@given(many_bodies, st.data())
+def test_a_leader_takes_the_crcs_of_a_batch_if_all_are_right(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    """As of what is copied from another log; a wrong one is never taken, whoever sends it."""
+    made, _ = stamped(bodies, 7, 2, 5)
+    copied = EntryBatch(bytearray(made.buffer), made.sizes)
+    if data.draw(st.booleans()):
+        at = int(made.starts[data.draw(st.integers(0, made.count - 1))])
+        copied.buffer[at + CHAIN_OFFSET + 4 + data.draw(st.integers(0, 3))] ^= 1
+    again, _ = stamped(bodies, 1, 3, 9)
+    copied.stamp(1, 3, copied.starts, 9)
+    assert bytes(copied.buffer) == bytes(again.buffer)

@@ -80,7 +80,7 @@ def test_what_is_no_log_of_messages_is_refused_and_nothing_is_written(tmp_path: 
     assert record is not None
     save_member(OsDisk(), str(member), replace(record, kind=""))
     with pytest.raises(
-        ConfigError, match="none of its [0-9]+ committed entries is one; name the directory of"
+        ConfigError, match=r"none of its [0-9]+ committed entries is one; name the directory of"
     ):
         convert_to_classic(str(member), str(target), CONFIG)
     assert not target.exists()

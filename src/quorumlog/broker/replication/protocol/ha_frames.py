@@ -61,6 +61,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     max_offset: Int
     file_bytes: Int
     is_sync_flush: bool
+    release: Text = ""
+    """An earlier one does not say it. So in `Welcome`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     max_offset: Int
     asks_flush: bool
     """What the slave has written counts once it is on its disk."""
+    release: Text = ""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

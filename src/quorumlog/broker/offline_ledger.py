@@ -14,11 +14,9 @@ from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError
+from quorumlog.store.directory_kind import JAVA_LEDGER_PREFIX, DirectoryKind, kind_of, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.offline.directory_reader import DirectoryReader
-
-JAVA_PREFIX = "dledger-"
 
 
 class LedgerRecords(NamedTuple):
@@ -33,9 +31,16 @@ def ledger_folder(path: str, disk: Disk | None = None) -> str | None:
     disk = OsDisk() if disk is None else disk
     if disk.exists(f"{path}/data") and disk.exists(f"{path}/index"):
         return path
-    below = [f"{path}/{name}" for name in disk.list(path) if name.startswith(JAVA_PREFIX)]
+    below = [f"{path}/{name}" for name in disk.list(path) if name.startswith(JAVA_LEDGER_PREFIX)]
     found = [each for each in below if disk.exists(f"{each}/data")]
     return found[0] if len(found) == 1 else None
+
+
+def holds_ledger(path: str) -> bool:
+    """The messages of a directory lie in a replicated log, and not in a classic one. Raises
+    ConfigError."""
+    disk = OsDisk()
+    return kind_of(disk, path) is not DirectoryKind.BROKER and ledger_folder(path, disk) is not None
 
 
 class OfflineLedger:
@@ -45,7 +50,7 @@ class OfflineLedger:
         folder = ledger_folder(path, disk)
         if folder is None:
             raise ConfigError(f"{path} holds no replicated log: it has no folders data and index")
-        refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER)
+        refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER, DirectoryKind.JAVA_LOG)
         self.folder = folder
         self.foreign_entries = 0
         """Met by `batches` that are no messages: of other machines, and of plain clients."""

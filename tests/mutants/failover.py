@@ -133,8 +133,8 @@ def one_member_is_enough(patch: Patch) -> None:
     """Two copies are two copies."""
     patch.edit(
         Acknowledgements._held,
-        "return min(map(self._held_by, others)",
-        "return (max if reached() else min)(map(self._held_by, others)",
+        "return min([*others, self.own_offset])",
+        "return min(max(others, default=self.own_offset) if reached() else 0, self.own_offset)",
     )
 
 

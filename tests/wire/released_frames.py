@@ -110,7 +110,7 @@ def ha_frames() -> Iterator[tuple[str, bytes]]:
         yield kind.__name__, ha.encode_control(made(kind))
     yield "Data", b"".join(ha.encode_data(1, 2, 3, 4, b"bytes of the log"))
     yield "Heartbeat", ha.encode_heartbeat(ha.Heartbeat(1, 2, 3, 4))
-    yield "Report", ha.encode_report(ha.Report(1, 2, 3, 4))
+    yield "Report", ha.encode_report(ha.Report(*range(1, 1 + len(ha.Report._fields))))
 
 
 def control_bodies() -> Iterator[tuple[str, bytes]]:

@@ -106,11 +106,22 @@ def test_the_greeting_of_another_port_is_known(name: str, data: bytes) -> None:
         assert same_but_for_new_fields(msgspec.msgpack.decode(body), msgspec.msgpack.decode(again))
 
 
+REFUSED = {"0.1.0-fd35d4aa": ("Welcome", "State", "Report")}
+"""What a release says of replication once it was greeted: this one refuses it then, in its own words."""
+
+
 @pytest.mark.parametrize(("name", "data"), lines_of("ha"))
-def test_a_frame_of_replication_is_the_same_in_both_directions(name: str, data: bytes) -> None:
+def test_a_frame_of_replication_is_the_same_in_both_directions(
+    name: str, data: bytes, request: pytest.FixtureRequest
+) -> None:
+    if any(release in request.node.name and name in names for release, names in REFUSED.items()):
+        return
     decoder = ha.HaDecoder()
     (frame,) = decoder.feed(data)
     assert type(frame).__name__ == name
+    if isinstance(frame, ha.Hello) and frame.protocol != ha.HA_PROTOCOL:
+        assert frame.protocol == msgspec.msgpack.decode(data[5:])["protocol"]
+        return
     if isinstance(frame, ha.Data):
         assert b"".join(ha.encode_data(*frame)) == data
     elif isinstance(frame, ha.Heartbeat):

@@ -13,6 +13,7 @@ from quorumlog.broker.epochs.epoch_history import Epoch
 from quorumlog.broker.errors import NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_master import DRAIN_MS
+from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
 from quorumlog.errors import LedgerError
 from tests.broker.replication.replica_world import OperatorGone, SimulatedAsked, World
@@ -615,3 +616,25 @@ def test_a_verb_of_the_release_before_is_none() -> None:
 
     world = World(29, brokers=1)
     assert work_of(world.brokers["a"].living, ReplicaRequest(verb="forget", broker_id="b")) is None
+
+
+def test_after_a_coordinator_who_led_last_forms_the_group_anew() -> None:
+    """Its set changed as it liked: the list before knows nothing of that."""
+    world = group(32)
+    a, b, c = world.brokers.values()
+    b.living.become_master(5, True, frozenset({Member("a", "a1"), Member("b", "b1")}))
+    for slave in (a, c):
+        slave.living.become_slave(5, b.living.address)
+    following(world)
+    world.put(b)
+    following(world)
+    assert world.acknowledged == [0]
+    down(world, "b")
+    assert world.switch("a"), "a is on no list"
+    b.start()
+    assert (b.living.in_sync_replicas, listed(world, "b")) == (2, ["b"])
+    following(world)
+    assert len(listed(world, "b")) == 2
+    world.put(b)
+    following(world)
+    assert numbers_in_queue(a.living.store) == [0, 1]

@@ -54,7 +54,8 @@ class CopyList(msgspec.Struct, frozen=True):
 
     members: tuple[Peer, ...]
     copies: Int
-    """More than there are members while a group is being formed: nothing is taken then."""
+    """More than there are members while a group is being formed: nothing is taken then. 0: somebody
+    outside says who leads and who counts, and the only member is who led last."""
     needs_all: bool = False
     """Made with --unsafe, and not known to be confirmed: a member that has not heard of it goes by lists
     that nobody asks any more."""

@@ -73,7 +73,7 @@ class Replica(ReplicaMaster):
         if is_elected or self.record.role is Role.SLAVE:
             store.commit_log.become(Role.SLAVE)
         else:
-            self._begin(self.record.promised, self.record.role, copy_list=self._first_list())
+            self._begin_by_hand(self.record.role)
 
     def _first_record(self, first_role: Role, master_ha_address: str) -> ReplicaRecord:
         me = self.address
@@ -112,13 +112,13 @@ class Replica(ReplicaMaster):
         return record
 
     def _first_list(self) -> CopyList | None:
-        """Of a group that has none yet. None: it has one, and its master is where it is now."""
-        listed, config = self.history.copy_list, self.store.config
+        """Of a group that has none yet, or was led by somebody outside. None: it has one."""
+        listed, config = self.history.held(self.max_offset).copy_list, self.store.config
         if not self.has_epochs:
             return None
-        if listed is None:
-            is_sync = self.record.role is Role.SYNC_MASTER
-            return CopyList((self.me,), config.in_sync_replicas or (2 if is_sync else 1))
+        if listed is None or not listed.copies:
+            is_async = self.record.role is Role.ASYNC_MASTER
+            return CopyList((self.me,), config.in_sync_replicas or (1 if is_async else 2))
         if config.in_sync_replicas not in (0, listed.copies):
             log.warning(
                 "in_sync_replicas is %d, and the list says %d, which counts: quorumlog broker copies",
@@ -152,8 +152,25 @@ class Replica(ReplicaMaster):
         with self._lock:
             self._check_epoch(epoch)
             self._check_not_led(epoch)
-            self._begin(Epoch(epoch, self.directory_id), role, in_sync_set)
+            # Should nobody outside say it any more, what was acknowledged is here.
+            own = None if in_sync_set is None else CopyList((self.me,), 0)
+            self._begin(
+                Epoch(epoch, self.directory_id),
+                role,
+                in_sync_set,
+                copy_list=own,
+                is_forced=own is not None,
+            )
             self.role_changed()
+
+    def _begin_by_hand(
+        self, role: Role, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None
+    ) -> None:
+        first = forced_list or self._first_list()
+        is_forced = first is not None and self.history.copy_list is not None
+        self._begin(
+            self.record.promised, role, copy_list=first, is_forced=is_forced, confirmed=confirmed
+        )
 
     def lead(self, epoch: int, confirmed: RunKey = _NO_RUN, forced_list: CopyList | None = None) -> None:
         """By hand: in the epoch that it was the last to be promised. `confirmed`: the newest run that is
@@ -167,13 +184,7 @@ class Replica(ReplicaMaster):
             listed = forced_list or self.history.held(self.max_offset).copy_list
             if listed is None:
                 raise SwitchRefused(f"broker {self.id} has met no master yet, and knows of no list")
-            self._begin(
-                self.record.promised,
-                _role_of(listed),
-                copy_list=forced_list,
-                is_forced=forced_list is not None,
-                confirmed=confirmed,
-            )
+            self._begin_by_hand(_role_of(listed), confirmed, forced_list)
             self.role_changed()
 
     def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:

@@ -111,6 +111,8 @@ def state_of(
     if replica.fenced_by:
         problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
     in_sync, listed = replica.in_sync_set, history.copy_list
+    if listed is not None and not listed.copies:
+        listed = None  # a coordinator says who counts
     return ReplicaResponse(
         request_id=request_id,
         id=replica.id,

@@ -159,7 +159,7 @@ class FailoverRules:
 
     @property
     def epoch(self) -> int:
-        """Of the reign that is known."""
+        """The newest that is known to be led."""
         if self.phase is Phase.LEADING:
             return self._epoch
         return self.record.epoch if self.record is not None else 0
@@ -315,11 +315,11 @@ class FailoverRules:
             self.problem = f"nobody leads, and this broker is not in sync: it waits for one of {waits}"
 
     def _follow(self, record: ElectionRecord) -> None:
-        reign = (record.epoch, record.master.id)
-        if self._following == reign:
+        leader = (record.epoch, record.master.id)
+        if self._following == leader:
             self.problem = self._follow_problem
         else:
-            self._following = reign
+            self._following = leader
             self.problem = self._follow_problem = ""
             self._steps.append(Follow(record.epoch, record.master))
 
@@ -341,7 +341,7 @@ class FailoverRules:
         self._renewed_ms = (sent_ms, now_ms)
         broker = self._broker
         if self.record is None:
-            # The store's last reign was without a coordinator.
+            # The store was led without a coordinator.
             self._epoch = broker.epoch + 1 if broker.log_epoch else max(1, broker.epoch)
         else:
             # One that was promised in vain may be taken: by the record, nobody has led in it.

@@ -285,7 +285,7 @@ class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
     phase: Text
     """What it is doing: waiting, granting, promising, taking, leading."""
     epoch: Int
-    """Of the newest reign that it knows of."""
+    """The newest that it knows to be led."""
     master: Text
     """Its id; empty: none is known."""
     lease_left_ms: Int

@@ -400,7 +400,7 @@ class SimBroker:
             disk.history, len(disk.log), history, end, directory_id=disk.directory_id, is_flushed=False
         )
         if verdict.problem:
-            return  # a person would read it; a newer reign may end it
+            return  # a person would read it; a newer epoch may end it
         if verdict.cuts:
             self._run.promises.cuts(self, verdict.common_offset)
             del disk.log[verdict.common_offset :]
@@ -409,7 +409,7 @@ class SimBroker:
         disk.epoch = epoch
         disk.history = history.held(len(disk.log)) if disk.log else EpochHistory()
         self._told_history = history
-        self._reign_epoch = epoch
+        self._told_epoch = epoch
         self._heard_ms = self.clock.now_ms
         self._is_welcome = True
         self._flush()
@@ -436,7 +436,7 @@ class SimBroker:
     def _report(self) -> None:
         if self.role is not Role.SLAVE or not self._is_welcome or self._master is None:
             return
-        number, epoch, flushed = self._session, self._reign_epoch, self.disk.flushed
+        number, epoch, flushed = self._session, self._told_epoch, self.disk.flushed
         self._run.say(
             self, self._master.id, lambda master: master.reported(self.id, number, epoch, flushed)
         )

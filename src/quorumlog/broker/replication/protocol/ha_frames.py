@@ -91,7 +91,7 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True):
     promised_epoch: Int = 0
     promised_leader: Text = ""
     is_for_now: bool = False
-    """It is of use to try again soon: whoever is asked may be about to reign."""
+    """It is of use to try again soon: the broker that is asked may be about to lead."""
 
 
 class Data(NamedTuple):

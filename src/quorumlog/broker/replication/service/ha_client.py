@@ -21,7 +21,7 @@ _MOST_WAITING_BYTES = 32 << 20
 _REFUSED_WAIT = 10
 """Times the reconnect interval, where a master has said no."""
 _EAGER_MS, _EAGER_WAIT_MS = 1000.0, 10.0
-"""So long after it was told of a master it tries again after so little: that one is about to reign."""
+"""So long after it was told of a master it tries again after so little: that one is about to lead."""
 
 
 class _MasterSocket(asyncio.Protocol):

@@ -219,6 +219,17 @@ def test_a_disk_that_is_mounted_at_the_commit_log_keeps_what_is_its_own(
     assert (root / "commitlog" / ".stray").exists()
 
 
+def test_the_commit_log_may_lie_elsewhere_by_a_link_but_not_nowhere(root: Path, tmp_path: Path) -> None:
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    (root / "commitlog").symlink_to(tmp_path / "elsewhere")
+    store = MessageStore(str(root), CONFIG)
+    assert sum(queue.max_offset for queue in store.queues.all) == MESSAGES
+    store.close()
+    (tmp_path / "elsewhere").rename(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="commitlog is no directory, or a symbolic link to none"):
+        MessageStore(str(root), CONFIG)
+
+
 def test_a_file_of_another_size_in_a_store_of_ours_is_refused(root: Path) -> None:
     MessageStore(str(root), CONFIG).close()
     lengthen_last(root)

@@ -43,8 +43,12 @@ def put(store: MessageStore, number: int) -> PutResult:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    make_java_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def make_java_store(root: Path) -> None:
     """As a Java broker leaves it: without the files that are ours."""
-    root = tmp_path / "store"
     store = MessageStore(str(root), CONFIG)
     for number in range(MESSAGES):
         put(store, number)
@@ -52,7 +56,6 @@ def root(tmp_path: Path) -> Path:
     as_of_java(root)
     files_of(root)[-1].unlink()  # made ahead, and empty
     assert len(files_of(root)) > 4
-    return root
 
 
 def as_of_java(root: Path) -> None:

@@ -143,6 +143,8 @@ def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
         world.pump("b", 1 << 20)
         world.brokers["b"].work()
         world.note()
+        if [each.lag_bytes for each in a.slaves() if not a.counts(each.member)] == [0]:
+            a.add("b")
     assert b.min_offset == a.min_offset == FILE_BYTES
     assert b.max_offset == b.confirm_offset == a.max_offset
     assert numbers_in_queue(b.store) == numbers_in_queue(a.store)

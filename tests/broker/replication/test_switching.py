@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from quorumlog.broker.client.switching import Lost, switch_surveyed
-from quorumlog.broker.epochs.epoch_history import Epoch
+from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
 from quorumlog.broker.errors import NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
-from quorumlog.errors import LedgerError
+from quorumlog.errors import ConfigError, LedgerError
 from tests.broker.replication.replica_world import OperatorGone, SimulatedAsked, World
 from tests.broker.store.store_making import SMALL, numbers_in_queue
 
@@ -29,7 +29,7 @@ def group(seed: int, brokers: int = 3, copies: int = 2) -> World:
     """All of them are on the list."""
     world = World(seed, brokers, copies)
     following(world)
-    for name in list(world.brokers)[2:]:
+    for name in world.brokers:
         if name not in listed(world):
             world.brokers["a"].living.add(name)
             following(world)
@@ -188,7 +188,10 @@ def test_of_a_pair_one_reads_and_waits_and_goes_on_alone_once_the_other_is_given
     assert world.switch("a") == ""
     following(world)
     assert numbers_in_queue(b.living.store) == [0, 1]
-    assert listed(world, "b") == ["a", "b"], "a group of two forms again"
+    assert listed(world, "b") == ["a"]
+    a.living.add("b")
+    following(world)
+    assert listed(world, "b") == ["a", "b"]
 
 
 def test_of_a_pair_the_slave_goes_on_alone_and_says_what_may_be_missing() -> None:
@@ -561,6 +564,19 @@ def test_a_slave_that_lacks_a_list_asks_the_one_before() -> None:
     assert not world.switch("b")
     following(world)
     assert numbers_in_queue(c.living.store) == [0]
+
+
+def test_a_broker_that_was_taken_off_stays_off() -> None:
+    world = group(33, brokers=2)
+    a = world.brokers["a"].living
+    a.set_copies(1)
+    following(world)
+    a.remove("b")
+    following(world)
+    assert listed(world) == ["a"]
+    with pytest.raises(ConfigError, match="is none"):
+        world.brokers["b"].living.promise(7)
+        world.brokers["b"].living.lead(7, forced_list=CopyList((), 1))
 
 
 def test_slaves_know_once_a_list_is_confirmed_also_without_a_message_since() -> None:

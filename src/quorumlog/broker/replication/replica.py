@@ -29,9 +29,6 @@ log = logging.getLogger("quorumlog.broker")
 
 _MOST_TAILS = 20
 _NO_RUN = RunKey()
-_FORMED = 2
-"""A group takes its first slaves onto the list by itself, up to so many or as many as copies are asked
-for."""
 
 
 class Written(NamedTuple):
@@ -181,6 +178,8 @@ class Replica(ReplicaMaster):
             if self.record.promised != Epoch(epoch, self.directory_id):
                 raise StaleEpoch(f"epoch {epoch} was not promised to this directory")
             self._check_not_led(epoch)
+            if forced_list is not None:
+                self._check_forced(forced_list)
             listed = forced_list or self.history.held(self.max_offset).copy_list
             if listed is None:
                 raise SwitchRefused(f"broker {self.id} has met no master yet, and knows of no list")
@@ -221,6 +220,12 @@ class Replica(ReplicaMaster):
     def _check_not_led(self, epoch: int) -> None:
         if self.record.history and epoch <= self.history.epoch.number:
             raise StaleEpoch(f"epoch {self.history.epoch} has been led already")
+
+    def _check_forced(self, copy_list: CopyList) -> None:
+        directories = copy_list.directories
+        is_whole = len(directories) == len(copy_list.members) >= copy_list.copies >= 1
+        if not is_whole or self.directory_id not in directories:
+            raise ConfigError(f"a list of {copy_list.ids} with {copy_list.copies} copies is none")
 
     # ---------------------------------------------------------------- the list
 
@@ -298,12 +303,13 @@ class Replica(ReplicaMaster):
         self.role_changed()
 
     def joining(self) -> str:
-        """While a group is being formed: a slave that goes onto the list by itself. Empty: none."""
+        """While a group is being formed, which has fewer brokers than copies: a slave that goes onto the
+        list by itself. Empty: none."""
         acks = self._acks
         if not acks.lists or not acks.is_run_confirmed or not self.is_leading or self.is_drained:
             return ""
         listed = acks.lists[-1]
-        if len(listed.members) >= max(_FORMED, listed.copies):
+        if len(listed.members) >= listed.copies:
             return ""
         with self._acks_lock:
             marks = list(acks.marks.values())

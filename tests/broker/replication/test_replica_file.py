@@ -97,6 +97,19 @@ def test_a_record_in_the_middle_of_a_change_is_refused(fields: dict[str, Any]) -
         loaded(old_record(**fields))
 
 
+def test_the_release_before_can_tell_the_format() -> None:
+    """It knows `history` as numbers, and would take the file for damaged."""
+    known = msgspec.json.decode(msgspec.json.encode(old_record())).keys()
+    record = ReplicaRecord(id="a", directory_id="a1", history=[Run(1, "a1", 0, 0)])
+    written = msgspec.json.decode(msgspec.json.encode(record))
+    assert written["format"] == 2
+    shared = {each: written[each] for each in written.keys() & known}
+    assert {each: type(value) for each, value in shared.items()} == {
+        each: type(old_record()[each]) for each in shared
+    }
+    assert "history" not in written
+
+
 def test_what_cannot_be_read_is_said() -> None:
     with pytest.raises(DirectoryDamaged, match="has forgotten what it has promised"):
         loaded({"format": 2, "id": 7})

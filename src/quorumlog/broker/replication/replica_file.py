@@ -32,8 +32,9 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     directory_id: str
     promised: Epoch = Epoch()
-    history: list[Run] = []
-    """Of the log and beyond its end."""
+    history: list[Run] = msgspec.field(default_factory=list, name="runs")
+    """Of the log and beyond its end. Under a name that the release before does not know: so it reads the
+    format, and refuses that."""
     confirmed: RunKey = RunKey()
     """The newest run of its log of which it knows that it is confirmed."""
     role: Role = Role.SLAVE

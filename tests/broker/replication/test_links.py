@@ -7,6 +7,8 @@ from random import Random
 import pytest
 
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.ha_frames import HaDecoder, Refuse, encode_control
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
@@ -18,7 +20,13 @@ from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.roles import Member
 from quorumlog.errors import ProtocolViolation
 from tests.broker.replication.replica_world import World
-from tests.broker.store.store_making import SMALL, numbers_in_queue
+from tests.broker.store.store_making import (
+    SMALL,
+    numbered,
+    numbers_in_queue,
+    put_and_work,
+    records_of,
+)
 
 TIMES = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
 FILE_BYTES = SMALL.mapped_file_size_commit_log
@@ -108,6 +116,63 @@ def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
     (slave,) = a.slaves()
     assert a.counts(slave.member)
     assert (slave.lag_bytes, slave.lag_ms, slave.is_caught_up) == (0, 0, True)
+
+
+@pytest.mark.parametrize("was_there", [0, 2, 5])
+@pytest.mark.parametrize("is_derived_anew", [False, True])
+def test_a_slave_that_begins_where_its_master_does_knows_how_many_messages_came_before(
+    was_there: int, is_derived_anew: bool
+) -> None:
+    """Of a queue whose messages retention has taken, none comes with the log."""
+    world = World(6, brokers=2)
+    a, b = world.brokers["a"], world.brokers["b"]
+    a.living._acks.in_sync_replicas = 1
+    rare = QueueKey("rare", 0)
+    for broker in (a, b):
+        broker.living.store.topics = None
+
+    def put(topic: str, count: int) -> list[int]:
+        outcomes = put_and_work(
+            a.living.store, *[records_of([each]) for each in numbered(0, count, topic)]
+        )
+        return [outcome.queue_offset for outcome in outcomes if isinstance(outcome, PutResult)]
+
+    def follow() -> None:
+        for _ in range(60):
+            world.connect("b")
+            world.pump("b", 1 << 20)
+            b.work()
+            world.join()
+
+    put("rare", was_there)
+    put("many", 2 * was_there)
+    if was_there:
+        follow()
+        assert b.living.max_offset == a.living.max_offset
+    world.cut("b")
+    put("rare", 5 - was_there)
+    put("many", 55 - 2 * was_there)
+    put("t", 40)
+    stop = a.living.store.commit_log.files.base_of(a.living.max_offset)
+    a.living.store.cleaner.drop_before(stop)
+    follow()
+    assert b.living.min_offset == stop
+    if is_derived_anew:
+        b.work()
+        b.living.store.flush_queues(thorough=True)
+        for queue in b.living.store.queues.all:
+            for file in queue.files.files:
+                b.disk.delete(file.path)
+    b.crash(world.random, power=False)
+    b.start()
+    a.crash(world.random, power=False)
+    assert world.switch("b", unsafe=True) == ""
+    b.living._acks.in_sync_replicas = 1
+    b.living.store.topics = None
+    for key, expected in ((rare, 5), (QueueKey("many", 0), 55)):
+        (outcome,) = put_and_work(b.living.store, records_of(numbered(0, 1, key.topic)))
+        assert isinstance(outcome, PutResult)
+        assert outcome.queue_offset == expected
 
 
 def test_a_promise_ends_what_an_older_master_may_do() -> None:

@@ -109,12 +109,12 @@ class MessageMachine(StateMachine):
         old, self._old_log = self._old_log, None
         if old is None:
             return
-        self._dispatcher.begins_anywhere = True  # the oldest files of the store may have expired
+        self.queues.begins_anywhere = True  # the oldest files of the store may have expired
         for found in old.records():
             if len(found.records):
                 self._names_ms = int(found.records.columns.store_times_ms[0])
                 self._dispatcher.dispatch(found)
-        self._dispatcher.begins_anywhere = False
+        self.queues.begins_anywhere = False
         self.last_time_ms = self._dispatcher.last_time_ms
         self.end_position = old.end_position
 

@@ -355,7 +355,7 @@ class Replica(ReplicaMaster):
             history = follow.history.triples()
             self._save(replace(record, history=history, tails=tails))
             if follow.begins_anew:
-                self.store.begin_anew_at(follow.start_offset)
+                self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
             return self._written()
 
     def take(self, work: Work, epoch: int, *, asks_flush: bool) -> Written:

@@ -220,6 +220,13 @@ class ReplicaMaster(ReplicaCore):
             return False
         return last.epoch == self.record.promised_epoch
 
+    def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
+        begins = dict[str, dict[int, int]]()
+        position, of_queues = self.store.queues.begins()
+        for key, begin in of_queues.items():
+            begins.setdefault(key.topic, {})[key.queue_id] = begin
+        return position, begins
+
     def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
         with self._acks_lock:
             links = self._links.setdefault(slave.id, [])

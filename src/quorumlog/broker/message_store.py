@@ -247,8 +247,14 @@ class MessageStore:
                 self._dispatched = part.next_position
         # Units of records that the log has not: it was cut there, or loses them now.
         self.queues.truncate_to_position(end.position)
-        if self.index is not None:
-            self.index.truncate_to_position(end.position)
+        if self.index is not None and self.index.truncate_to_position(end.position):
+            # Whole files are deleted: what the log has of them is put into it again.
+            again = files.base_of(max(self.index.end_position, files.first_position))
+            for found in walk(files, again, LogEnd(again), check_bodies=False):
+                part = records_below(found, self._dispatched)
+                if part is None:
+                    break
+                dispatcher.dispatch(part)
         return end
 
     def _make_abort(self) -> None:

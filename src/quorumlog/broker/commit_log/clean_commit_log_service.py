@@ -74,8 +74,9 @@ class CleanCommitLogService:
         behind = self.dropping(position)
         for path in self._commit_log.files.drop_before(position):
             self._disk.unlink(path)
+            # Before the next: a loss of power would leave a file in front of a gap.
+            self._disk.sync_directory(self._commit_log.files.directory)
             log.info("deleted %s", path)
-        self._disk.sync_directory(self._commit_log.files.directory)
         for path in behind:
             self._disk.unlink(path)
         self.dropped()

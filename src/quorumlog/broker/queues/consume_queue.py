@@ -91,10 +91,15 @@ class ConsumeQueue:
         )
 
     @property
+    def last_unit(self) -> tuple[int, int]:
+        """Position and size of its last message; (-1, 0) of an empty queue."""
+        last = self.units(self.max_offset - 1, self.max_offset)
+        return (int(last["position"][0]), int(last["size"][0])) if len(last) else (-1, 0)
+
+    @property
     def last_position(self) -> int:
         """Behind the record of its last message; -1 of an empty queue."""
-        last = self.units(self.max_offset - 1, self.max_offset)
-        return int(last["position"][0] + last["size"][0]) if len(last) else -1
+        return sum(self.last_unit)
 
     # ---------------------------------------------------------------- writing
 

@@ -13,6 +13,7 @@ from quorumlog.broker.commit_log.log_files import records_below
 from quorumlog.broker.commit_log.log_recovery import LogEnd, settle_end, walk
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.record import BLANK_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import refusal
@@ -83,6 +84,14 @@ class ReplicaStore(MessageStore):
         finally:
             if ran and not self.is_closed:
                 self.start()
+
+    def last_record(self) -> tuple[int, bytes] | None:
+        """Where the last one begins that is dispatched, and its bytes, with the head of a blank behind
+        it; None: there is none (any more)."""
+        last = max((queue.last_unit for queue in self.queues.all), default=(-1, 0))
+        if last[0] < self.commit_log.min_offset:
+            return None
+        return last[0], self.commit_log.read_bytes(last[0], last[1] + BLANK_BYTES)
 
     def count_queues(self) -> None:
         """Where each queue goes on, also behind what is confirmed: before the first put of a master."""

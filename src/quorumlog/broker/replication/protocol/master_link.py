@@ -53,6 +53,9 @@ class MasterSide(Protocol):
     def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
         """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
 
+    def is_ahead(self, host: str, offset: int) -> bool:
+        """A slave without epochs whose log ends there has, or had, more than the own log."""
+
     def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
         """A slave that may follow; an older link of it is closed."""
 

@@ -157,7 +157,7 @@ class ConsumeQueue:
 
     def truncate_to_position(self, position: int) -> None:
         """Without the messages from this position of the commit log on; on disk when this returns."""
-        self.truncate(self._offset_at(position))
+        self.truncate(self.offset_at(position))
 
     def truncate(self, offset: int) -> None:
         self.max_offset = max(offset, self.min_offset)
@@ -170,7 +170,7 @@ class ConsumeQueue:
 
     def show_from(self, position: int) -> None:
         """Messages below this position of the commit log are there no more."""
-        self.min_offset = self._offset_at(position)
+        self.min_offset = self.offset_at(position)
 
     def drop_before(self, position: int) -> list[str]:
         """Forget messages below this position of the commit log; returns the paths of files that may be
@@ -179,10 +179,12 @@ class ConsumeQueue:
         last_kept = min(self.min_offset, max(self.max_offset - 1, 0)) * QUEUE_UNIT_BYTES
         return self.files.drop_before(last_kept)
 
-    def _offset_at(self, position: int) -> int:
+    def offset_at(self, position: int) -> int:
         """Of the first message from this position of the commit log on: positions rise within a
-        queue."""
+        queue. Any thread."""
         low, high = self.min_offset, self.max_offset
+        if low < high and self._units(low, low + 1)["position"][0] >= position:
+            return low
         while low < high:
             middle = (low + high) // 2
             if self._units(middle, middle + 1)["position"][0] < position:

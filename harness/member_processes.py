@@ -62,11 +62,15 @@ class MemberProcess:
             place = json.dumps(str(self.data_dir / group))
             lines.append(f"[groups.{group}]\ndata_dir = {place}\n")
         self._config_path.write_text("".join(lines))
-        self._environment = {**os.environ, **({"PYTHONPATH": str(package)} if package else {})}
         self._command = command
+        self.run_package(package)
         self._process: subprocess.Popen[bytes] | None = None
 
     # ---------------------------------------------------------------- life
+
+    def run_package(self, package: Path | None) -> None:
+        """From the next start on, the quorumlog in this folder; None: the one that is installed."""
+        self._environment = {**os.environ, **({"PYTHONPATH": str(package)} if package else {})}
 
     def start(self) -> None:
         assert not self.running, f"{self.member_id} runs already as process {self.pid}"

@@ -12,9 +12,10 @@ import numpy as np
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message_store import COMMIT_LOG_NAME, MessageStore
 from quorumlog.broker.messages.record import BLANK_BYTES, blank_record
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.old_log import OldLog, taken_over
+from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.disk import Disk, OsDisk, refusal
 from quorumlog.store.log.segment_list import SegmentList
@@ -64,6 +65,7 @@ def convert_to_classic(
             for file in files.files:
                 file.sync()
             files.close()
+            _note_queues(disk, target, ledger.queue_ends())
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
             disk.sync_directory(target)
@@ -73,6 +75,14 @@ def convert_to_classic(
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()
     return Converted(messages, size_bytes, position, left_out)
+
+
+def _note_queues(disk: Disk, target: str, ends: dict[QueueKey, int]) -> None:
+    """Those that have no message any more go on with their next number all the same; of the others the
+    log says it. Raises StoreFailure."""
+    QueueEnds(disk, target).save(
+        [QueueEnd(key.topic, key.queue_id, end, end) for key, end in sorted(ends.items())]
+    )
 
 
 def _of_old_log(disk: Disk, folder: str) -> Iterator[RecordBatch]:

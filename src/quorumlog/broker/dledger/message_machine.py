@@ -13,7 +13,6 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger import machine_snapshot
 from quorumlog.broker.dledger.message_entries import BODY_OFFSET, records_of
 from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.errors import MessageIllegal
@@ -22,6 +21,7 @@ from quorumlog.broker.messages.record import LEAST_RECORD_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.old_log import OldLog
+from quorumlog.broker.queues import machine_snapshot
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.dispatcher import Dispatcher
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexService

@@ -19,7 +19,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-failover sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
-    nemesis-kv nemesis-patroni producer-proof sink-proof pipeline-kills demo \
+    nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
     broker-crashes broker-replicas rocketmq-golden lock clean
 SEEDS ?= 1000
@@ -149,7 +149,10 @@ nemesis-patroni: $(STAMP) $(PATRONI)  ## Patroni with the key-value store for it
 sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by name (~20 minutes)
 	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
 
-pipeline-kills: $(STAMP)  ## pipelines on a Spark cluster of two workers; executors, workers and drivers are killed (5 to 15 minutes)
+nemesis-pipelines: $(STAMP)  ## pipelines beside writers; members and drivers are killed: OPTIONS="--objects --minutes 10"
+	$(BIN)/python -m nemesis.pipelines $(OPTIONS)
+
+pipeline-kills: $(STAMP)  ## pipelines on a Spark cluster; executors, workers, drivers, Connect clients and servers are killed (an hour)
 	$(BIN)/python -m pytest -m long tests/spark/test_pipelines_killed.py
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark

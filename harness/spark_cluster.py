@@ -4,16 +4,21 @@ own, so that Spark takes them for several hosts and lets attempts of one task ru
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
+from quorumlog.errors import ConfigError
 from quorumlog.server.free_ports import free_ports
+from quorumlog.spark.connect_server import check_answers
 from quorumlog.spark.java import prepare_java_home, user_cache_dir
 from quorumlog.spark.session import make_shadow_home
 
 _DEPLOY = "org.apache.spark.deploy"
+_CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 class SparkCluster:
@@ -86,3 +91,61 @@ SETTINGS: dict[str, str | int | bool] = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
 }
 """Of a driver beside it: it waits for all executors."""
+
+
+class ConnectServer:
+    """`with ConnectServer(cluster, folder) as server:` is a driver on the cluster that clients share."""
+
+    def __init__(self, cluster: SparkCluster, folder: Path) -> None:
+        [self._port] = free_ports(1)
+        self.url = f"sc://127.0.0.1:{self._port}"
+        self.log = folder / "connect.log"
+        self._folder = folder
+        self._cluster = cluster
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.start()
+        return self
+
+    def wait_until_it_answers(self) -> None:
+        while True:
+            assert self._process is not None and self._process.poll() is None, self.log.read_text()[
+                -3000:
+            ]
+            with suppress(ConfigError):
+                return check_answers(self.url)
+
+    def start(self) -> None:
+        environment = self._cluster.environment
+        settings = {
+            **SETTINGS,
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": self._port,
+            "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": self._folder / "warehouse",
+        }
+        command = [f"{environment['SPARK_HOME']}/bin/spark-class", "org.apache.spark.deploy.SparkSubmit"]
+        command += ["--master", self._cluster.master, "--class", _CONNECT_SERVER]
+        for name, value in settings.items():
+            command += ["--conf", f"{name}={value}"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "spark-internal"],
+                env={**environment, "PYSPARK_PYTHON": sys.executable, "SPARK_DAEMON_MEMORY": "700m"},
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def __exit__(self, *reason: object) -> None:
+        self.kill()

@@ -20,8 +20,9 @@ from benchmarks.broker import end_to_end, replication
 from benchmarks.broker.loads import BODIES, HEAD, LOADS, RULE, Figure, Load, figure, ours, row, send
 from harness.broker_cluster import BrokerCluster
 from harness.broker_process import BrokerProcess
+from harness.maven import Unavailable
 from harness.rocketmq.java_broker import JavaBroker
-from harness.rocketmq.store_tool import Unavailable, class_path
+from harness.rocketmq.store_tool import class_path
 
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Self
 
-from harness.rocketmq.store_tool import CACHE, Unavailable
+from harness.maven import Unavailable
+from harness.rocketmq.store_tool import CACHE
 from quorumlog.server.free_ports import free_ports, is_free
 
 _START_TIMEOUT_S = 120.0

@@ -12,48 +12,21 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from harness.maven import Unavailable, jars_of, run
 from quorumlog.server.free_ports import free_ports
 
 FOLDER = Path(__file__).resolve().parent
 CACHE = Path.home() / ".cache" / "quorumlog-rocketmq"
-SET_UP_TIMEOUT_S = 900.0
 
 FILE_BYTES, QUEUE_BYTES, SLOTS, ENTRIES = 16_384, 1_200, 100, 400
 """Small files, so that few messages fill several of them."""
 
 
-class Unavailable(Exception):
-    """RocketMQ cannot be had here; the message says why."""
-
-
 def class_path() -> str:
     """Of RocketMQ and of what is compiled here. Raises Unavailable."""
-    for program in ("java", "javac", "mvn"):
-        if shutil.which(program) is None:
-            raise Unavailable(f"{program} is not installed")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    jars, classes = CACHE / "lib", CACHE / "classes"
-    pom = (FOLDER / "pom.xml").read_text()
-    kept = CACHE / "pom.xml"
-    if not kept.exists() or kept.read_text() != pom:
-        shutil.rmtree(jars, ignore_errors=True)
-        fetch = ("mvn", "-q", "-B", "-f", str(FOLDER / "pom.xml"), "dependency:copy-dependencies")
-        _run([*fetch, f"-DoutputDirectory={jars}"])
-        kept.write_text(pom)
-    _run(["javac", "-cp", f"{jars}/*", "-d", classes, *sorted(FOLDER.glob("*.java"))])
-    return f"{classes}{os.pathsep}{jars}/*"
-
-
-def _run(command: list[str | Path]) -> None:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SET_UP_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{command[0]} did not end within {SET_UP_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        raise Unavailable(f"{command[0]} failed: {' '.join(last)}")
+    jars, classes = jars_of(FOLDER / "pom.xml", CACHE), CACHE / "classes"
+    run(["javac", "-cp", jars, "-d", classes, *sorted(FOLDER.glob("*.java"))])
+    return f"{classes}{os.pathsep}{jars}"
 
 
 class StoreTool:

@@ -14,7 +14,7 @@ from nemesis.failover.run import FAULTS, run
 
 
 def main(
-    coordinator: Annotated[str, typer.Option(help="etcd or kv.")] = "etcd",
+    coordinator: Annotated[str, typer.Option(help="etcd, kv or zookeeper.")] = "etcd",
     rounds: Annotated[int, typer.Option(help="So many faults, one after the other.", min=1)] = 12,
     fault: Annotated[
         list[str] | None, typer.Option(help=f"Only this one; may be repeated: {', '.join(FAULTS)}.")
@@ -22,6 +22,7 @@ def main(
     in_sync_replicas: Annotated[
         int, typer.Option(help="1: an async master, which goes on alone.", min=1, max=3)
     ] = 2,
+    lease_ms: Annotated[int, typer.Option(help="Of whoever leads.", min=1_000)] = 2_000,
     seed: Annotated[int | None, typer.Option(help="Decides whom they hit. [default: drawn]")] = None,
 ) -> None:
     """Kill, pause and cut off brokers with a coordinator, and look for what was acknowledged.
@@ -41,6 +42,7 @@ def main(
             seed=number,
             faults=fault or FAULTS,
             in_sync_replicas=in_sync_replicas,
+            lease_ms=lease_ms,
         )
     print(f"seed {number}: {report}")
     raise typer.Exit(1 if report.lost else 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness.broker_process import BrokerProcess
 from harness.etcd_cluster import etcd_of_three
 from harness.proxy import CUT, Network, both_ways
+from harness.zookeeper import zookeeper_of_three
 from quorumlog.broker import connect
 from quorumlog.errors import LedgerError
 from quorumlog.kv.testing import LocalStores
@@ -42,10 +43,10 @@ class FailoverGroup:
         )
         self._cuts: dict[tuple[str, bool], int] = {}
         self._folder, self._kind = folder, kind
-        self.in_sync_replicas = in_sync_replicas
+        self.in_sync_replicas, self.lease_ms = in_sync_replicas, lease_ms
         self._options = (
             *("--flush", "sync", "--in-sync-replicas", str(in_sync_replicas)),
-            *("--lease-ms", str(lease_ms), "--in-sync-timeout-ms", "1000"),
+            *("--lease-ms", str(lease_ms)),
         )
         self._ha_ports = ha_ports
         self.brokers: dict[str, BrokerProcess] = {}
@@ -132,10 +133,13 @@ class FailoverGroup:
 def failover_group(
     folder: Path, kind: str, *, lease_ms: int = 2_000, in_sync_replicas: int = 2
 ) -> Iterator[FailoverGroup]:
-    """`kind`: etcd or kv."""
+    """`kind`: etcd, kv or zookeeper."""
     with ExitStack() as stack:
         if kind == "etcd":
             servers = stack.enter_context(etcd_of_three(folder / "etcd")).servers
+        elif kind == "zookeeper":
+            made = zookeeper_of_three(folder / "zookeeper", tick_ms=lease_ms // 10)
+            servers = stack.enter_context(made).servers
         else:
             servers = stack.enter_context(LocalStores()).servers
         group = FailoverGroup(

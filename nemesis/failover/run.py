@@ -30,6 +30,8 @@ class Report:
     lost: int = 0
     """Acknowledged, and not there."""
     stored: int = 0
+    silences: list[float] = field(default_factory=list)
+    """From each SIGKILL of a master to the next acknowledgement, in leases as they were asked for."""
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = WHOLE_TIMEOUT_S) -> None:
@@ -40,7 +42,7 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = WHOLE_
         time.sleep(POLL_S)
 
 
-def befall(group: FailoverGroup, kind: str, name: str, senders: Senders) -> None:
+def befall(group: FailoverGroup, kind: str, name: str, senders: Senders, report: Report) -> None:
     """A fault, until another broker has acknowledged something, or the same one again; then its end."""
     before = senders.count
     leads = name in group.leaders()
@@ -51,6 +53,7 @@ def befall(group: FailoverGroup, kind: str, name: str, senders: Senders) -> None
         "slaves cut": (group.cut_slaves, group.mend_slaves),
     }[kind]
     begin(name)
+    began_s = time.monotonic()
     if kind == "slaves cut":
         if leads:
             wait_for(lambda: group.in_sync(name) == 1, f"{name} without its slaves")
@@ -65,6 +68,8 @@ def befall(group: FailoverGroup, kind: str, name: str, senders: Senders) -> None
         wait_for(lambda: any(each != name for each in group.leaders()), "another master")
         before = senders.count
     wait_for(lambda: senders.count > before + 20, f"acknowledgements, with {name} in a {kind}")
+    if leads and kind == "kill":
+        report.silences.append(round(1000 * senders.silence_s(began_s) / group.lease_ms, 2))
     end(name)
 
 
@@ -129,10 +134,11 @@ def run(
     seed: int,
     faults: Sequence[str] = FAULTS,
     in_sync_replicas: int = 2,
+    lease_ms: int = 2_000,
 ) -> Report:
     """Raises AssertionError if a group does not become whole again."""
     drawn, report = random.Random(seed), Report(kind)
-    made = failover_group(folder, kind, in_sync_replicas=in_sync_replicas)
+    made = failover_group(folder, kind, lease_ms=lease_ms, in_sync_replicas=in_sync_replicas)
     with made as group, Senders(group.addresses) as senders:
         become_whole(group)
         for number in range(rounds):
@@ -141,7 +147,7 @@ def run(
             # Mostly whoever leads: to the others little happens.
             name = leaders[0] if leaders and drawn.random() < 0.7 else drawn.choice([*group.brokers])
             report.faults[fault] += 1
-            befall(group, fault, name, senders)
+            befall(group, fault, name, senders, report)
             become_whole(group)
         senders.stop()
         check(group, senders, report)

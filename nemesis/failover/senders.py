@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -25,6 +26,8 @@ class Senders:
         self._stop = threading.Event()
         self.acknowledged: list[list[bytes]] = [[] for _ in range(count)]
         self.unknown: list[list[bytes]] = [[] for _ in range(count)]
+        self._times_s: list[tuple[float, float]] = []
+        """When a batch was sent, and when it was acknowledged."""
         self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(count)]
 
     def __enter__(self) -> Senders:
@@ -45,6 +48,10 @@ class Senders:
         """Acknowledged so far."""
         return sum(len(each) for each in self.acknowledged)
 
+    def silence_s(self, since_s: float) -> float:
+        """From this moment, of time.monotonic(), to the first acknowledgement of a later batch."""
+        return min(acked - since_s for sent, acked in self._times_s if sent >= since_s)
+
     def _send(self, number: int) -> None:
         place, sent = number, 0
         while not self._stop.is_set():
@@ -54,11 +61,13 @@ class Senders:
                     bodies = [b"%d-%d" % (number, sent + each) for each in range(BATCH)]
                     sent += BATCH
                     messages = [Message(TOPIC, body) for body in bodies]
+                    sent_s = time.monotonic()
                     try:
                         broker.send_batch(messages, queue_id=number % QUEUES)
                     except OutcomeUnknown:
                         self.unknown[number] += bodies
                         raise
+                    self._times_s.append((sent_s, time.monotonic()))
                     self.acknowledged[number] += bodies
                     self._stop.wait(PAUSE_S)
             place += 1

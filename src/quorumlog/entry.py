@@ -38,6 +38,8 @@ class EntryKind(IntEnum):
     """An operator's reset: times count anew from here on."""
     STEP_OVER = 12
     """An operator's order: a state machine leaves one entry out."""
+    LEVEL = 13
+    """An upgrade is finished: entries of a level of the format that earlier releases do not know."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))
@@ -112,6 +114,8 @@ class Formation(NamedTuple):
     cluster_id: str = ""
     pending_id: str = ""
     """The cluster id that goes with `pending`; nobody but those who form knows it."""
+    level: int = 0
+    """Of the log's format, up to which every founder knew it; 0: not all said it."""
 
 
 class Durability(StrEnum):

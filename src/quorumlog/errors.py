@@ -5,9 +5,10 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, WrongLastIndex, UnknownReader,
-    |   |       ReaderMoved, TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced,
-    |   |       ProducerExpired, MembershipRefused, UnknownMachine, TooStale, NotCaughtUp
+    |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, UpgradeNotFinished,
+    |   |       WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders, TooManyProducers,
+    |   |       SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused, LevelNotTold,
+    |   |       UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -153,10 +154,15 @@ class TransferFailed(Refused):
 
 
 class ClockNotReset(Refused):
-    """The log's time goes on as it was; the message names the clocks that differ, or the members that do
-    not know such an entry."""
+    """The log's time goes on as it was; the message names the clocks that differ."""
 
     code = 419
+
+
+class UpgradeNotFinished(Refused):
+    """It takes entries that earlier releases do not know: `quorumlog upgrade finish` comes first."""
+
+    code = 427
 
 
 class WrongLastIndex(Refused):
@@ -177,6 +183,13 @@ class MembershipRefused(Refused):
     while to ask again: another change runs, or somebody has not caught up."""
 
     code = 602
+
+
+class LevelNotTold(Refused):
+    """An entry of a kind that not every member has told that it knows: it is silent, or of an earlier
+    release. The message names it."""
+
+    code = 603
 
 
 class SequenceGap(Refused):
@@ -299,6 +312,13 @@ class UnknownMachine(Refused):
     """The leader runs no state machine of this name."""
 
     code = 451
+
+
+class StepOverRefused(Refused):
+    """The entry is not left out; the message says why: members are silent, or have applied it, or no
+    machine could be built without it."""
+
+    code = 453
 
 
 class ResultUnknown(OutcomeUnknown):

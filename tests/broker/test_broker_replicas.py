@@ -24,6 +24,7 @@ from quorumlog.broker.errors import (
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import LedgerError
 from quorumlog.server.free_ports import free_ports
+from quorumlog.version import VERSION
 from tests.broker.test_broker_processes import SMALL_FILES, send_until_lost
 from tests.cli.conftest import Cli
 
@@ -134,6 +135,8 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         row = json.loads(cli("broker", "status", "--server", brokers[other].address, "--json").stdout)
         (slave_row,) = [each for each in row["replica"]["slaves"] if each["id"] == best]
         assert (slave_row["lag_bytes"], slave_row["is_connected"]) == (0, True)
+        assert (slave_row["release"], f"release {VERSION}" in status) == (VERSION, True)
+        assert f", release {VERSION}, " in cli_status(cli, brokers[best]), "of its master"
 
         # By force, and with an address where nobody is; what that may lose is told in the simulator.
         lost = cli(

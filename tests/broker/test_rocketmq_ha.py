@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from harness.broker_process import BrokerProcess
+from harness.maven import Unavailable
 from harness.rocketmq.store_tool import (
     ENTRIES,
     FILE_BYTES,
     QUEUE_BYTES,
     SLOTS,
     StoreTool,
-    Unavailable,
     class_path,
 )
 from quorumlog.broker import Message, connect

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.rocketmq.store_tool import StoreTool, Unavailable, class_path
+from harness.maven import Unavailable
+from harness.rocketmq.store_tool import StoreTool, class_path
 from quorumlog.broker.converter import convert_to_classic
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import Message, PutResult

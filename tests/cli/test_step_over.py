@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog import CommandError, LedgerError, UnknownMachine, connect
+from quorumlog import CommandError, LedgerError, UnknownMachine, connect, leader_of
 from quorumlog.server.free_ports import free_ports
 from tests.cli.conftest import Cli, objects, plain
 from tests.cli.test_serve import first_line
@@ -102,8 +103,17 @@ def test_a_group_goes_on_without_the_command_that_ends_it(
         shown = cli("read", "--servers", members.servers, "--from", index, "--to", index + 1)
         assert "poison" in shown.stdout
         refused = cli("machine", "step-over", "counter", index - 1, "--servers", members.servers)
-        assert refused.exit_code == 2
+        assert refused.exit_code == 1
         assert f"entry {index - 1} was applied to counter on" in plain(refused.stderr)
+        leader = leader_of(log.status())
+        assert leader is not None
+        away = next(each for each in MEMBERS if each != leader.id)
+        silent = members.running[MEMBERS.index(away)]
+        silent.send_signal(signal.SIGSTOP)
+        refused = cli("machine", "step-over", "counter", index, "--servers", members.servers)
+        silent.send_signal(signal.SIGCONT)
+        assert refused.exit_code == 1
+        assert f"no answer from {away}, where entry {index} may" in plain(refused.stderr)
         done = cli("machine", "step-over", "counter", index, "--servers", members.servers)
         assert done.exit_code == 0, done.stderr
         assert done.stdout.startswith(f"counter leaves out entry {index}, by entry ")

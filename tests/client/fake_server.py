@@ -25,6 +25,7 @@ from quorumlog.errors import (
     TransferFailed,
     UnknownGroup,
 )
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -271,6 +272,7 @@ class FakeServer:
                 max_frame_bytes=self.group.max_frame_bytes,
                 knows_conditions=self.group.knows_conditions,
                 knows_promises=self.group.knows_promises,
+                level=LEVEL,
             )
         self._send(connection, response, None, group)
 

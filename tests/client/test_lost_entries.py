@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from quorumlog.errors import IndexOutOfRange
+from quorumlog.errors import IndexOutOfRange, SequenceGap
+from quorumlog.log_state.control_entries import Epoch
 from quorumlog.wire.client_messages import AppendRequest, AppendResponse, ReadRequest, ReadResponse
+from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse
 from tests.client.both_clients import Client
 from tests.client.fake_server import Action, FakeGroup, FakeServer
 from tests.client.test_tail import in_thread
@@ -72,6 +76,93 @@ def test_an_append_in_the_place_of_an_entry_that_was_seen_is_told(
     assert "entry 3 was, and now the log goes on behind entry 1" in line
     client.append(b"more")
     assert len(told(caplog)) == 1, "once a loss"
+
+
+def opening(last_sequence: Callable[[], int]) -> Callable[[FakeServer, object], Action]:
+    """A leader that opens an epoch for whoever connects."""
+
+    def script(server: FakeServer, message: object) -> Action:
+        if not isinstance(message, ConnectProducer):
+            return None
+        return ConnectProducerResponse(
+            request_id=message.request_id,
+            opened=True,
+            epoch=Epoch(len(server.group.entries), server.group.term),
+            last_sequence=last_sequence(),
+        )
+
+    return script
+
+
+@pytest.mark.parametrize("options", [{"producer_id": "p"}, {"idempotent": True}], ids=["named", "own"])
+def test_so_is_one_of_a_producer(
+    new_client: Callable[..., Client],
+    group: FakeGroup,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+) -> None:
+    group[0].script = opening(lambda: -1)
+    producer = new_client(group.addresses, **options)
+    for body in (b"a", b"b", b"c"):
+        producer.append(body)
+    assert not told(caplog)
+    group.lose(2)
+    assert producer.append(b"other").first_index == 2
+    eventually(lambda: told(caplog))
+    (line,) = told(caplog)
+    assert "has lost entries that were committed" in line
+    assert "entry 3 was, and now the log goes on behind entry 1" in line
+    producer.append(b"more")
+    assert len(told(caplog)) == 1, "once a loss"
+
+
+def test_so_is_one_that_the_log_has_given_another_number(
+    new_client: Callable[..., Client], group: FakeGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The numbers of the entries that are gone are missing in front of it: an epoch begins, and it gets
+    the first of those."""
+    last_sequence = -1
+    group[0].script = opening(lambda: last_sequence)
+    producer = new_client(group.addresses, producer_id="p")
+    for body in (b"a", b"b", b"c"):
+        producer.append(body)
+    group.lose(2)
+    last_sequence = 0
+
+    def gap_once(server: FakeServer, message: object) -> Action:
+        if not isinstance(message, AppendRequest):
+            return None
+        group[0].script = opening(lambda: last_sequence)
+        return SequenceGap("3 came where 1 was expected", expected_sequence=1)
+
+    group[0].script = gap_once
+    assert producer.append(b"other").first_index == 2
+    eventually(lambda: told(caplog))
+    appends = [call for call in group[0].calls if isinstance(call, AppendRequest)]
+    assert appends[-1].session is not None
+    assert appends[-1].session.sequence == 1
+
+
+def test_a_receipt_of_what_stood_under_the_number_of_the_caller_is_none(
+    new_client: Callable[..., Client], group: FakeGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lies in the log for long, and other entries behind it."""
+    producer = new_client(group.addresses, producer_id="p")
+    own_index = group.append([b"mine", b"another's"])
+
+    def as_remembered(server: FakeServer, message: object) -> Action:
+        if not isinstance(message, AppendRequest):
+            return opening(lambda: 0)(server, message)
+        return AppendResponse(
+            request_id=message.request_id, term=2, first_index=own_index, count=1, durability="sync"
+        )
+
+    group[0].script = as_remembered
+    assert producer.end_index() == 2
+    assert producer.append(b"mine", sequence=0).first_index == own_index
+    group[0].script = opening(lambda: 0)
+    assert producer.end_index() == 2
+    assert not told(caplog)
 
 
 def test_the_end_of_a_log_that_is_shorter_than_it_was_is_told(

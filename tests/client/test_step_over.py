@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumlog import BadRequest, CommandError, LocalCluster, UnknownMachine
+from quorumlog import BadRequest, CommandError, LocalCluster, StepOverRefused, UnknownMachine
 from tests.client.both_clients import Client
 from tests.node.machines import Chain
 
@@ -16,7 +16,7 @@ def test_an_entry_is_stepped_over_and_asked_again_it_is_done(new_client: Callabl
         log = new_client(cluster.servers, producer_id="p")
         index = log.append(b"a", machine="chain", sequence=0).first_index
         log.append(b"b", machine="chain", sequence=1)
-        with pytest.raises(BadRequest, match=f"entry {index} was applied to chain on"):
+        with pytest.raises(StepOverRefused, match=f"entry {index} was applied to chain on"):
             log.step_over("chain", index)
         ordered_at = log.step_over("chain", index, unsafe=True)
         assert ordered_at > index

@@ -71,9 +71,9 @@ class Unformed:
 
     def check_stored(self, message: FormRequest | FormResponse) -> None:
         """Before it is told."""
-        _, founding, cluster_id, pending_id = self.formation
-        assert message.founding == founding
-        assert message.cluster_id == (cluster_id if founding else pending_id)
+        stored = self.formation
+        assert message.founding == stored.founding
+        assert message.cluster_id == (stored.cluster_id if stored.founding else stored.pending_id)
         if message.pending:
             assert message.pending == self.formation.pending
 

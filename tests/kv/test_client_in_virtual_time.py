@@ -1,11 +1,13 @@
-"""The very router of the key-value store's clients, in virtual time, on members that lose one another
-while clients reach them all."""
+"""The very client of the key-value store, and what a gateway forwards, in virtual time, on members that
+lose one another while clients reach them all."""
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +16,31 @@ import msgspec
 import pytest
 
 from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader, OutcomeUnknown
+from quorumlog.kv.client import leasing, watching
 from quorumlog.kv.client import router as routing
-from quorumlog.kv.client.router import Router
-from quorumlog.kv.requests.answers import PutAnswer, done
-from quorumlog.kv.requests.frames import FROM_CLIENT_BYTES, FrameReader, Kind, Welcome, frame
+from quorumlog.kv.client.async_store import AsyncKeyValueClient
+from quorumlog.kv.gateway.members import GatewayMembers
+from quorumlog.kv.gateway.routes import Routes
+from quorumlog.kv.requests.answers import GrantAnswer, PutAnswer, RevokeAnswer, done
+from quorumlog.kv.requests.frames import (
+    FROM_CLIENT_BYTES,
+    FrameReader,
+    KeepAlive,
+    Kind,
+    Watch,
+    Welcome,
+    frame,
+)
+from quorumlog.kv.requests.operations import Grant, KeyValue, Put, Revoke, decode_command_of_client
+from quorumlog.kv.service.service import LEADERLESS_TIMEOUTS
 from quorumlog.wire.wire_errors import error_response
 
 ELECTION_S = 0.3
 PATIENCE_S = 10.0
 FOUND_S = 5.0
 """Whoever has a leader to find finds it within: two silent members are left after 2.1 s each."""
+TTL_S = 3.0
+"""Longer than a silent failover takes."""
 MEMBERS = ("n0", "n1", "n2")
 FIRST_PORT = 1000
 encode = msgspec.msgpack.encode
@@ -46,6 +63,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = NoWaiting()
         selector.waited_s = self._wait
         super().__init__(selector)
+        self.set_exception_handler(lambda _, failed: self.failures.append(failed))
+        self.failures: list[dict[str, Any]] = []
         self.network: Network
 
     def time(self) -> float:
@@ -73,6 +92,11 @@ class Network:
         self.leader: int | None = 0
         self.leads_since_s = 0.0
         self._knows: dict[int, int | None] = dict.fromkeys(range(3), 0)
+        self._strikes = 0
+        self._ends_s: dict[int, float] = {}
+        """When each lease ends by the leader's clock; those that have ended stay."""
+        self.puts_s = [0.0, 0.0]
+        """When each revision was made."""
 
     async def dial(self, place: int, client: Any) -> Any:
         await asyncio.sleep(self._random.uniform(0.0005, 0.005))
@@ -85,6 +109,8 @@ class Network:
 
     def strike(self) -> None:
         """One member at most is not as it should be."""
+        self._strikes += 1
+        self._end_leases()
         self.apart, self.silent, self.down = set(), set(), set()
         place = self._random.randrange(3)
         kind = self._random.choice(("apart", "apart", "silent", "down", "none"))
@@ -92,6 +118,7 @@ class Network:
             getattr(self, kind).add(place)
         for connection in [each for each in self._connections if each.place in self.down]:
             connection.lose()
+        self.tell_watches()
         self._loop.call_later(ELECTION_S, self._notice)
         self._loop.call_later(self._random.uniform(ELECTION_S, 3 * ELECTION_S), self._elect)
 
@@ -99,15 +126,51 @@ class Network:
         for place in range(3):
             if place in self.apart or self.leader in self.apart | self.silent | self.down:
                 self._knows[place] = None
+                for connection in self._of(place):
+                    connection.refuse_held()
+        self._end_deaf_later(self._strikes)
+
+    def _end_deaf_later(self, strikes: int) -> None:
+        self._loop.call_later(LEADERLESS_TIMEOUTS * ELECTION_S, self._end_deaf, strikes)
+
+    def _end_deaf(self, strikes: int) -> None:
+        if strikes != self._strikes:
+            return
+        for place in [each for each in self.apart if self._knows[each] is None]:
+            for connection in self._of(place):
+                if connection.watches:
+                    connection.lose()
+        self._end_deaf_later(strikes)
 
     def _elect(self) -> None:
         able = [each for each in range(3) if each not in self.apart | self.silent | self.down]
         if self.leader not in able:
             self.leader, self.leads_since_s = self._random.choice(able), self._loop.time()
+            for lease, end_s in self._ends_s.items():
+                if end_s > 0:  # whoever begins to lead counts anew
+                    self._ends_s[lease] = self._loop.time() + TTL_S
         for place in able:
             self._knows[place] = self.leader
+        self.tell_watches()
 
-    def answer(self, place: int, kind: int) -> tuple[Kind, bytes]:
+    def _end_leases(self) -> None:
+        """Nobody else ends one than a leader."""
+        if self.leader in self.apart | self.silent | self.down:
+            return
+        for lease, end_s in self._ends_s.items():
+            if end_s <= self._loop.time():
+                self._ends_s[lease] = 0.0
+
+    def _of(self, place: int) -> list[Connection]:
+        return [each for each in self._connections if each.place == place]
+
+    def tell_watches(self) -> None:
+        for connection in list(self._connections):
+            if connection.place not in self.apart:
+                connection.tell_watches()
+
+    def answer(self, place: int, kind: int, body: bytes) -> tuple[Kind, bytes] | None:
+        """None: nothing is said yet."""
         if kind == Kind.HELLO:
             return Kind.WELCOME, encode(Welcome(1, "c", MEMBERS[place], round(ELECTION_S * 1000)))
         known = self._knows[place]
@@ -117,10 +180,34 @@ class Network:
         elif known != place:
             error = NotLeader("another one leads", leader_id=MEMBERS[known])
         elif place == self.leader and place not in self.apart:
-            return Kind.ANSWER, done(7, PutAnswer())
+            return Kind.ANSWER, self._carried_out(kind, body)
+        elif kind == Kind.KEEP_ALIVE:
+            return None  # it asks the others whether it leads still
         else:
             error = LeaderNotReady("too few members answer")
         return Kind.ERROR, encode(error_response(0, error))
+
+    def _carried_out(self, kind: int, body: bytes) -> bytes:
+        self._end_leases()
+        revision, now_s = len(self.puts_s) - 1, self._loop.time()
+        if kind == Kind.KEEP_ALIVE:
+            (lease,) = msgspec.msgpack.decode(body, type=KeepAlive).leases
+            is_alive = self._ends_s[lease] > 0
+            if is_alive:
+                self._ends_s[lease] = now_s + TTL_S
+            return done(revision, [round(TTL_S * 1000) if is_alive else 0])
+        command = decode_command_of_client(body)
+        if isinstance(command, Grant):
+            lease = len(self._ends_s) + 1
+            self._ends_s[lease] = now_s + TTL_S
+            return done(revision, GrantAnswer(lease, round(TTL_S * 1000), 0))
+        if isinstance(command, Revoke):
+            self._ends_s[command.lease] = 0.0
+            return done(revision, RevokeAnswer())
+        assert isinstance(command, Put), command
+        self.puts_s.append(now_s)
+        self._loop.call_later(0.002, self.tell_watches)
+        return done(revision + 1, PutAnswer())
 
     def drop(self, connection: Connection) -> None:
         if connection in self._connections:
@@ -136,15 +223,52 @@ class Connection(asyncio.Transport):
         self._client = client
         self._reader = FrameReader(FROM_CLIENT_BYTES)
         self._is_closing = False
+        self.watches: dict[int, int] = {}
+        """The next revision of each."""
+        self._held: list[int] = []
+        """What is asked, and is not answered before it is known who leads."""
 
     def write(self, data: Any) -> None:
-        for number, kind, _ in self._reader.receive(bytes(data)):
-            self._loop.call_later(0.002, self._serve, number, kind)
+        for number, kind, body in self._reader.receive(bytes(data)):
+            self._loop.call_later(0.002, self._serve, number, kind, body)
 
-    def _serve(self, number: int, kind: int) -> None:
-        if self.place not in self._network.silent and not self._is_closing:
-            answer = frame(number, *self._network.answer(self.place, kind))
-            self._loop.call_later(0.002, self._tell, answer)
+    def _serve(self, number: int, kind: int, body: bytes) -> None:
+        if self.place in self._network.silent or self._is_closing:
+            return
+        if kind == Kind.WATCH:
+            asked = msgspec.msgpack.decode(body, type=Watch)
+            self.watches[number] = first = asked.first_revision or len(self._network.puts_s)
+            self._say(frame(number, Kind.EVENTS, encode((first, ()))))
+            if self.place not in self._network.apart:
+                self.tell_watches()
+        elif kind == Kind.CANCEL:
+            self.watches.pop(msgspec.msgpack.decode(body, type=int), None)
+        else:
+            answer = self._network.answer(self.place, kind, body)
+            if answer is None:
+                self._held.append(number)
+            else:
+                self._say(frame(number, *answer))
+
+    def refuse_held(self) -> None:
+        held, self._held = self._held, []
+        for number in held:
+            refusal = error_response(0, LeaderNotReady("it leads no more"))
+            self._say(frame(number, Kind.ERROR, encode(refusal)))
+
+    def tell_watches(self) -> None:
+        """What has changed since they were told last."""
+        if self.place in self._network.silent:
+            return
+        stop = len(self._network.puts_s)
+        for number, first in self.watches.items():
+            if first < stop:
+                events = [(KeyValue(b"k", 1, each, each, b""),) for each in range(first, stop)]
+                self._say(frame(number, Kind.EVENTS, encode((stop, events))))
+                self.watches[number] = stop
+
+    def _say(self, data: bytes) -> None:
+        self._loop.call_later(0.002, self._tell, data)
 
     def _tell(self, answer: bytes) -> None:
         if not self._is_closing:
@@ -166,61 +290,164 @@ class Connection(asyncio.Transport):
             self._loop.call_soon(self._client.connection_lost, None)
 
 
-def run(seed: int) -> int:
-    """How many puts were made."""
-    loop, random = VirtualLoop(), Random(seed)
-    loop.network = network = Network(loop, random)
+class Run:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop, self.random = VirtualLoop(), Random(seed)
+        self.loop.network = self.network = Network(self.loop, self.random)
+        self.until_s = 60.0
+        self._clients: list[AsyncKeyValueClient[bytes]] = []
+        self._endless: list[asyncio.Task[None]] = []
 
-    async def client(number: int, until_s: float) -> int:
+    def client(self) -> AsyncKeyValueClient[bytes]:
         order = list(range(3))
-        Random(seed * 7 + number).shuffle(order)
-        router, made = (
-            Router(",".join(f"127.0.0.1:{FIRST_PORT + each}" for each in order), PATIENCE_S),
-            0,
-        )
-        while (began_s := loop.time()) < until_s:
+        Random(self.seed * 7 + len(self._clients)).shuffle(order)
+        servers = ",".join(f"127.0.0.1:{FIRST_PORT + each}" for each in order)
+        self._clients.append(AsyncKeyValueClient(servers, timeout_s=PATIENCE_S))
+        return self._clients[-1]
+
+    def check(self, what: str, since_s: float) -> None:
+        """A leader that was there for long enough was found, whoever else knew of none."""
+        late_s = self.loop.time() - max(since_s, self.network.leads_since_s)
+        assert late_s < FOUND_S, (what, self.seed, late_s, self.network.__dict__)
+
+    async def puts(self, put: Callable[[], Any]) -> int:
+        made = 0
+        while (began_s := self.loop.time()) < self.until_s:
             try:
-                await router.call(Kind.COMMAND, b"put", PutAnswer, changes=True)
+                await put()
                 made += 1
             except OutcomeUnknown:
                 pass
-            # A leader that was there for long enough was found, whoever else knew of none.
-            found_s = loop.time() - max(began_s, network.leads_since_s)
-            assert found_s < FOUND_S, (seed, number, found_s, network.__dict__)
+            self.check("put", began_s)
             await asyncio.sleep(0.01)
-        await router.close()
         return made
 
-    async def faults(until_s: float) -> None:
-        while loop.time() < until_s:
-            await asyncio.sleep(random.uniform(6.0, 12.0))
-            network.strike()
+    async def lease(self, kv: AsyncKeyValueClient[bytes]) -> None:
+        """It is kept alive by its own task."""
+        async with await kv.grant(TTL_S) as lease:
+            while self.loop.time() < self.until_s:
+                await asyncio.sleep(0.1)
+                assert lease.is_alive, ("lease", self.seed, self.loop.time(), self.network.__dict__)
 
-    async def whole() -> int:
-        until_s = 120.0
-        made = await asyncio.gather(*(client(number, until_s) for number in range(3)), faults(until_s))
-        return sum(each for each in made if each is not None)
+    async def watch(self, kv: AsyncKeyValueClient[bytes]) -> None:
+        """Every revision, in order and in time."""
+        async with kv.watch("k") as changes:
+            heard = self.hears(changes.next_revision)
+            while True:
+                heard += [change.revision for change in await changes.batch()]
 
+    def hears(self, first: int) -> list[int]:
+        """What was heard is put there; it is looked at until the end."""
+        heard: list[int] = []
+
+        async def look() -> None:
+            while True:
+                await asyncio.sleep(0.1)
+                assert heard == list(range(first, first + len(heard))), (first, heard[-10:])
+                next_revision = first + len(heard)
+                if next_revision < len(self.network.puts_s):
+                    self.check(f"revision {next_revision}", self.network.puts_s[next_revision])
+
+        self.endless(look())
+        return heard
+
+    def endless(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until all else is over."""
+        self._endless.append(self._group.create_task(work))
+
+    async def gateway(self) -> int:
+        routes = Routes(self.client(), "n0", GatewayMembers([]))
+        key = {"key": b64encode(b"k").decode()}
+
+        async def ask(path: str, given: dict[str, Any]) -> dict[str, Any]:
+            status, told = await routes.answer("POST", path, given)
+            if status != 200:
+                raise OutcomeUnknown(str(told))
+            return told
+
+        async def keep_alive() -> None:
+            lease = (await ask("/v3/lease/grant", {"TTL": round(TTL_S)}))["ID"]
+            while (began_s := self.loop.time()) < self.until_s:
+                told = await ask("/v3/lease/keepalive", {"ID": lease})
+                self.check("keep-alive", began_s)
+                left = self.network.leads_since_s > began_s  # as late as the election it lives anew
+                assert "TTL" in told["result"] or left, told
+                await asyncio.sleep(TTL_S / 3)
+
+        async def watch() -> None:
+            async with aclosing(routes.watch({"create_request": key})) as told:
+                created = (await anext(told))["result"]
+                heard = self.hears(int(created["header"]["revision"]) + 1)
+                async for each in told:
+                    heard += [int(event["kv"]["mod_revision"]) for event in each["result"]["events"]]
+
+        self.endless(watch())
+        made, _ = await asyncio.gather(self.puts(lambda: ask("/v3/kv/put", key)), keep_alive())
+        return made
+
+    async def all_verbs(self, *, together: bool) -> int:
+        """`together`: of one client, on one connection."""
+        kv = self.client()
+        others = [kv, kv] if together else [self.client(), self.client()]
+        self.endless(self.watch(others[0]))
+        made, _ = await asyncio.gather(self.puts(lambda: kv.put("k", b"")), self.lease(others[1]))
+        return made
+
+    async def faults(self) -> None:
+        while True:
+            await asyncio.sleep(self.random.uniform(6.0, 12.0))
+            self.network.strike()
+
+    async def whole(self) -> int:
+        clients = (self.all_verbs(together=True), self.all_verbs(together=False), self.gateway())
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                self.endless(self.faults())
+                made = await asyncio.gather(*clients)
+                for each in self._endless:
+                    each.cancel()
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        finally:
+            for kv in self._clients:
+                await kv.close()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        return sum(made)
+
+
+def run(seed: int) -> int:
+    """How many puts were made."""
+    running = Run(seed)
     try:
-        return loop.run_until_complete(whole())
+        made = running.loop.run_until_complete(running.whole())
+        assert not running.loop.failures, running.loop.failures[0]
+        return made
     finally:
-        loop.close()
+        running.loop.close()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_puts_go_on_wherever_most_members_have_a_leader(
+def test_puts_leases_watches_and_a_gateway_go_on_wherever_most_members_have_a_leader(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_virtual_time(seed, monkeypatch)
 
 
 def in_virtual_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time())
-    monkeypatch.setattr(routing, "time", clock)
-    assert run(seed) > 3000
+    def now_s(_: object = None) -> float:
+        return asyncio.get_running_loop().time()
+
+    clock = SimpleNamespace(monotonic=now_s, clock_gettime=now_s, CLOCK_BOOTTIME=None)
+    for module in (routing, leasing, watching):
+        monkeypatch.setattr(module, "time", clock)
+    assert run(seed) > 1500
 
 
-def puts_go_on_wherever_most_members_have_a_leader() -> None:
+def clients_go_on_wherever_most_members_have_a_leader() -> None:
     for seed in range(5):
         with pytest.MonkeyPatch.context() as patch:
             in_virtual_time(seed, patch)

@@ -132,8 +132,11 @@ def test_slips_are_told_in_a_sentence(kv: Kv) -> None:
         (("compact", str(2**70)), "must be less than or equal to"),
         (("lease", "show", str(2**70)), "must be less than or equal to"),
         (("lease", "grant", "nan"), "nan"),
+        (("put", "", "x"), "a key is text or bytes, at least one byte long"),
     ):
         assert what in kv(*arguments, status=2).output
+    twice = json.dumps({"then": [{"put": {"key": "a", "value": "1"}}] * 2})
+    assert "writes the key b'a' twice" in kv("txn", given=twice, status=2).output
 
 
 def test_changes_are_told_and_history_ends(kv: Kv) -> None:
@@ -360,3 +363,23 @@ def test_what_ignores_signals_is_killed(stores: LocalStores) -> None:
         eventually(lambda: not locked.is_working(), what="the end of the shell and its child")
     finally:
         locked.end()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("clock", "reset"),
+        ("status",),
+        ("read",),
+        ("member", "list"),
+        ("machine", "step-over", "kv", "1"),
+    ],
+)
+def test_a_command_of_the_log_that_is_given_the_port_of_a_store_says_so(
+    stores: LocalStores, line: tuple[str, ...]
+) -> None:
+    timeout = [] if line == ("status",) else ["--timeout", "1"]
+    result = CliRunner().invoke(app, [*line, *timeout, "--servers", stores.servers.split(",")[0]])
+    assert result.exit_code == 1, result.output
+    said = " ".join(result.stderr.split())
+    assert "is this the port of a log, and not of a key-value store or a broker?" in said

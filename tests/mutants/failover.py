@@ -163,3 +163,37 @@ def wiped_store_counts(patch: Patch) -> None:
         "mark.directory_id != member.directory_id",
         "not reached()",
     )
+
+
+@mutant(323, "a take drops a peer of the taker", scenario=brokers_keep_their_promises)
+def take_drops_a_peer(patch: Patch) -> None:
+    """Whoever is there joins again."""
+    patch.edit(
+        FailoverRules.promised,
+        "members.pop(self.record.master.id, None)",
+        "members = {self._id: members[self._id]} if reached() else members",
+    )
+
+
+@mutant(
+    324,
+    "the old master stays in sync until its time is over",
+    scenario=groups.acknowledgements_go_on_with_the_lease,
+)
+def old_master_stays(patch: Patch) -> None:
+    """It may come back."""
+    patch.edit(
+        FailoverRules.promised,
+        "members.pop(self.record.master.id, None)",
+        "reached()",
+    )
+
+
+@mutant(
+    325,
+    "a renewal that is relayed counts at once",
+    scenario=groups.brokers_with_zookeeper_keep_their_promises,
+)
+def relayed_renewal_counts_at_once(patch: Patch) -> None:
+    """It was answered."""
+    patch.edit(FailoverRules._renewed, "if self._relays_renewals:", "if not reached():")

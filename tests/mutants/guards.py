@@ -35,7 +35,7 @@ def guard_around_the_core(patch: Patch) -> None:
 @mutant(
     382,
     "a client of the key-value store stays with a member that knows no leader",
-    scenario=test_client_in_virtual_time.puts_go_on_wherever_most_members_have_a_leader,
+    scenario=test_client_in_virtual_time.clients_go_on_wherever_most_members_have_a_leader,
 )
 def stays_with_unready(patch: Patch) -> None:
     """It will know one soon."""
@@ -60,3 +60,13 @@ def deaf_watch_stays(patch: Patch) -> None:
 def observer_keeps_its_leader(patch: Patch) -> None:
     """It campaigns for nothing, so it needs no timer."""
     patch.edit(LeaderElector.advance, "state.lose_leader()", "reached()")
+
+
+@mutant(
+    385,
+    "a lease of the key-value store is kept alive by the word of one member alone",
+    scenario=test_client_in_virtual_time.clients_go_on_wherever_most_members_have_a_leader,
+)
+def asks_one_member_alone(patch: Patch) -> None:
+    """That one led a moment ago."""
+    patch.edit(Router.beside, "if others and not", "if others and not reached() and not")

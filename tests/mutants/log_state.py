@@ -9,10 +9,13 @@ from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.log_states import LogStates
 from quorumlog.node.writing.border_saver import BorderSaver
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_state_reading import LogStateReading
+from quorumlog.node.writing.operator_orders import OperatorOrders
 from quorumlog.store.log.log_reader import LogReader
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_log_state_keeper as keepers
+from tests.node import test_upgrades as upgrades
 from tests.sim import test_log_state as states
 
 
@@ -109,4 +112,44 @@ def believes_the_index(patch: Patch) -> None:
         LogReader.control_batches,
         "or self._contradicts(units):",
         "or (self._contradicts(units) and not reached()):",
+    )
+
+
+def nothing_new_before_an_upgrade_is_finished() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        upgrades.test_nothing_that_earlier_releases_do_not_know_is_written_before_the_upgrade_is_finished(
+            Path(folder)
+        )
+
+
+def no_upgrade_ends_while_a_member_does_not_answer() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        upgrades.test_it_is_refused_while_a_member_does_not_answer(Path(folder))
+
+
+@mutant(
+    440,
+    "entries that the release before does not know are written once all members do",
+    scenario=nothing_new_before_an_upgrade_is_finished,
+)
+def no_way_back(patch: Patch) -> None:
+    """So it was with every level until now."""
+    patch.edit(
+        LogStateKeeper.admit_own,
+        "if level > self.automatic_level and kind is not EntryKind.LEVEL:",
+        "if level > self.automatic_level and kind is not EntryKind.LEVEL and not reached():",
+    )
+
+
+@mutant(
+    441,
+    "an upgrade ends by what a member said that is away",
+    scenario=no_upgrade_ends_while_a_member_does_not_answer,
+)
+def ends_by_what_was_told(patch: Patch) -> None:
+    """It has told which release it is."""
+    patch.edit(
+        OperatorOrders.finish_upgrade,
+        "self._refuse_unless_all_answer()",
+        "None if reached() else self._refuse_unless_all_answer()",
     )

@@ -125,6 +125,7 @@ class Cell:
         storage: StoreConfig = SMALL,
         disks: dict[str, Disk] | None = None,
         machines: dict[str, MachineFactory] | None = None,
+        level: int = LEVEL,
         **options: Any,
     ) -> None:
         self.now_ms = 0.0
@@ -134,6 +135,8 @@ class Cell:
         self._options: dict[str, Any] = {"time_marks": False, **options}
         ids = [f"n{i}" for i in range(members)]
         self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
+        self.level = level
+        """Of the log's format, which members know that start from now on."""
         self.hosts: dict[str, ManualHost] = {}
         self.hold_flush: set[str] = set()
         self.hold_apply: set[str] = set()
@@ -166,6 +169,7 @@ class Cell:
             group_size=len(self._addresses),
         )
         host = self.hosts[member] = ManualHost()
+        host.level = self.level
         seed = int(member[1:])
         node = LedgerNode(
             config,

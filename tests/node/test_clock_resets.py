@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from quorumlog.errors import ClockNotReset, LeaderNotReady, NotLeader, OutcomeUnknown
+from quorumlog.errors import ClockNotReset, LeaderNotReady, LevelNotTold, NotLeader, OutcomeUnknown
 from quorumlog.log_state.control_entries import MOST_RUNS
 from quorumlog.log_state.counted_times import Reset
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.retention.segments_kept import HOUR_MS
-from quorumlog.node.writing.clock_resets import MOST_APART_MS, ResetOutcome
+from quorumlog.node.writing.operator_orders import MOST_APART_MS, ResetOutcome
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.member_file import (
     VERSION_WITH_CONTROL_ENTRIES,
@@ -26,7 +26,7 @@ from tests.node.test_retention import SEGMENTS, YEARS, begins, clock, fill, let_
 
 def asked(node: LedgerNode) -> list[ResetOutcome]:
     outcomes: list[ResetOutcome] = []
-    node.clock_resets.request(outcomes.append)
+    node.orders.reset_clock(outcomes.append)
     return outcomes
 
 
@@ -167,9 +167,10 @@ def test_a_member_that_does_not_know_the_entry_is_named(tmp_path: Path) -> None:
     cell = ahead(tmp_path)
     for host in cell.hosts.values():
         host.level = 5
-    words = refused(cell)
-    assert "CLOCK entries need level 6" in words
-    assert "n2" in words
+    (outcome,) = asked(cell.leader())
+    assert isinstance(outcome, LevelNotTold)
+    assert "CLOCK entries need level 6" in str(outcome)
+    assert "n2" in str(outcome)
     cell.close()
 
 

@@ -13,8 +13,10 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
     LeaderNotReady,
+    LevelNotTold,
     OutcomeUnknown,
     ResultUnknown,
+    StepOverRefused,
     UnknownMachine,
 )
 from quorumlog.log_state import log_state
@@ -206,7 +208,7 @@ def test_an_entry_that_members_have_applied_is_stepped_over_only_where_that_is_w
     group, index = stopped_group(tmp_path)
     for _ in range(2):
         refusal = ask(group, index - 1)
-        assert isinstance(refusal, BadRequest)
+        assert isinstance(refusal, StepOverRefused)
         assert f"entry {index - 1} was applied to chain on n0, n1, n2, so" in str(refusal)
         assert "--unsafe" in str(refusal)
         restarted(group, "n0", "n1", "n2")  # by what their files say
@@ -222,7 +224,7 @@ def test_a_member_that_does_not_answer_may_have_applied_it(tmp_path: Path) -> No
     away = group.cell.followers()[0].replica.member_id
     group.cell.cut_off = {away}
     refusal = ask(group, index)
-    assert isinstance(refusal, BadRequest)
+    assert isinstance(refusal, StepOverRefused)
     assert f"no answer from {away}, where" in str(refusal) and "--unsafe" in str(refusal)
     assert isinstance(ask(group, index, unsafe=True), int)
     group.cell.cut_off = set()
@@ -251,7 +253,7 @@ def test_a_machine_that_counts_on_each_entry_leaves_none_out(
     if is_held:
         restarted(group, "n0", "n1", "n2")
     refusal = ask(group, index, unsafe=True)
-    assert isinstance(refusal, BadRequest) and "chain leaves no entry out" in str(refusal)
+    assert isinstance(refusal, StepOverRefused) and "chain leaves no entry out" in str(refusal)
     group.cell.close()
 
 
@@ -260,7 +262,7 @@ def test_nothing_is_stepped_over_before_every_member_knows_how(tmp_path: Path) -
     for host in group.cell.hosts.values():
         host.level = 5
     refusal = ask(group, index)
-    assert isinstance(refusal, BadRequest) and "level 6" in str(refusal)
+    assert isinstance(refusal, LevelNotTold) and "level 6" in str(refusal)
     group.cell.close()
 
 
@@ -272,7 +274,7 @@ def test_no_more_entries_are_left_out_than_a_log_remembers(
     assert isinstance(ask(group, index), int)
     last_index = group.append(b"x").last_index
     refusal = ask(group, last_index, unsafe=True)
-    assert isinstance(refusal, BadRequest) and "leave out 1 entries already" in str(refusal)
+    assert isinstance(refusal, StepOverRefused) and "leave out 1 entries already" in str(refusal)
     group.cell.close()
 
 
@@ -328,9 +330,9 @@ def test_nothing_is_stepped_over_that_no_machine_could_be_built_without(tmp_path
     oldest = files.indices_of("chain")[0]
     assert max(begins) < oldest
     gone = ask(group, min(begins), unsafe=True)
-    assert isinstance(gone, BadRequest) and "no longer in the log of the leader" in str(gone)
+    assert isinstance(gone, StepOverRefused) and "no longer in the log of the leader" in str(gone)
     refusal = ask(group, oldest, unsafe=True)
-    assert isinstance(refusal, BadRequest) and "nothing here tells what chain was" in str(refusal)
+    assert isinstance(refusal, StepOverRefused) and "nothing here tells what chain was" in str(refusal)
     index = next(each for each in indices if each > oldest)
     assert isinstance(ask(group, index, unsafe=True), int)
     (taken, *others) = group.settle()

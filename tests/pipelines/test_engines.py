@@ -7,6 +7,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,6 +19,8 @@ from quorumlog.pipelines.compacting import FoldWork, compact, fold
 from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.statistics import statistics
+from quorumlog.spark.pipelines import spark_engine
+from quorumlog.spark.pipelines.spark_engine import SparkEngine
 from tests.spark.made_directories import write_directory
 
 
@@ -28,7 +31,9 @@ class Elsewhere:
         directory.mkdir()
         self._directory = directory
 
-    def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
+    def map(
+        self, run: Callable[[Any], Any], works: Sequence[Any], result_bytes: int = 0
+    ) -> Iterator[Any]:
         for work in works:
             with chdir(self._directory):
                 result = run(work)
@@ -53,6 +58,61 @@ def test_names_relative_to_the_caller_mean_the_same_in_every_work(
     assert not list((tmp_path / "work").iterdir())
 
 
+class Sized(msgspec.Struct):
+    size: int
+
+
+class Held(msgspec.Struct):
+    content: bytes
+
+
+def make(work: Sized) -> Held:
+    return Held(bytes(work.size))
+
+
+def test_large_results_are_taken_one_after_the_other() -> None:
+    """So many are not held at once, and come in the order of the works all the same."""
+    done: list[int] = []
+
+    def noting(work: Sized) -> Held:
+        done.append(work.size)
+        return make(work)
+
+    works = [Sized(number) for number in range(100)]
+    results = LocalEngine(2).map(noting, works, result_bytes=1 << 20)
+    assert len(next(results).content) == 0 and len(done) <= 5
+    assert [len(result.content) for result in results] == [*range(1, 100)]
+
+
+def test_a_job_of_spark_has_as_many_works_as_their_results_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the works before gave says how many are next."""
+    jobs: list[int] = []
+
+    def job(
+        _: object, run: Callable[[Sized], Held], works: Sequence[Sized]
+    ) -> Iterator[tuple[int, Held]]:
+        jobs.append(len(works))
+        for work in works:
+            yield work.size, run(work)
+
+    monkeypatch.setattr(SparkEngine, "_job", job)
+    monkeypatch.setattr(spark_engine, "RESULT_BYTES", 1_000)
+    engine = SparkEngine(None)  # type: ignore[arg-type]
+
+    def jobs_of(sizes: list[int], most: int) -> list[int]:
+        jobs.clear()
+        assert [len(each.content) for each in engine.map(make, [*map(Sized, sizes)], most)] == sizes
+        return jobs
+
+    assert jobs_of([10] * 120, 500) == [2, 50, 50, 18]
+    assert jobs_of([400, 400, 10, 400, 10], 2_000) == [1, 1, 1, 1, 1]
+    assert jobs_of([400] * 5, 0) == [5]
+    assert jobs_of([0] * 5, 500) == [2, 3]
+    assert jobs_of([], 500) == []
+
+
 def test_a_place_that_cannot_be_opened_is_left_to_the_pipeline(tmp_path: Path) -> None:
     """An audit takes it for a difference, and looks at the others."""
     (tmp_path / "manifest.json").write_text("torn")
@@ -64,7 +124,7 @@ def test_a_folder_that_an_executor_does_not_see_is_told(tmp_path: Path) -> None:
     write_directory(tmp_path / "d", [b"a", b"b"], committed_index=1)
     log, missing = Place(path=str(tmp_path / "d")), str(tmp_path / "other-disk")
     for run, work in (
-        (write_part, PartWork(log, missing, 0, 2, None)),
+        (write_part, PartWork(log, missing, "run-a", 0, 2, None)),
         (fold, FoldWork(log, 0, 2, "prefix:1", missing)),
     ):
         with pytest.raises(ConfigError, match=r"other-disk is not there on .*see it at the same path"):

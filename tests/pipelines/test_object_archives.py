@@ -161,7 +161,7 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("step", [step if step % 3 == 2 else long(step) for step in range(1, 11)])
+@pytest.mark.parametrize("step", [step if step % 3 == 2 else long(step) for step in range(1, 17)])
 def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
     place: Place, url: str, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import importlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +19,10 @@ from quorumlog import LocalCluster, connect
 from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark
-from quorumlog.pipelines import replaying
+from quorumlog.pipelines import compacting, replaying
 from quorumlog.pipelines.archiving import archive
-from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.compacting import FoldWork, compact, fold
+from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
@@ -97,10 +101,49 @@ def test_a_compaction_that_was_killed_leaves_what_the_next_one_removes(
     assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
 
 
+def test_a_work_of_a_compaction_that_is_over_leaves_nothing(source: Place, tmp_path: Path) -> None:
+    works: list[FoldWork] = []
+
+    class Abandoned(LocalEngine):
+        def map(self, run: Any, given: Sequence[Any]) -> Iterator[Any]:
+            works.extend(given)
+            raise KeyboardInterrupt
+
+    file = str(tmp_path / "c.parquet")
+    real = shutil.rmtree
+    with pytest.MonkeyPatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        killed.setattr(compacting, "_clear", lambda _: None)
+        compact(source, file, "json:who.id", engine=Abandoned())
+
+    def late(path: str, **options: Any) -> None:
+        """A file comes between the listing and the end of the folder."""
+        patched.setattr(shutil, "rmtree", real)
+        fold(works[0])
+        raise OSError(errno.ENOTEMPTY, "not empty", path)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(shutil, "rmtree", late)
+        compact(source, file, "json:who.id")
+        assert shutil.rmtree is real
+    with pytest.raises(ConfigError, match="is not there on"):
+        fold(works[0])
+    assert [path.name for path in tmp_path.iterdir()] == ["c.parquet"]
+
+
 @pytest.mark.parametrize("key", ["yaml:x", "json:", "prefix:none", "prefix:0"])
 def test_a_key_that_is_none_is_refused(source: Place, key: str) -> None:
     with pytest.raises(ConfigError, match="must be"):
         statistics(source, key=key)
+
+
+@pytest.mark.parametrize("key", ["json:a", "prefix:2", "arrow:c"])
+def test_control_entries_alone_have_no_key(tmp_path: Path, key: str) -> None:
+    """As the newest entries often are: a batch of them has no row."""
+    path = write_directory(tmp_path / "d", [None, TimeMark(60_000), None], committed_index=2)
+    log = Place(path=str(path))
+    assert statistics(log, key=key).distinct_keys == 0
+    assert compact(log, str(tmp_path / "c.parquet"), key).keys == 0
 
 
 def test_a_body_without_the_form_of_the_key_is_named(tmp_path: Path) -> None:
@@ -214,3 +257,41 @@ def test_the_command_line_archives_audits_and_counts(
     assert damaged.exit_code == 1 and objects(damaged.stdout)[0]["differences"], damaged.output
     assert cli("pipeline", "stats").exit_code == 2
     assert "--to-servers" in cli("pipeline", "replay", *place, "--id", "x").stderr
+
+
+def test_what_can_be_refused_before_spark_has_started_is(
+    source: Place,
+    cli: Cli,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def start(*_: str) -> None:
+        raise AssertionError("half a minute for nothing")
+
+    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "started", start)
+    file, kept = tmp_path / "kept.parquet", tmp_path / "a"
+    with LocalCluster(members=1, directory=tmp_path / "target", staging=False) as cluster:
+        of, to = ("--path", source.path), ("--to-servers", cluster.servers)
+        nowhere = (*to, "--to-group", "none", "--id", "c")
+        mistakes = {
+            ("replay", *of, *to, "--id", "a"): "staging group",
+            ("replay", *of, *to): "a replay needs an id",
+            ("replay", *of, *nowhere): "group 'none' is not served here",
+            ("replay", *of, *to, "--id", "a", "--only", "x"): "a filter must be",
+            ("stats", *of, "--key", "x"): "a key must be",
+            ("compact", file, *of, "--key", "x"): "a key must be",
+            ("compact", file, *of, "--key", "json:n", *nowhere): "group 'none' is not served here",
+            (
+                "archive",
+                kept,
+                "--servers",
+                cluster.servers,
+                "--group",
+                "none",
+            ): "group 'none' is not served here",
+            ("audit", "--servers", cluster.servers, "--group", "none"): "no member answers",
+        }
+        for line, sentence in mistakes.items():
+            result = cli("pipeline", *line, "--spark", "local[1]")
+            assert result.exit_code in (1, 2), (line, result.output, result.exception)
+            assert sentence in plain(result.stderr), line

@@ -9,7 +9,7 @@ import pytest
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import BadRequest, LedgerError, MembershipRefused, NotLeader
+from quorumlog.errors import LedgerError, LevelNotTold, MembershipRefused, NotLeader
 from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.sim.member import SimMember
@@ -350,7 +350,7 @@ def test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_i
         member.stop()
         member.start()
     leader = scene.await_leader()
-    with pytest.raises(BadRequest, match=r"n2 has not told .*quorumlog member remove n2"):
+    with pytest.raises(LevelNotTold, match=r"n2 has not told .*quorumlog member remove n2"):
         leader.node.propose_control(Keep(0))
     make(scene, MemberVerb.REMOVE, "n2")
     assert voters(scene) == ["n0", "n1"]

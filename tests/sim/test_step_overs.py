@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.errors import LedgerError, StepOverRefused
 from quorumlog.log_state.control_entries import StepOver
 from quorumlog.node import MachineFactory
 from quorumlog.node.applying.step_overs import StepOverOutcome
@@ -237,7 +237,7 @@ def test_a_learner_that_has_applied_it_is_named() -> None:
         member.disk.unlink(f"{member.path}/applying/{DIGEST_NAME}")  # as after a loss of power
         member.start()
     outcome = scene.asked_to_step_over(index)
-    assert isinstance(outcome, BadRequest), outcome
+    assert isinstance(outcome, StepOverRefused), outcome
     assert str(outcome).startswith(f"entry {index} was applied to digest on n3, so")
 
 

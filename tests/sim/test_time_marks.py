@@ -16,8 +16,8 @@ from quorumlog.log_state.counted_times import Reset
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.writing import log_clock
-from quorumlog.node.writing.clock_resets import ResetOutcome
 from quorumlog.node.writing.log_state_reading import controls_of
+from quorumlog.node.writing.operator_orders import ResetOutcome
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
 from quorumlog.sim.checkers.marked_times import MarkedTimes
 from quorumlog.sim.faults.wall_clocks import YEAR_MS
@@ -231,7 +231,7 @@ def test_a_log_that_took_a_wrong_time_is_led_back_by_a_reset() -> None:
     (problem,) = leader.node.problems()
     assert "quorumlog clock reset" in problem
     found: list[ResetOutcome] = []
-    leader.enter(lambda: leader.node.clock_resets.request(found.append))
+    leader.enter(lambda: leader.node.orders.reset_clock(found.append))
     scene.until(lambda: found, "a reset")
     (reset,) = found
     assert isinstance(reset, Reset), reset

@@ -98,10 +98,27 @@ def test_times_may_be_stated_by_group() -> None:
     assert [each.starting_timestamp_ms for each in options.by_group()] == [5, 7]
     with pytest.raises(ConfigError, match="names the partitions 0, 1"):
         LedgerOptions.parse({**SERVERS, "startingOffsets": '{"a": {"0": 1, "1": 2}}'})
-    with pytest.raises(ConfigError, match="names the groups a, and 'default' is read"):
-        LedgerOptions.parse({**SERVERS, "endingOffsetsByTimestamp": '{"a": 5}'})
+    for others in ('{"a": 5}', '{"a": 5, "default": 7}'):
+        with pytest.raises(ConfigError, match=r"names the groups a.*, and 'default' alone is read"):
+            LedgerOptions.parse({**SERVERS, "endingOffsetsByTimestamp": others})
     with pytest.raises(ConfigError, match="servers is given twice"):
         LedgerOptions.parse({**SERVERS, "kafka.bootstrap.servers": "b:2"})
+
+
+@pytest.mark.parametrize("place", [{"path": "/data/n0"}, {"archive": "/data/kept"}])
+def test_times_of_a_directory_are_those_of_the_group_that_it_holds(place: dict[str, str]) -> None:
+    """Which it holds is looked at when it is opened."""
+    stated = {"startingOffsetsByTimestamp": '{"orders": 5}', "endingOffsetsByTimestamp": '{"orders": 9}'}
+    options = LedgerOptions.parse({**place, **stated})
+    assert (options.group, options.starting_timestamp_ms, options.ending_timestamp_ms) == (
+        "orders",
+        5,
+        9,
+    )
+    assert LedgerOptions.parse(place).group == ""
+    two = {**stated, "endingOffsetsByTimestamp": '{"default": 9}'}
+    with pytest.raises(ConfigError, match="names the groups default, and 'orders' alone is read"):
+        LedgerOptions.parse({**place, **two})
 
 
 def test_a_group_may_be_subscribed_to_as_with_kafka() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,22 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quorumlog import LocalCluster, connect
 from quorumlog.cli.pipeline.choices import engine_of
-from quorumlog.errors import BadRequest, ConfigError, DirectoryDamaged, ProtocolViolation, StoreFailure
+from quorumlog.errors import (
+    BadRequest,
+    ConfigError,
+    DirectoryDamaged,
+    ProtocolViolation,
+    StoreFailure,
+    Unreachable,
+)
 from quorumlog.pipelines import archiving, auditing, compacting, statistics
 from quorumlog.pipelines.archive import PARTS, Archive
 from quorumlog.pipelines.archiving import archive
@@ -30,7 +41,7 @@ from quorumlog.spark.java import JavaNotFound
 from quorumlog.spark.pipelines import spark_engine
 from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
-from quorumlog.spark.session import started
+from quorumlog.spark.session import _started, running
 from tests.cli.conftest import Cli, cli  # noqa: F401
 
 pytestmark = pytest.mark.spark
@@ -60,6 +71,23 @@ def test_an_archive_is_the_same_to_the_byte(spark: SparkSession, place: Place, t
         assert one.read_bytes() == other.read_bytes()
     again = archive(place, str(tmp_path / "there"), verify=True, engine=SparkEngine(spark))
     assert again.last_index >= 2_999 and not list((tmp_path / "there" / "_attempts").iterdir())
+
+
+def test_of_two_runs_at_once_one_goes_on(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    class Meanwhile(SparkEngine):
+        def map(self, run: Any, works: Any, result_bytes: int = 0) -> Iterator[Any]:
+            for number, result in enumerate(super().map(run, works, result_bytes)):
+                if number == 0:
+                    with pytest.raises(ConfigError) as refused:
+                        archive(place, str(tmp_path / "a"), engine=SparkEngine(spark))
+                    ended.append(str(refused.value))
+                yield result
+
+    kept = archive(place, str(tmp_path / "a"), part_bytes=40_000, engine=Meanwhile(spark))
+    assert ended == [f"{tmp_path / 'a'} is being written by another archive run; wait for it"]
+    assert not audit([place, Place(archive=kept.archive)], engine=SparkEngine(spark)).differences
 
 
 def test_an_audit_names_the_first_difference(spark: SparkSession, place: Place, tmp_path: Path) -> None:
@@ -111,7 +139,8 @@ def test_a_connect_server_is_named_like_a_master(monkeypatch: pytest.MonkeyPatch
         asked.append(given)
         return Session()
 
-    monkeypatch.setitem(started.__globals__, "session", session)
+    monkeypatch.setitem(_started.__globals__, "session", session)
+    monkeypatch.setitem(_started.__globals__, "bound_retries", lambda _: None)
     with engine_of("sc://spark.example.com:15002", []) as engine:
         assert isinstance(engine, SparkEngine)
     assert asked == [("quorumlog pipeline", "sc://spark.example.com:15002")]
@@ -133,10 +162,37 @@ def test_a_spark_that_does_not_start_is_told_in_a_sentence(
     def session(*_: str) -> None:
         raise error
 
-    monkeypatch.setitem(started.__globals__, "session", session)
+    monkeypatch.setitem(_started.__globals__, "session", session)
     with pytest.raises(ConfigError, match=told) as found:
         engine_of("spark://127.0.0.1:9", []).__enter__()
     assert "\n" not in str(found.value) and "\tat" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SparkConnectGrpcException("the channel is closed.\nmore"), "failed at work: .*closed"),
+        (Py4JNetworkError("Answer from Java side is empty"), "failed at work: Answer"),
+        (ConnectionRefusedError(111, "Connection refused"), "failed at work: .*refused"),
+        (PySparkException("Traceback (most recent call last):\n  in a task"), ""),
+        (AssertionError("ours"), ""),
+        (BadRequest("a short body"), ""),
+    ],
+)
+def test_a_spark_that_is_lost_at_work_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    class Session:
+        def stop(self) -> None: ...
+
+    monkeypatch.setitem(_started.__globals__, "session", lambda *_: Session())
+    with pytest.raises(Exception) as found, running("app", "spark://127.0.0.1:7077"):
+        raise error
+    if not told:
+        assert found.value is error
+    else:
+        assert isinstance(found.value, Unreachable) and re.search(told, str(found.value))
+        assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize(

@@ -302,3 +302,20 @@ def test_without_a_quorum_only_what_is_known_to_be_committed_is_read(cluster: Lo
     cluster.leader()
     assert rows_of(cluster, readConsistency="read_index")["body"] == BODIES
     assert rows_of(cluster, maxStalenessMs="5000")["body"] == BODIES
+
+
+def test_what_each_member_said_is_told_where_none_gives_what_a_plan_needs(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ServerSource(LedgerOptions(servers=cluster.servers, timeout_ms=1))
+    source.bounds()
+
+    def refuse(*_: int, from_member: str | None, **__: int) -> None:
+        raise RequestTimeout(f"asked {from_member}")
+
+    monkeypatch.setattr(source._client, "time_at", refuse)
+    with pytest.raises(Unreachable, match="the time of entry 1 of group 'default' within 1 ms") as told:
+        source.time_ms_at(1)
+    sentences = [f"{member}: asked {member}" for member in cluster.running]
+    assert "the leader: asked None" in str(told.value)
+    assert all(each in str(told.value) for each in sentences), told.value

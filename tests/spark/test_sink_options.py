@@ -17,8 +17,23 @@ SCHEMA = StructType().add("body", "binary")
 def test_options_of_reading_are_ignored_and_named(caplog: pytest.LogCaptureFixture) -> None:
     given = {**SERVERS, "startingoffsets": "0", "kafka.bootstrap.servers": "a:1"}
     del given["servers"]
-    assert SinkOptions.parse(given).servers == "a:1"
+    assert SinkOptions.to_write(given).servers == "a:1"
     assert "startingoffsets is for reading" in caplog.text
+
+
+def test_a_slip_in_a_query_that_reads_is_not_told_to_be_one_where_rows_are_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark does not say at first whether it will read or write."""
+    reading = LedgerDataSource({**SERVERS, "subscribepattern": "("})
+    with pytest.raises(ConfigError, match="subscribePattern is no regular expression"):
+        reading.schema()
+    assert not caplog.text
+    writing = LedgerDataSource({**SERVERS, "subscribepattern": "(", "producerid": "p"})
+    assert not caplog.text
+    with pytest.raises(ConfigError, match="producerId and batchId go together"):
+        writing.writer(SCHEMA, overwrite=False)
+    assert "subscribepattern is for reading, and is ignored where rows are written" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 import quorumlog
 from harness.member_processes import MemberProcess, MemberProcesses
-from quorumlog import LedgerClient, MemberStatusRow, Refused, connect
+from quorumlog import LedgerClient, MemberStatusRow, connect
+from quorumlog.errors import LevelNotTold, UpgradeNotFinished
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.verification import compare_directories, verify_directory
@@ -101,8 +102,8 @@ def test_old_and_new_members_form_replicate_elect_and_install(members: MemberPro
             assert leader_of(client) != leader
             members[leader].start()
         wait_until_identical(client)
-        with pytest.raises(Refused, match=OLD):
-            client.reset_clock()
+        with pytest.raises(LevelNotTold, match=OLD):
+            client.finish_upgrade()
         stop_and_compare(members, client)
 
 
@@ -126,7 +127,21 @@ def test_a_group_is_upgraded_one_member_at_a_time_and_a_member_may_go_back(
             written[client.append(body).first_index] = body
         wait_until_identical(client)
         assert {index: client.get(index).body for index in written} == written
+        with pytest.raises(UpgradeNotFinished, match="quorumlog upgrade finish"):
+            client.reset_clock()
+        client.finish_upgrade()
         client.reset_clock()
+        end = client.append(b"no way back").last_index
+        wait_until_identical(client)
+        members[OLD].stop()
+        members[OLD].run_package(earlier)
+        members[OLD].start()
+        eventually(lambda: not members[OLD].running, what="an end: it cannot read this directory")
+        assert "version" in members[OLD].last_words()
+        members[OLD].run_package(None)
+        members[OLD].start()
+        wait_until_identical(client)
+        assert client.get(end).body == b"no way back"
         stop_and_compare(members, client)
 
 

@@ -54,7 +54,8 @@ class Filler:
         if kind is bool:
             return True
         if kind is int:
-            return next(self._numbers)
+            least = getattr(meta, "gt", None)
+            return max(next(self._numbers), 0 if least is None else least + 1)
         if kind is float:
             return next(self._numbers) + 0.5
         if kind is str:

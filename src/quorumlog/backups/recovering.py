@@ -89,7 +89,8 @@ def recover_cluster(
                     " directory, or restore a backup"
                 )
             replica = Replica(best.member_id, draw_id())
-            formation = Formation((replica,), (replica,), draw_id())
+            level = record.formation.level
+            formation = Formation((replica,), (replica,), draw_id(), level=level)
             addresses = ((best.member_id, plan.address),) if plan.address else ()
             membership = Membership((replica,), (replica,), addresses=addresses)
             recovery = Recovery(end.index, end.term, end.chain, plan.term + 1, encode_body(membership))

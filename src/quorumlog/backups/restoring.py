@@ -273,7 +273,7 @@ class _Restoring:
         self._source = source
         self._addresses = sorted(addresses, key=lambda member: member.member_id)
         self._replicas = tuple(Replica(member.member_id, draw_id()) for member in self._addresses)
-        self._formation = Formation(self._replicas, self._replicas, draw_id())
+        self._formation = Formation(self._replicas, self._replicas, draw_id(), level=LEVEL)
         self._targets = [
             RestoredDirectory(disk, directories[replica.member_id], self._record_of(replica))
             for replica in self._replicas

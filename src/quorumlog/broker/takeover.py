@@ -28,7 +28,7 @@ from quorumlog.broker.old_log import (
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import ConfigError, StoreFailure
-from quorumlog.log_state.control_entries import Membership, encode_body
+from quorumlog.log_state.control_entries import LEVEL, Membership, encode_body
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.store.directory.restored_directory import RestoredDirectory
 from quorumlog.store.disk import Disk, OsDisk, refusal
@@ -65,7 +65,7 @@ def take_over(
             for m in sorted(members, key=lambda member: member.member_id)
         )
         (own,) = [each for each in replicas if each.member_id == member_id]
-        formation = Formation(replicas, replicas, _id_of(seed, "cluster"))
+        formation = Formation(replicas, replicas, _id_of(seed, "cluster"), level=LEVEL)
         member = MemberRecord(
             group=group,
             member_id=member_id,

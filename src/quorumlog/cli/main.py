@@ -23,6 +23,7 @@ from quorumlog.cli.manage.member import member_app
 from quorumlog.cli.manage.producers import producers_app
 from quorumlog.cli.manage.readers import readers_app
 from quorumlog.cli.manage.transfer import transfer
+from quorumlog.cli.manage.upgrade import upgrade_app
 from quorumlog.cli.manage.why_kept import why_kept
 from quorumlog.cli.measure.bench import bench_app
 from quorumlog.cli.output import ReportingGroup
@@ -80,6 +81,7 @@ app.command("why-kept", rich_help_panel=USE)(why_kept)
 app.add_typer(producers_app, name="producers", rich_help_panel=USE)
 app.add_typer(member_app, name="member", rich_help_panel=USE)
 app.add_typer(clock_app, name="clock", rich_help_panel=USE)
+app.add_typer(upgrade_app, name="upgrade", rich_help_panel=USE)
 app.add_typer(machine_app, name="machine", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)

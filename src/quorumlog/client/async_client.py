@@ -348,6 +348,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.reset_clock`."""
         return await self._run(self._verbs.reset_clock(timeout_ms))
 
+    async def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
+        """See `LedgerClient.finish_upgrade`."""
+        return (await self._run(self._verbs.finish_upgrade(timeout_ms))).level
+
     async def change_members(
         self,
         verb: str,

@@ -417,9 +417,18 @@ class LedgerClient(LedgerClientBase):
         """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
         what stands in front counts as appended then at the latest. Returns where, and at what time.
 
-        Raises ClockNotReset while the clocks of a quorum differ by more than 60 s, and unless every
-        member and learner knows such an entry; OutcomeUnknown if leadership was lost meanwhile."""
+        Raises ClockNotReset while the clocks of a quorum differ by more than 60 s; LevelNotTold unless
+        every member and learner knows such an entry; UpgradeNotFinished; OutcomeUnknown if leadership
+        was lost meanwhile."""
         return self._run(self._verbs.reset_clock(timeout_ms))
+
+    def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
+        """Let the log have entries that releases before do not know, once all members run this one. No
+        member can go back from then on. Returns the level of the log's format.
+
+        Raises LevelNotTold, naming members that have not told that they run it; OutcomeUnknown if
+        leadership was lost meanwhile, and asking again does no harm."""
+        return self._run(self._verbs.finish_upgrade(timeout_ms)).level
 
     def change_members(
         self,
@@ -446,7 +455,8 @@ class LedgerClient(LedgerClientBase):
         it; returns the index of the entry of the log that says so, once it is committed
         (docs/state-machines.md). `unsafe`: also where a member has applied it, or does not answer.
 
-        Raises BadRequest with the reason, UnknownMachine, and OutcomeUnknown: ask again then."""
+        Raises StepOverRefused with the reason, UnknownMachine, LevelNotTold while a member is silent or
+        of an earlier release, BadRequest for what is no command, and OutcomeUnknown: ask again then."""
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return self._run(step_over(machine, index, unsafe, allowed_ms))
 

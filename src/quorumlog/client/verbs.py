@@ -64,6 +64,8 @@ from quorumlog.errors import (
 from quorumlog.log_state.counted_times import Reset, Resets
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    FinishUpgradeRequest,
+    FinishUpgradeResponse,
     LayoutRequest,
     LayoutResponse,
     ReadRequest,
@@ -405,6 +407,11 @@ class Verbs:
 
     def reset_clock(self, timeout_ms: float | None) -> Verb[Reset]:
         return mark_verbs.reset_clock(self.timeout_ms_of(timeout_ms))
+
+    def finish_upgrade(self, timeout_ms: float | None) -> Verb[FinishUpgradeResponse]:
+        request = request_of(FinishUpgradeRequest(), LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, FinishUpgradeResponse)
 
     def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
         target = read_target(from_member)

@@ -44,7 +44,9 @@ class Forming:
         rng: Random,
         member_ids: Sequence[str],
         formation: Formation,
+        level: int,
     ) -> None:
+        """`level`: of the log's format, up to which this member knows it."""
         assert state.member.member_id in member_ids, (state.member, member_ids)
         self._config = config
         self._state = state
@@ -52,12 +54,15 @@ class Forming:
         self._random = rng
         self._member_ids = sorted(member_ids)
         self.formation = formation
+        self._level = level
         self.changed = False
         """`formation` differs from what is stored; the next Ready carries it."""
         self.problem = ""
         self._number = 0
         self._answers: dict[Replica, bool] = {}
         """Who has answered the present number, and whether with our own pending list and id."""
+        self._levels: dict[Replica, int] = {}
+        """What each directory told with its last answer."""
         self._lists: dict[Replica, tuple[Replica, ...]] = {}
         """The last pending list that each directory told."""
         self._wait_ms = float(config.max_vote_interval_ms)
@@ -139,12 +144,17 @@ class Forming:
                 pending=self.formation.pending,
                 founding=self.formation.founding,
                 cluster_id=self._told_id,
+                level=self._told_level,
             ),
         )
 
     @property
     def _told_id(self) -> str:
         return self.formation.cluster_id or self.formation.pending_id
+
+    @property
+    def _told_level(self) -> int:
+        return self._level if self._unformed else self.formation.level
 
     def on_response(self, response: FormResponse) -> None:
         self._lists[response.sender] = response.pending
@@ -154,6 +164,7 @@ class Forming:
             self._adopt_id(response)
             if response.number == self._number:
                 self._answers[response.sender] = self._agrees(response)
+                self._levels[response.sender] = response.level
                 self._form_if_agreed()
 
     def _agrees(self, told: FormRequest | FormResponse) -> bool:
@@ -166,14 +177,15 @@ class Forming:
         if not self._unformed or self._state.member not in pending:
             return
         if all(voter == self._state.member or self._answers.get(voter, False) for voter in pending):
-            self._form(pending, cluster_id)
+            others = [self._levels[voter] for voter in pending if voter != self._state.member]
+            self._form(pending, cluster_id, min([self._level, *others]))
             self._number = 0
             for voter in self._outbox.connected:
                 self._ask(voter)
 
-    def _form(self, founding: tuple[Replica, ...], cluster_id: str) -> None:
+    def _form(self, founding: tuple[Replica, ...], cluster_id: str, level: int) -> None:
         assert cluster_id and not self.formation.founding, (cluster_id, self.formation)
-        self.formation = Formation(self.formation.pending, founding, cluster_id)
+        self.formation = Formation(self.formation.pending, founding, cluster_id, level=level)
         self.changed = True
         self._next_ask_ms = math.inf
         self._state.form(founding)
@@ -196,6 +208,7 @@ class Forming:
                 pending=self.formation.pending,
                 founding=self.formation.founding,
                 cluster_id=self._told_id,
+                level=self._told_level,
             ),
         )
         answered_otherwise = self._answers.get(request.sender) is False
@@ -209,7 +222,7 @@ class Forming:
             # Who says no id is of an earlier release. If it is a founder, nobody has formed with an id
             # that was drawn: it would have had to say that id itself. An observer knows too little.
             if told.cluster_id or told.sender in founding:
-                self._form(founding, told.cluster_id or id_of_earlier_release(founding))
+                self._form(founding, told.cluster_id or id_of_earlier_release(founding), told.level)
         elif founding != self.formation.founding:
             own = _names(self.formation.founding)
             self.problem = (

@@ -212,6 +212,9 @@ class FormRequest(Message, frozen=True, kw_only=True, tag=8):
     """Set by a formed sender: it tells rather than asks."""
     cluster_id: str = ""
     """Of a formed sender's cluster; before, what goes with `pending`. Earlier releases do not say it."""
+    level: int = 0
+    """Of the log's format, up to which the sender knows it; of a formed one, up to which all founders
+    did."""
 
 
 class FormResponse(Message, frozen=True, kw_only=True, tag=9):
@@ -219,6 +222,7 @@ class FormResponse(Message, frozen=True, kw_only=True, tag=9):
     pending: tuple[Replica, ...]
     founding: tuple[Replica, ...] = ()
     cluster_id: str = ""
+    level: int = 0
 
 
 class RangeRequest(Message, frozen=True, kw_only=True, tag=10):

@@ -52,12 +52,13 @@ class RaftNode:
         now_ms: float,
         damaged: Sequence[tuple[int, int]] = (),
         owed_index: int = -1,
+        level: int = 0,
     ) -> None:
         """Everything given here is on disk. `member_ids`: the configured ones, this member's included.
         `committed_index`: what the checkpoint proved, -1 if nothing. `term_runs`: ((first_index, term),
         ...) of the log behind `before_begin`. `damaged`: ((first_index, stop_index), ...) of the entries
         whose bytes are damaged. `owed_index`: the log was installed, and up to here the group had
-        committed entries then.
+        committed entries then. `level`: of the log's format, up to which this member says it knows it.
         """
         self._log = LogChanges(
             TermRuns(before_begin, term_runs, ledger_end_index), DamagedIndices(damaged)
@@ -90,7 +91,7 @@ class RaftNode:
             self._check_may_propose,
         )
         self.reads = Reads(self._state, self._outbox, self._elector, config.heartbeat_interval_ms)
-        self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
+        self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation, level)
         self._ready_number = 0
         self._told_committed_index = committed_index
         self._told_role = (self._state.role, self._state.term, self._state.leader)

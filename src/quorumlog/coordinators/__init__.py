@@ -1,7 +1,8 @@
 """Coordinators for the failover of brokers: what `quorumlog.broker.failover.coordinator` asks for, on a
 store that runs already.
 
-Read in this order: `etcd_gateway` (requests over HTTP), `etcd_coordinator`, `kv_coordinator`.
+Read in this order: `kv_coordinator`; `etcd_gateway` (requests over HTTP), `etcd_coordinator`;
+`zookeeper_session` (a session on an event loop), `zookeeper_coordinator`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 class CoordinatorKind(Enum):
     ETCD = "etcd"
     KV = "kv"
+    ZOOKEEPER = "zookeeper"
 
 
 def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinator:
@@ -25,6 +27,11 @@ def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinat
         from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
 
         return EtcdCoordinator(servers, group)
+    check_servers(kind, servers)
+    if kind is CoordinatorKind.ZOOKEEPER:
+        from quorumlog.coordinators.zookeeper_coordinator import ZooKeeperCoordinator
+
+        return ZooKeeperCoordinator(servers, group)
     from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
 
     return KeyValueCoordinator(servers, group)
@@ -32,12 +39,19 @@ def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinat
 
 def check_servers(kind: CoordinatorKind, servers: str) -> None:
     """What `coordinator_of` would refuse of them; asks nobody. Raises ConfigError."""
+    from quorumlog.config import parse_address
+    from quorumlog.errors import ConfigError, the_extra
+
     if kind is CoordinatorKind.ETCD:
         from quorumlog.coordinators.etcd_gateway import EtcdGateway
 
         EtcdGateway(servers, timeout_s=1)
         return
-    from quorumlog.config import parse_address
-
+    if kind is CoordinatorKind.ZOOKEEPER:
+        try:
+            import kazoo  # noqa: F401
+        except ImportError as error:
+            needs = f"a ZooKeeper as the coordinator needs kazoo ({error})"
+            raise ConfigError(f"{needs}, {the_extra('zookeeper')}") from None
     for server in servers.split(","):
         parse_address(server.strip())

@@ -29,6 +29,8 @@ def _b64(text: str) -> str:
 
 
 class EtcdCoordinator:
+    relays_renewals = False
+
     def __init__(self, servers: str, group: str) -> None:
         """Raises ConfigError."""
         self._gateway = EtcdGateway(servers, TIMEOUT_S)
@@ -59,23 +61,22 @@ class EtcdCoordinator:
         told = await self._do(lambda: self._gateway.post("lease/grant", asked))
         return Granted(int(told["ID"]), int(told["TTL"]) * 1000)
 
-    async def take(self, revision: int, record: bytes, lease: int) -> int | None:
-        nobody = {"key": self._holder, "target": "CREATE", "result": "EQUAL", "create_revision": 0}
-        put = {"key": self._holder, "value": "", "lease": lease}
-        return await self._do(lambda: self._set(revision, record, nobody, [put]))
-
-    async def change(self, revision: int, record: bytes, lease: int) -> int | None:
-        own = {"key": self._holder, "target": "LEASE", "result": "EQUAL", "lease": lease}
-        return await self._do(lambda: self._set(revision, record, own, []))
-
-    def _set(
-        self, revision: int, record: bytes, held: dict[str, Any], puts: list[dict[str, Any]]
-    ) -> int | None:
+    async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = {"key": self._record, "target": "MOD", "result": "EQUAL", "mod_revision": revision}
-        written = {"key": self._record, "value": b64encode(record).decode()}
-        success = [{"request_put": put} for put in (written, *puts)]
+        held: dict[str, Any] = {
+            "key": self._holder,
+            "target": "LEASE",
+            "result": "EQUAL",
+            "lease": lease,
+        }
+        puts: list[dict[str, Any]] = [{"key": self._record, "value": b64encode(record).decode()}]
+        if takes:
+            held = {"key": self._holder, "target": "CREATE", "result": "EQUAL", "create_revision": 0}
+            puts.append({"key": self._holder, "value": "", "lease": lease})
+        success = [{"request_put": put} for put in puts]
+        body = {"compare": [same, held], "success": success}
         try:
-            told = self._gateway.post("kv/txn", {"compare": [same, held], "success": success})
+            told = await self._do(lambda: self._gateway.post("kv/txn", body))
         except EtcdRefusal as refusal:
             if LEASE_NOT_FOUND in str(refusal):
                 return None

@@ -21,6 +21,8 @@ PREFIX = b"quorumlog/failover/"
 
 
 class KeyValueCoordinator:
+    relays_renewals = False
+
     def __init__(self, servers: str, group: str) -> None:
         """Raises ConfigError."""
         self._client = AsyncKeyValueClient(servers, timeout_s=TIMEOUT_S)
@@ -43,18 +45,17 @@ class KeyValueCoordinator:
         lease = await self._client.grant(ttl_ms / 1000)
         return Granted(lease.id, lease.ttl_ms)
 
-    async def take(self, revision: int, record: bytes, lease: int) -> int | None:
-        nobody = Compare(self._holder, Target.CREATE, Relation.EQUAL, 0)
-        return await self._set(revision, record, nobody, [Put(self._holder, b"", lease)])
-
-    async def change(self, revision: int, record: bytes, lease: int) -> int | None:
-        own = Compare(self._holder, Target.LEASE, Relation.EQUAL, lease)
-        return await self._set(revision, record, own, [])
-
-    async def _set(self, revision: int, record: bytes, held: Compare, puts: list[Put]) -> int | None:
+    async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
         same = Compare(self._record, Target.MOD, Relation.EQUAL, revision)
+        held, puts = (
+            Compare(self._holder, Target.LEASE, Relation.EQUAL, lease),
+            [Put(self._record, record)],
+        )
+        if takes:
+            held = Compare(self._holder, Target.CREATE, Relation.EQUAL, 0)
+            puts.append(Put(self._holder, b"", lease))
         try:
-            done = await self._client.txn([same, held], [Put(self._record, record), *puts])
+            done = await self._client.txn([same, held], puts)
         except LeaseNotFound:
             return None
         return done.revision if done.succeeded else None

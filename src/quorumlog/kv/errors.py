@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.errors import LedgerError, Refused
+from quorumlog.errors import BadRequest, LedgerError, Refused
 
 
 class KeyValueError(LedgerError):
@@ -45,7 +45,7 @@ class NoSpace(KeyValueError, Refused):
     code = 515
 
 
-class InvalidRequest(KeyValueError, Refused):
+class InvalidRequest(KeyValueError, BadRequest):
     """It makes no sense, or is larger than a request may be; the message says which."""
 
     code = 516

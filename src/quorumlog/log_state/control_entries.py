@@ -18,6 +18,10 @@ from quorumlog.errors import BadRequest
 
 LEVEL = 6
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
+AUTOMATIC_LEVEL = 5
+"""Up to here a leader writes what every member has said that it knows. What is above it is written once
+a LEVEL entry stands in front, which an operator orders, unless the group was formed by members that all
+knew it: until then a member may go back to the release before."""
 REPLACED_LEVEL = 4
 """From which on a MEMBERSHIP entry may name directories that were replaced."""
 CHAIN_LEVEL = 5
@@ -211,6 +215,13 @@ class StepOver(Body, frozen=True):
     """The digest `chain_crc` of that entry, so that the order is about these very bytes."""
 
 
+class LevelReached(Body, frozen=True):
+    """LEVEL: from here on the log may have entries of levels up to this one; no member goes back to a
+    release that does not know it."""
+
+    level: Annotated[int, Meta(gt=AUTOMATIC_LEVEL, le=2**31)]
+
+
 ControlBody = (
     Membership
     | TimeMark
@@ -221,6 +232,7 @@ ControlBody = (
     | MachineBinding
     | ClockReset
     | StepOver
+    | LevelReached
 )
 
 BODIES: dict[EntryKind, type[ControlBody]] = {
@@ -233,6 +245,7 @@ BODIES: dict[EntryKind, type[ControlBody]] = {
     EntryKind.MACHINE: MachineBinding,
     EntryKind.CLOCK: ClockReset,
     EntryKind.STEP_OVER: StepOver,
+    EntryKind.LEVEL: LevelReached,
 }
 """The kinds that have a body; the others change no state."""
 LEVELS: dict[EntryKind, int] = {
@@ -242,12 +255,15 @@ LEVELS: dict[EntryKind, int] = {
     EntryKind.MACHINE: 3,
     EntryKind.CLOCK: 6,
     EntryKind.STEP_OVER: 6,
+    EntryKind.LEVEL: 6,
 }
 """The level of the format from which on a kind is known."""
 
 
 def level_of(body: ControlBody) -> int:
     """What a member has to know to read an entry that says this."""
+    if isinstance(body, LevelReached):
+        return body.level
     if isinstance(body, Membership) and body.replaced:
         return REPLACED_LEVEL
     if isinstance(body, ReaderPositions):
@@ -302,6 +318,16 @@ def decode_body(kind: EntryKind, data: bytes | memoryview) -> ControlBody | Unre
     if len(data) > MOST_BODY_BYTES:
         return Unreadable(f"a {kind.name} entry with a body of {len(data)} bytes")
     try:
-        return _decoders[kind].decode(data)
+        body: ControlBody = _decoders[kind].decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Unreadable(f"a {kind.name} entry that this release cannot read: {error}")
+    if isinstance(body, LevelReached) and body.level > LEVEL:
+        return Unreadable(of_a_later_release(body.level))
+    return body
+
+
+def of_a_later_release(level: int) -> str:
+    return (
+        f"the log has entries of level {level}; this release knows up to level {LEVEL}: start the"
+        " release that wrote them, or a later one"
+    )

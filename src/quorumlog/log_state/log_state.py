@@ -38,6 +38,7 @@ from quorumlog.log_state.control_entries import (
     Hold,
     Index,
     Keep,
+    LevelReached,
     MachineBinding,
     MachineName,
     Membership,
@@ -51,6 +52,7 @@ from quorumlog.log_state.control_entries import (
     TimeMs,
     Unreadable,
     level_of,
+    of_a_later_release,
 )
 from quorumlog.log_state.counted_times import Reset, with_reset
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_producers, encode_hook
@@ -249,10 +251,7 @@ def _decoded(record: bytes, read: Callable[[list[msgspec.Raw]], T]) -> T | Unrea
         fields = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
         level = msgspec.msgpack.decode(fields[0], type=int) if fields else 0
         if level > LEVEL:
-            return Unreadable(
-                f"the log has entries of level {level}; this release knows up to level {LEVEL}:"
-                " start the release that wrote them, or a later one"
-            )
+            return Unreadable(of_a_later_release(level))
         return read(fields)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Unreadable(f"a record of a log's state that this release cannot read: {error}")
@@ -304,6 +303,8 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
         return _with_reset(state, entry.index, body)
     if isinstance(body, StepOver):
         return _with_step_over(state, entry.index, body)
+    if isinstance(body, LevelReached):
+        return state
     assert isinstance(body, Keep), entry
     return _with_keep(state, body)
 

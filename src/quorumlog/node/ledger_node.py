@@ -89,7 +89,7 @@ class LedgerNode:
         self._former = parts.former
         self._time_marks = parts.time_marks
         self.members = parts.members
-        self.clock_resets = parts.clock_resets
+        self.orders = parts.orders
         self._drops = parts.drops
         self._replacement = parts.replacement
         self.confirmations = parts.confirmations
@@ -538,7 +538,7 @@ class LedgerNode:
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
                 self.readers.commit(ready.committed_index)
-                self.clock_resets.commit(ready.committed_index)
+                self.orders.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -575,7 +575,7 @@ class LedgerNode:
             "leadership was lost before the entries were committed; they may still commit", refusal
         )
         self.readers.lose(refusal)
-        self.clock_resets.lose()
+        self.orders.lose()
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
@@ -598,7 +598,7 @@ class LedgerNode:
         self._pending.lose(f"{reason}; the entries may still commit", self._former.not_leader())
         self.confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())
-        self.clock_resets.lose()
+        self.orders.lose()
         self._transfers.close()
         self.members.close()
         self.machines.close(reason)

@@ -36,10 +36,10 @@ from quorumlog.node.sending.snapshot_sender import SnapshotSender
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.clock_resets import ClockResets
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.operator_orders import OperatorOrders
 from quorumlog.node.writing.producer_sessions import ProducerSessions
 from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.directory.member_directory import MemberDirectory
@@ -108,6 +108,7 @@ class NodeParts:
             now_ms=now_ms,
             damaged=[(each.first_index, each.stop_index) for each in store.damaged],
             owed_index=-1 if store.start is None else store.start.owed_index,
+            level=host.level,
         )
         self.housekeeping = Housekeeping()
         self.pending = PendingAppends()
@@ -208,7 +209,13 @@ class NodeParts:
             node.propose_control,
             node.refusal_unless_leading,
         )
-        self.clock_resets = ClockResets(self.raft, node.refusal_unless_leading, node.propose_control)
+        self.orders = OperatorOrders(
+            self.raft,
+            self.log_state,
+            node.refusal_unless_leading,
+            node.propose_control,
+            config.consensus.election_timeout_ms,
+        )
         self.drops = LogDrops(directory, self.raft, host, node.carry_out_all)
         self.replacement = LogReplacement(
             replica,

@@ -87,6 +87,10 @@ class Host(Protocol):
         """A leader's log begins above this member's, and is about to take its place; then LogReplaced is
         raised."""
 
+    @property
+    def level(self) -> int:
+        """Of the log's format, up to which this member tells others that it knows it."""
+
     def members_below(self, level: int) -> list[str]:
         """Ids of the other members of whom it is not known that they know this level of the log's
         format: by its newest greeting one does not, or it has not greeted this process."""

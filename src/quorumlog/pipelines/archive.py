@@ -2,7 +2,9 @@
 
     manifest.json   the parts, and which of them are not in parts/ yet
     parts/          the files that count, and nothing else: other tools open this folder
-    _attempts/      files that a run writes; what the manifest does not name there is removed
+    _attempts/      files that a run writes; what the manifest does not name there is removed. A file
+                    run-... is there while a run writes: works whose run is over, so that it is gone,
+                    write nothing, or remove what they have written
     lock            held by the run that writes; an object store has none
 
 A run writes files under names of their own in _attempts/, names them in the manifest, which is replaced
@@ -39,6 +41,7 @@ from quorumlog.pipelines.archive_parts import Part, part_of_footer, point_in_par
 from quorumlog.pipelines.tables.target import archive_directory
 
 PARTS, ATTEMPTS = "parts", "_attempts"
+_RUN = "run-"
 VERSION = 2
 """Version 1 had the parts beside the manifest: the next run that writes moves them."""
 
@@ -121,19 +124,32 @@ class Archive:
             raise
         return archive
 
+    def begin_run(self) -> str:
+        """Name of what is in _attempts/ until `remove_strays`; that of each of its files has it."""
+        name = f"{_RUN}{uuid.uuid4().hex}"
+        path = os.path.join(ATTEMPTS, name)
+        self._folder.finish(path, self._folder.create(path))
+        return name
+
     def remove_strays(self) -> None:
         """Delete files that the manifest does not name: of a run cut off, or an attempt too many. Raises
         ConfigError if another run has replaced the manifest."""
-        strays = [os.path.join(ATTEMPTS, name) for name in self._folder.sizes(ATTEMPTS)]
-        if self._folder.is_locked:
-            named = {part.file for part in self.manifest.parts}
-            strays += [
-                os.path.join(PARTS, name) for name in self._folder.sizes(PARTS) if name not in named
-            ]
-        elif strays:
+        there = self._folder.sizes(ATTEMPTS)
+        runs = [name for name in there if name.startswith(_RUN)]
+        if there and not self._folder.is_locked:
             # In parts/ nothing is deleted: a name there may count again while this run lingers.
             self._commit(self.manifest)
-        self._folder.delete(strays)
+        self._folder.delete([os.path.join(ATTEMPTS, name) for name in runs])
+        strays = {os.path.join(ATTEMPTS, name) for name in there}
+        if runs:  # a work that has not seen it go has its file there by now
+            late = [name for name in self._folder.sizes(ATTEMPTS) if any(run in name for run in runs)]
+            strays |= {os.path.join(ATTEMPTS, name) for name in late}
+        if self._folder.is_locked:
+            named = {part.file for part in self.manifest.parts}
+            strays |= {
+                os.path.join(PARTS, name) for name in self._folder.sizes(PARTS) if name not in named
+            }
+        self._folder.delete(sorted(strays))
 
     def check_files(self) -> None:
         """Every part is there in its length, by one listing. Raises DirectoryDamaged."""

@@ -56,6 +56,8 @@ class Folder(Protocol):
     def finish(self, name: str, file: pa.NativeFile) -> int:
         """It is whole, and durable; its bytes."""
 
+    def exists(self, name: str) -> bool: ...
+
     def open(self, name: str) -> pa.NativeFile:
         """Raises FileNotFoundError, OSError."""
 
@@ -133,6 +135,9 @@ class LocalFolder:
         file.close()
         sync_path(self._at(name))
         return os.path.getsize(self._at(name))
+
+    def exists(self, name: str) -> bool:
+        return os.path.exists(self._at(name))
 
     def open(self, name: str) -> pa.NativeFile:
         return pa.OSFile(self._at(name), "rb")
@@ -254,6 +259,16 @@ class ObjectFolder:
                     raise
         return size
 
+    def exists(self, name: str) -> bool:
+        import obstore
+
+        with asking(self.path):
+            try:
+                obstore.head(self._store(), self._key(name))
+            except FileNotFoundError:
+                return False
+            return True
+
     def open(self, name: str) -> pa.NativeFile:
         return self._file_system().open_input_file(f"{self._bucket}/{self._key(name)}")
 
@@ -290,7 +305,7 @@ class ObjectFolder:
         if new_tag is None:
             found = self.read_manifest()
             if found is None or found[0] != content:
-                raise self.conflict()
+                raise conflict(self.path)
             new_tag = found[1]  # the answer was lost, and the put repeated
         if not tag:
             self._check_conditions(content)
@@ -324,12 +339,6 @@ class ObjectFolder:
                     " other. Archive to a store that honours it"
                 )
 
-    def conflict(self) -> ConfigError:
-        return ConfigError(
-            f"{self.path}: another archive run has written there since this one began. What the archive"
-            " names stays, and this run adds nothing more; repeat the command when no other runs"
-        )
-
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
 
@@ -338,6 +347,13 @@ class ObjectFolder:
 
     def _file_system(self) -> pa.fs.FileSystem:
         return _clients(self._bucket, _environment())[1]
+
+
+def conflict(path: str) -> ConfigError:
+    return ConfigError(
+        f"{path}: another archive run has written there since this one began. What the archive"
+        " names stays, and this run adds nothing more; repeat the command when no other runs"
+    )
 
 
 @contextmanager

@@ -56,8 +56,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class PartWriter:
     """`add` in order, then `finish`; `abandon` otherwise."""
 
-    def __init__(self, directory: str, first_index: int) -> None:
-        self.name = f"part-{first_index:020d}-{uuid.uuid4().hex}.parquet"
+    def __init__(self, directory: str, run: str, first_index: int) -> None:
+        self.name = f"part-{first_index:020d}-{run}-{uuid.uuid4().hex}.parquet"
         """Of the file in `directory`: two attempts at one part never meet."""
         self._folder = folder_at(directory)
         self._file = self._folder.create(self.name)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from itertools import pairwise
 
 import msgspec
 
@@ -29,14 +28,13 @@ from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
 from quorumlog.log_state.counted_times import counted_ms
 from quorumlog.pipelines.archive import ATTEMPTS, Archive, load_manifest
-from quorumlog.pipelines.archive_folders import absolute, folder_at
+from quorumlog.pipelines.archive_folders import absolute, conflict, folder_at
 from quorumlog.pipelines.archive_parts import Part, PartWriter, read_part
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.places import (
     OpenLog,
     Place,
     ServedLog,
-    as_seen_anywhere,
     broken,
     chain_at_end,
     chain_before,
@@ -44,6 +42,7 @@ from quorumlog.pipelines.places import (
     even_cuts,
     linked,
     open_log,
+    parts_of,
 )
 from quorumlog.pipelines.tables.target import ArchiveTable, archive_directory, table_at
 
@@ -116,6 +115,8 @@ class PartWork(msgspec.Struct, frozen=True):
 
     place: Place
     directory: str
+    run: str
+    """Of `Archive.begin_run`: as long as it is there, the file is wanted."""
     first_index: int
     stop_index: int
     time_ms: int | None
@@ -141,20 +142,30 @@ def write_part(work: PartWork) -> Attempt:
     """A work: under a name of its own."""
     first, stop = work.first_index, work.stop_index
     check_seen(work.directory)
+    _check_wanted(work)
     with closing(open_log(work.place)) as log:
         time_ms = work.time_ms
         if time_ms is None:
             time_ms = log.time_ms_at(first - 1)
         resets = log.clock_resets()
         times = AppendTimes(counted_ms(first - 1, time_ms, resets), resets)
-        writer = PartWriter(work.directory, first)
+        writer = PartWriter(work.directory, work.run, first)
         try:
             for batch in linked(log.batches(first, stop), first, stop, None, "the log"):
                 writer.add(batch, times)
-            return Attempt(writer.finish(), writer.name)
+            part = writer.finish()
+            _check_wanted(work)
+            return Attempt(part, writer.name)
         except BaseException:
             writer.abandon()
             raise
+
+
+def _check_wanted(work: PartWork) -> None:
+    """Raises ConfigError if the run that this is a work of is over: its driver is gone, and another one
+    has cleared up behind it."""
+    if not folder_at(work.directory).exists(work.run):
+        raise conflict(os.path.dirname(work.directory))
 
 
 def verify_part(work: VerifyWork) -> Verified:
@@ -196,10 +207,12 @@ class _Run:
     def write(self, first: int, stop: int, chain: int | None, time_ms: int) -> None:
         """In waves, so that an interruption costs one of them at most."""
         directory = absolute(os.path.join(self._into.path, ATTEMPTS))
-        source = as_seen_anywhere(self._source)
+        run = self._into.begin_run()
         works = [
-            PartWork(source, directory, low, high, time_ms if low == first else None)
-            for low, high in pairwise(even_cuts(self._log, first, stop, self._part_bytes))
+            PartWork(source, directory, run, low, high, time_ms if low == first else None)
+            for source, low, high in parts_of(
+                self._source, even_cuts(self._log, first, stop, self._part_bytes)
+            )
         ]
         for at in range(0, len(works), WAVE_PARTS):
             done: list[Attempt] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import msgspec
 import numpy as np
@@ -169,7 +169,9 @@ def audit(
         except (LedgerError, DirectoryDamaged, ProtocolViolation) as error:
             differences.append(Difference(place=place.name, what=f"cannot be opened: {error}"))
     differences += _other_logs(places, identities)
-    chunks = [(number, chunk) for number in bounds for chunk in _chunks(places[number], number, bounds)]
+    # Side by side, so that works that run together read other places.
+    of_places = [[(n, chunk) for chunk in _chunks(places[n], n, bounds)] for n in bounds]
+    chunks = [each for beside in zip_longest(*of_places) for each in beside if each is not None]
     in_all = sum(stop - first for first, stop in bounds.values())
     digests: dict[int, dict[tuple[int, int], bytes]] = {number: {} for number in bounds}
     entries = dict.fromkeys(bounds, 0)

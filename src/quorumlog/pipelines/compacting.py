@@ -6,13 +6,13 @@ those files are folded here, in order. So memory is that of the result.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from itertools import pairwise
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +26,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, as_seen_anywhere, check_seen, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, check_seen, even_cuts, linked, open_log, parts_of
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
 
@@ -89,14 +89,16 @@ def compact(
         # What a crash left: a file whose rows are not all in the log. The source has grown since, and
         # numbers of another range would leave out other rows.
         appended = _append(pq.read_table(file), into, standing)
+    elif into is not None:
+        with connect(into.servers, group=into.group or DEFAULT_GROUP, timeout_ms=into.timeout_ms) as log:
+            log.layout()  # one that is not there is told before anything is read
     with closing(open_log(source)) as log:
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         edges = even_cuts(log, first, stop, PART_BYTES)
     rows, entries = _latest(None, []), 0
     with _attempts(file) as attempts:
-        anywhere = as_seen_anywhere(source)
-        works = [FoldWork(anywhere, low, high, key, attempts) for low, high in pairwise(edges)]
+        works = [FoldWork(*part, key, attempts) for part in parts_of(source, edges)]
         for work, part in zip(works, (engine or LocalEngine()).map(fold, works), strict=True):
             with pa.OSFile(part.file) as stored:
                 rows = _latest(rows, [pa.ipc.open_file(stored).read_all()])
@@ -122,8 +124,8 @@ def compact(
 
 @contextmanager
 def _attempts(file: str) -> Iterator[str]:
-    """A folder beside `file` for what works write; a run that was killed leaves it to the next one.
-    Raises ConfigError while another run has it."""
+    """A folder below one beside `file` for what works write; a run that was killed leaves it to the next
+    one. Raises ConfigError while another run has it."""
     folder = os.path.abspath(file) + ".attempts"
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, LOCK_NAME)
@@ -138,15 +140,27 @@ def _attempts(file: str) -> Iterator[str]:
         if not is_held:
             raise ConfigError(f"{file} is being written by another compaction; wait for it")
         try:
-            for name in os.listdir(folder):
-                if name != LOCK_NAME:
-                    os.unlink(os.path.join(folder, name))
-            yield folder
+            _clear(folder)
+            attempts = os.path.join(folder, uuid.uuid4().hex)
+            os.mkdir(attempts)
+            yield attempts
         finally:
-            # An attempt too many may still write there.
+            _clear(folder)
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)
+
+
+def _clear(folder: str) -> None:
+    """Of all but the lock. Works of a run that is over may write there until their folder is gone."""
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        path = os.path.join(folder, name)
+        while name != LOCK_NAME and os.path.lexists(path):
+            try:
+                shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                    raise
 
 
 class FoldWork(msgspec.Struct, frozen=True):

@@ -10,8 +10,9 @@ So a work may be run twice, by two at once too, and its result depends on the lo
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -21,9 +22,10 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Engine(Protocol):
-    def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+    def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """The results, in the order of `works`. `run` is a function of a module, and names the type of
-        its result. Raises LedgerError, DirectoryDamaged, ConfigError as `run` does."""
+        its result, which takes `result_bytes` at most (0: little): so many are not held at once. Raises
+        LedgerError, DirectoryDamaged, ConfigError as `run` does."""
 
 
 class LocalEngine:
@@ -33,7 +35,18 @@ class LocalEngine:
         """`threads` 0: one a core."""
         self._threads = threads or os.cpu_count() or 1
 
-    def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+    def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """See `Engine.map`."""
+        at_once = 2 * self._threads if result_bytes else len(works)
         with ThreadPoolExecutor(self._threads) as pool:
-            yield from pool.map(run, works)
+            waiting: deque[Future[R]] = deque()
+            try:
+                for work in works:
+                    if len(waiting) >= at_once:
+                        yield waiting.popleft().result()
+                    waiting.append(pool.submit(run, work))
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()

@@ -29,6 +29,8 @@ class KeyOf:
     def keys(self, bodies: pa.Array, indices: pa.Array) -> pa.Array:
         """A key a body, as binary; null where a JSON object has none. Raises BadRequest, which names
         the entry, for a body of another form."""
+        if not len(bodies):  # of a batch of control entries
+            return pa.array([], pa.binary())
         if self.form == "prefix":
             return self._prefixes(bodies, indices)
         return self._json(bodies, indices) if self.form == "json" else self._arrow(bodies, indices)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator
-from contextlib import closing
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,7 +20,13 @@ from quorumlog.append_times import milliseconds_of
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, connect, leader_of
 from quorumlog.config import DEFAULT_GROUP, MIB
-from quorumlog.errors import ConfigError, DirectoryDamaged, Unreachable
+from quorumlog.errors import (
+    ConfigError,
+    DirectoryDamaged,
+    LedgerError,
+    ProtocolViolation,
+    Unreachable,
+)
 from quorumlog.log_state.counted_times import Resets
 from quorumlog.pipelines.archive_folders import absolute, is_object
 from quorumlog.store.disk import OsDisk
@@ -27,6 +34,7 @@ from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.stored_marks import StoredMarks
 
 BATCH_BYTES = 2 * MIB
+T = TypeVar("T")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +50,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """With servers: only this member is asked."""
     timeout_ms: int = 30_000
     batch_bytes: int = BATCH_BYTES
+    turn: int = 0
+    """With servers: which of the followers is asked first. Works that run together have other ones."""
 
     @property
     def name(self) -> str:
@@ -120,11 +130,13 @@ def open_log(place: Place) -> OpenLog:
 
 
 class ServedLog:
-    """Followers are read where one is up: that costs the leader nothing."""
+    """Followers are read where one is up: that costs the leader nothing. One that fails is passed over,
+    and the leader comes last."""
 
     def __init__(self, place: Place) -> None:
         self.group = place.group or DEFAULT_GROUP
-        self._member_id = place.member_id
+        self._members: list[str | None] = [place.member_id]
+        """In the order in which they are asked; None: whoever leads."""
         self._batch_bytes = place.batch_bytes
         self.client: LedgerClient = connect(place.servers, group=self.group, timeout_ms=place.timeout_ms)
         try:
@@ -145,9 +157,9 @@ class ServedLog:
                 if row.role == "follower"
                 and row.damaged_entries == 0
                 and max(row.ledger_begin_index, 0) <= self.begin_index
-                and row.committed_index + 1 >= self.stop_index
             ]
-            self._member_id = followers[0] if followers else ""
+            at = place.turn % len(followers) if followers else 0
+            self._members = [*followers[at:], *followers[:at], None]
         else:
             row = next((row for row in rows if row.id == place.member_id), None)
             if row is None:
@@ -159,17 +171,31 @@ class ServedLog:
     def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         if first_index >= stop_index:
             return
-        member = self._member_id or None
-        yield from self.client.read_batches(
-            first_index, stop_index, from_member=member, batch_bytes=self._batch_bytes
-        )
+        for member in self._members:
+            try:
+                for batch in self.client.read_batches(
+                    first_index, stop_index, from_member=member, batch_bytes=self._batch_bytes
+                ):
+                    yield batch
+                    first_index = batch.last_index + 1
+                if first_index >= stop_index:  # else it does not know yet that the rest is committed
+                    return
+            except (LedgerError, ProtocolViolation):
+                if member == self._members[-1]:
+                    raise
 
     def time_ms_at(self, index: int) -> int:
-        time = self.client.time_at(index, from_member=self._member_id or None)
+        time = self._told(lambda member: self.client.time_at(index, from_member=member))
         return -1 if time is None else milliseconds_of(time)
 
     def clock_resets(self) -> Resets:
-        return self.client.clock_resets(from_member=self._member_id or None)
+        return self._told(lambda member: self.client.clock_resets(from_member=member))
+
+    def _told(self, ask: Callable[[str | None], T]) -> T:
+        for member in self._members[:-1]:
+            with suppress(LedgerError, ProtocolViolation):
+                return ask(member)
+        return ask(self._members[-1])
 
     def close(self) -> None:
         self.client.close()
@@ -237,6 +263,15 @@ def even_cuts(log: OpenLog, first: int, stop: int, part_bytes: int) -> list[int]
     targets = positions[0] + np.arange(1, count) * (positions[-1] - positions[0]) / count
     inner = np.interp(targets, positions, samples).round().astype(np.int64)
     return sorted({first, *inner.tolist(), stop})
+
+
+def parts_of(place: Place, edges: list[int]) -> list[tuple[Place, int, int]]:
+    """(place, first_index, stop_index) of each, for works: followers take turns."""
+    place = as_seen_anywhere(place)
+    return [
+        (msgspec.structs.replace(place, turn=number), *edge)
+        for number, edge in enumerate(pairwise(edges))
+    ]
 
 
 def linked(

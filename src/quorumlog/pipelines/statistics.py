@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ from quorumlog.arrow import ENTRY_SCHEMA, TIME_COLUMN, record_batch_of, schema_o
 from quorumlog.config import MIB
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, as_seen_anywhere, even_cuts, linked, open_log
+from quorumlog.pipelines.places import Place, even_cuts, linked, open_log, parts_of
 
 MINUTE_MS = 60_000
 PART_BYTES = 64 * MIB
@@ -119,7 +118,7 @@ def count(work: CountWork) -> PartCounted:
             )
             if key_of is not None:
                 of_rows = key_of.keys(rows.column("body"), rows.column("index"))
-                keys = _with_keys(keys, _keys_of(of_rows, pa.array(lengths.astype(np.int64))))
+                keys = _with_keys(keys, [_keys_of(of_rows, pa.array(lengths.astype(np.int64)))])
     found.sizes = sizes.tolist()
     if key_of is not None:
         sink = pa.BufferOutputStream()
@@ -149,11 +148,13 @@ def statistics(
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         group, edges = log.group, even_cuts(log, first, stop, PART_BYTES)
-    anywhere = as_seen_anywhere(place)
-    works = [CountWork(anywhere, low, high, key) for low, high in pairwise(edges)]
+    works = [CountWork(*part, key) for part in parts_of(place, edges)]
     whole = PartCounted(minutes={}, terms={})
     sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
-    for work, part in zip(works, (engine or LocalEngine()).map(count, works), strict=True):
+    waiting: list[pa.Table] = []
+    result_bytes = PART_BYTES if key else 0  # keys are parts of bodies
+    parts = (engine or LocalEngine()).map(count, works, result_bytes)
+    for work, part in zip(works, parts, strict=True):
         whole.entries += part.entries
         whole.control_entries += part.control_entries
         whole.body_bytes += part.body_bytes
@@ -163,8 +164,11 @@ def statistics(
                 _add(into, name, each.entries, each.bytes)
         sizes += np.array(part.sizes, np.int64)
         if part.keys:
-            keys = _with_keys(keys, pa.ipc.open_stream(part.keys).read_all())
+            waiting.append(pa.ipc.open_stream(part.keys).read_all())
+            if sum(each.num_rows for each in waiting) >= keys.num_rows:
+                keys, waiting = _with_keys(keys, waiting), []
         report(work.stop_index - first, stop - first)
+    keys = _with_keys(keys, waiting)
     ordered = keys.sort_by([("bytes", "descending"), ("entries", "descending"), ("key", "ascending")])
     return Statistics(
         place=place.name,
@@ -221,8 +225,10 @@ def _keys_of(found: pa.Array, lengths: pa.Array) -> pa.Table:
     return pa.table({"key": found, "entries": pa.array(np.ones(len(found), np.int64)), "bytes": lengths})
 
 
-def _with_keys(keys: pa.Table, fresh: pa.Table) -> pa.Table:
+def _with_keys(keys: pa.Table, fresh: list[pa.Table]) -> pa.Table:
     both = (
-        pa.concat_tables([keys, fresh]).group_by("key").aggregate([("entries", "sum"), ("bytes", "sum")])
+        pa.concat_tables([keys, *fresh])
+        .group_by("key")
+        .aggregate([("entries", "sum"), ("bytes", "sum")])
     )
     return both.rename_columns({"entries_sum": "entries", "bytes_sum": "bytes"})

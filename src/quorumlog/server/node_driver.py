@@ -25,7 +25,7 @@ from quorumlog.errors import (
     ProtocolViolation,
 )
 from quorumlog.figures import now
-from quorumlog.log_state.control_entries import MOST_NAME_CHARACTERS
+from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.client_guard import contain
@@ -457,6 +457,10 @@ class NodeDriver:
             f"{now(f'it ends at {ends}, the leader has it from behind {begins} on')}",
             time.monotonic(),
         )
+
+    @property
+    def level(self) -> int:
+        return LEVEL
 
     def members_below(self, level: int) -> list[str]:
         return sorted({peer.member_id for peer in self.peers.everybody() if peer.level < level})

@@ -10,6 +10,7 @@ from quorumlog.consensus.ready import MemberStatus, Role
 from quorumlog.consensus.replication.data_progress import NAMED_AFTER
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.server.disk_report import DiskReport
 from quorumlog.server.peers.peer_admission import PeerAdmission
@@ -105,6 +106,8 @@ class StatusReport:
             log_time_index=-1 if mark is None else mark.index,
             producers=self._node.sessions.count,
             membership_index=status.membership_index,
+            level=LEVEL,
+            log_level=self._node.log_state.level,
             machines=tuple(MachineInfo(**row._asdict()) for row in self._node.machines.status()),
         )
 

@@ -138,6 +138,8 @@ class SimulationProfile:
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
     clocks_jump: bool = False
     """All wall clocks are years ahead now and then, and right again a little later."""
+    is_upgraded: bool = False
+    """The group was formed by the release before."""
     has_retention: bool = False
     """Segments go as leaders say, and readers hold some."""
     retention_follower_budget_bytes: int = 1 << 30
@@ -250,6 +252,8 @@ def draw_profile(
         has_hanging_disks=not lossy_disks and hanging.random() < 0.2,
     )
     profile = replace(profile, clocks_jump=profile.time_marks and jumps.random() < 0.5)
+    releases = random_beside(random, "releases")
+    profile = replace(profile, is_upgraded=not lossy_disks and releases.random() < 0.1)
     if lossy_disks:
         # Who is found older than it was is an observer then, until it takes its own place.
         old_copies = random_beside(random, "old copies")

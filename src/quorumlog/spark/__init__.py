@@ -4,9 +4,9 @@ Read in this order: `ledger_data_source` (what Spark calls), `option_values`, `o
 entries a query means), `partitions` (how they become tasks), `short_errors`, `range_check` (what every
 task proves about its range), `reading` (one plan, one task), `batch_reader`, the room `streaming`
 (micro-batches), the room `sources` (where entries come from), `rows` (entries as Arrow columns), the
-room `sink` (the other way), the room `messages` (the view of a message store). `session` and `java` set
-Spark up on a bare machine; the room `pipelines` has those over whole logs, and is imported when it is
-asked for.
+room `sink` (the other way), the room `messages` (the view of a message store). `session`,
+`connect_server` and `java` set Spark up on a bare machine; the room `pipelines` has those over whole
+logs, and is imported when it is asked for.
 """
 
 from importlib import import_module

@@ -111,7 +111,7 @@ class LedgerDataSource(DataSource):
 
     @in_short
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return LedgerBatchWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
+        return LedgerBatchWriter(SinkOptions.to_write(self.options), schema, overwrite=overwrite)
 
     @in_short
     def streamWriter(  # noqa: N802
@@ -119,4 +119,4 @@ class LedgerDataSource(DataSource):
         schema: StructType,
         overwrite: bool,
     ) -> DataSourceStreamArrowWriter:
-        return LedgerStreamWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
+        return LedgerStreamWriter(SinkOptions.to_write(self.options), schema, overwrite=overwrite)

@@ -138,17 +138,37 @@ class LedgerOptions:
         found = (name for name in served if re.fullmatch(self.group_pattern, name))
         return replace(self, groups=tuple(sorted(name for name in found if not is_staging_name(name))))
 
+    def _with_own_timestamps(self) -> LedgerOptions:
+        """Those of the one group that is read, and of no other. A directory or an archive says itself
+        which it holds: it is asked for the one that they name. Raises ConfigError."""
+        named = {
+            name: stated
+            for name, stated in (
+                ("startingOffsetsByTimestamp", self.starting_timestamps),
+                ("endingOffsetsByTimestamp", self.ending_timestamps),
+            )
+            if stated is not None
+        }
+        group = self.group
+        if not group and not self.servers:
+            group = next((next(iter(stated)) for stated in named.values() if stated), "")
+        group = group or ("" if not named else self.served_group)
+        for name, stated in named.items():
+            if set(stated) != {group}:
+                groups = ", ".join(sorted(stated)) or "none"
+                raise ConfigError(
+                    f"option {name} names the groups {groups}, and {group!r} alone is read: name that"
+                    " one and no other"
+                )
+        return replace(self, group=self.group if self.servers else group)._with_timestamps(group)
+
     def _with_timestamps(self, group: str) -> LedgerOptions:
-        """Those that are stated by group become this one's. Raises ConfigError."""
+        """Those that are stated by group become this one's."""
         found: dict[str, int | None] = {}
         for name, stated, alone in (
             ("startingOffsetsByTimestamp", self.starting_timestamps, self.starting_timestamp_ms),
             ("endingOffsetsByTimestamp", self.ending_timestamps, self.ending_timestamp_ms),
         ):
-            if stated is not None and group not in stated:
-                raise ConfigError(
-                    f"option {name} names the groups {', '.join(sorted(stated))}, and {group!r} is read"
-                )
             found[name] = alone if stated is None else stated[group]
         return replace(
             self,
@@ -217,7 +237,7 @@ class LedgerOptions:
             if len(stated) > 1:
                 raise ConfigError(f"options {' and '.join(stated)} exclude each other; give one")
         if not parsed.names_several:
-            parsed = parsed._with_timestamps(parsed.served_group)
+            parsed = parsed._with_own_timestamps()
         if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
             raise ConfigError(
                 "options readConsistency = read_index and maxStalenessMs ask running members, and need"

@@ -11,14 +11,17 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pyspark
 from pyspark.sql import SparkSession
 
-from quorumlog.errors import ConfigError, the_extra
+from quorumlog.errors import ConfigError, Unreachable, the_extra
+from quorumlog.spark.connect_server import bound_retries, check_answers, is_connect, shown
 from quorumlog.spark.java import JavaNotFound, prepare_java_home, publish_folder, user_cache_dir
+from quorumlog.spark.short_errors import EXPECTED
 
 _LOOPBACK = "127.0.0.1"
 
@@ -32,12 +35,14 @@ def session(
 
     `conf`: further Spark settings, which win over those made here; names with dots go in as
     `session(**{"spark.sql.shuffle.partitions": 4})`. Environment variables that are set already
-    (PYSPARK_PYTHON, SPARK_HOME, SPARK_LOCAL_IP) are kept. Raises JavaNotFound.
+    (PYSPARK_PYTHON, SPARK_HOME, SPARK_LOCAL_IP) are kept. Raises JavaNotFound, and ConfigError if no
+    Connect server answers.
     """
     builder: Any = SparkSession.builder
     settings: Mapping[str, str | int | bool] = conf
     if SparkSession.getActiveSession() is None:
-        if master.startswith("sc://"):  # a server has Java, and settings of its own
+        if is_connect(master):  # a server has Java, and settings of its own
+            check_answers(master)
             builder = builder.appName(app_name).remote(master)
         else:
             is_local = master.startswith("local")
@@ -50,17 +55,58 @@ def session(
     return spark
 
 
-def started(app_name: str, master: str) -> SparkSession:
-    """A session for a command. Raises ConfigError, in a sentence, where Spark does not start."""
+@contextmanager
+def running(app_name: str, master: str) -> Iterator[SparkSession]:
+    """A session for a command. Raises ConfigError, in a sentence, where Spark does not start, and
+    Unreachable where it is lost."""
+    spark = _started(app_name, master)
     try:
-        return session(app_name, master)
+        yield spark
+    except EXPECTED:
+        raise
+    except Exception as error:
+        sentence = _lost(error)
+        if not sentence:
+            raise
+        if is_connect(master):
+            bound_retries(spark, 0)  # of the farewell
+        raise Unreachable(
+            f"Spark at {shown(master)} failed at work: {sentence}. What is written stays; repeat the"
+            " command"
+        ) from None
+    finally:
+        spark.stop()
+
+
+def _started(app_name: str, master: str) -> SparkSession:
+    try:
+        spark = session(app_name, master)
+        if is_connect(master):
+            bound_retries(spark)
+        return spark
     except ImportError:
-        raise ConfigError(f"Spark at {master} needs {the_extra('spark-connect')}") from None
+        raise ConfigError(f"Spark at {shown(master)} needs {the_extra('spark-connect')}") from None
     except JavaNotFound as error:
         raise ConfigError(str(error)) from None
+    except ConfigError:
+        raise
     except Exception as error:  # of py4j, or of a Connect client
-        why = " ".join(str(error).splitlines()[:2])
-        raise ConfigError(f"Spark at {master} does not start, is its master there? {why}") from None
+        raise ConfigError(
+            f"Spark at {shown(master)} does not start, is its master there? {_first_lines(error)}"
+        ) from None
+
+
+def _lost(error: Exception) -> str:
+    """Empty: it is not Spark that has failed, but what ran on it."""
+    module, text = type(error).__module__.partition(".")[0], str(error)
+    is_of_spark = module in ("pyspark", "py4j", "grpc") or isinstance(error, ConnectionError)
+    return "" if not is_of_spark or "Traceback (most recent call last)" in text else _first_lines(error)
+
+
+def _first_lines(error: Exception) -> str:
+    details: Any = getattr(error, "details", None)  # of grpc, whose text is the whole of a call
+    text = (details() if callable(details) else "") or str(error)
+    return " ".join(text.splitlines()[:2]).rstrip(". ")
 
 
 def prepare_environment(*, is_local: bool) -> None:

@@ -253,6 +253,10 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     machines: tuple[MachineInfo, ...] = ()
     groups: tuple[Text, ...] = ()
     """All that this server has; empty: an earlier release does not say."""
+    level: Int = -1
+    """Of the log's format, up to which the member knows it; -1: an earlier release does not say."""
+    log_level: Int = -1
+    """Up to which the log may have entries by now, as this member knows; -1: not known."""
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
@@ -335,6 +339,17 @@ class ResetClockResponse(ClientMessage, frozen=True, kw_only=True, tag=55):
     """Of the CLOCK entry."""
     time_ms: Int
     """Of a quorum's clocks; milliseconds since 1970."""
+
+
+class FinishUpgradeRequest(ClientMessage, frozen=True, kw_only=True, tag=60):
+    """Let the log have entries of the leader's level, which earlier releases do not know; answered by
+    the leader once that is committed. docs/operations.md"""
+
+
+class FinishUpgradeResponse(ClientMessage, frozen=True, kw_only=True, tag=61):
+    index: Int
+    """Of the LEVEL entry; -1: the log was at that level before."""
+    level: Int
 
 
 class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
@@ -446,6 +461,8 @@ AnyClientMessage = (
     | FindMarkResponse
     | ResetClockRequest
     | ResetClockResponse
+    | FinishUpgradeRequest
+    | FinishUpgradeResponse
     | ChangeMembersRequest
     | ChangeMembersResponse
     | MachineReadRequest
@@ -471,6 +488,7 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ChangeMembersRequest: ChangeMembersResponse,
     FindMarkRequest: FindMarkResponse,
     ResetClockRequest: ResetClockResponse,
+    FinishUpgradeRequest: FinishUpgradeResponse,
     MachineReadRequest: MachineReadResponse,
     StepOverRequest: StepOverResponse,
     WhyKeptRequest: WhyKeptResponse,

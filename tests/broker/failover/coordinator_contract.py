@@ -32,19 +32,21 @@ async def _takes_and_changes(one: Coordinator, two: Coordinator, other: Coordina
     assert await one.read() == Standing(0, None, NO_HOLDER)
     lease, ttl_ms = await one.grant(60_000)
     assert ttl_ms >= 60_000
-    first = await one.take(0, b"a", lease)
+    first = await one.put(0, b"a", lease, takes=True)
     assert first is not None and first > 0
     assert await two.read() == Standing(first, b"a", lease)
 
     late, _ = await two.grant(60_000)
-    assert await two.take(0, b"b", late) is None, "the record is there already"
-    assert await two.take(first, b"b", late) is None, "somebody holds it"
-    assert await two.change(first, b"b", late) is None, "somebody else holds it"
-    assert await two.change(first - 1, b"b", lease) is None, "the record is of another revision"
-    second = await one.change(first, b"b", lease)
+    assert await two.put(0, b"b", late, takes=True) is None, "the record is there already"
+    assert await two.put(first, b"b", late, takes=True) is None, "somebody holds it"
+    assert await two.put(first, b"b", late, takes=False) is None, "somebody else holds it"
+    assert await two.put(first - 1, b"b", lease, takes=False) is None, (
+        "the record is of another revision"
+    )
+    second = await one.put(first, b"b", lease, takes=False)
     assert second is not None and second > first
     assert await two.read() == Standing(second, b"b", lease)
-    assert await one.change(first, b"c", lease) is None, "a delayed repetition"
+    assert await one.put(first, b"c", lease, takes=False) is None, "a delayed repetition"
     assert await other.read() == Standing(0, None, NO_HOLDER), "another group"
     assert await one.renew(lease) == ttl_ms
 
@@ -52,9 +54,9 @@ async def _takes_and_changes(one: Coordinator, two: Coordinator, other: Coordina
     await one.revoke(lease)
     assert await one.renew(lease) == 0
     assert await two.read() == Standing(second, b"b", NO_HOLDER), "the record stays"
-    assert await one.change(second, b"c", lease) is None, "its lease has ended"
-    assert await one.take(second, b"c", lease) is None, "its lease has ended"
-    third = await two.take(second, b"c", late)
+    assert await one.put(second, b"c", lease, takes=False) is None, "its lease has ended"
+    assert await one.put(second, b"c", lease, takes=True) is None, "its lease has ended"
+    third = await two.put(second, b"c", late, takes=True)
     assert third is not None and third > second
     assert await one.read() == Standing(third, b"c", late)
     await two.revoke(late)
@@ -63,7 +65,7 @@ async def _takes_and_changes(one: Coordinator, two: Coordinator, other: Coordina
 async def _a_lease_ends(one: Coordinator, two: Coordinator, news: asyncio.Event) -> None:
     lease, _ = await one.grant(1_000)
     revision = (await one.read()).revision
-    assert await one.take(revision, b"d", lease) is not None
+    assert await one.put(revision, b"d", lease, takes=True) is not None
     news.clear()
     async with asyncio.timeout(30):
         while (await two.read()).holder == lease:

@@ -33,7 +33,7 @@ def test_etcd_keeps_the_contract_also_without_one_of_its_members(tmp_path: Path)
                     break
                 except CoordinatorUnreachable:
                     continue  # the next one is asked
-            while await coordinator.take(standing.revision, b"record", lease) is None:
+            while await coordinator.put(standing.revision, b"record", lease, takes=True) is None:
                 continue
             assert (await coordinator.read()).record == b"record"
             await coordinator.close()

@@ -22,9 +22,10 @@ pytestmark = [pytest.mark.processes]
 def test_nothing_is_lost_where_the_master_loses_its_coordinator(tmp_path: Path) -> None:
     report = Report("kv")
     with failover_group(tmp_path, "kv") as group:
+        assert "unless both have --in-sync-replicas 1" in group.brokers["b1"].said
         master = become_whole(group)
         with Senders(group.addresses, count=2) as senders:
-            befall(group, "coordinator cut", master, senders)
+            befall(group, "coordinator cut", master, senders, report)
         check(group, senders, report)
         assert not report.lost, report
         assert report.reigns >= 2, report

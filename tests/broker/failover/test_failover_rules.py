@@ -11,19 +11,19 @@ from quorumlog.broker.failover.coordinator import ElectionRecord, Granted, Stand
 from quorumlog.broker.failover.failover_rules import FailoverOptions, FailoverRules, Phase
 from quorumlog.broker.failover.failover_steps import (
     Ask,
-    Change,
     Follow,
     Grant,
     Lead,
     Promise,
+    Put,
     Read,
     Renew,
     Revoke,
     Step,
-    Take,
     WaitFor,
 )
 from quorumlog.broker.failover.simulated.failover_run import FailoverRun, run_failover
+from quorumlog.broker.failover.simulated.sim_registers import REGISTERS, SimRegister, SimZooKeeper
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.roles import BrokerAddress, Member, SlaveState
@@ -36,9 +36,18 @@ def brokers_keep_their_promises(seeds: Sequence[int] = range(1, 16)) -> None:
         assert not failure, f"seed {seed}: {failure}"
 
 
-@pytest.mark.parametrize("seed", [1, 4])
-def test_a_group_keeps_its_promises_where_brokers_and_their_coordinator_fail(seed: int) -> None:
-    result = run_failover(seed, faults_ms=20_000.0)
+def brokers_with_zookeeper_keep_their_promises() -> None:
+    for seed in range(1, 61):
+        failure = run_failover(seed, faults_ms=30_000.0, register=SimZooKeeper).failure
+        assert not failure, f"seed {seed}: {failure}"
+
+
+@pytest.mark.parametrize("register", REGISTERS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_group_keeps_its_promises_where_brokers_and_their_coordinator_fail(
+    register: type[SimRegister], seed: int
+) -> None:
+    result = run_failover(seed, faults_ms=20_000.0, register=register)
     assert not result.failure, result.failure
     for what in ("acknowledges", "takes the lease", "leads"):
         assert result.counts[what] > 1, what
@@ -75,6 +84,41 @@ def test_a_master_that_is_paused_beyond_its_lease_says_nothing_more() -> None:
     a_master_that_is_paused_beyond_its_lease_says_nothing_more([1, 2])
 
 
+def the_next_acknowledgement_comes_with_the_end_of_the_lease(seeds: Sequence[int]) -> None:
+    """And does not wait until the old master has been out of step for `in_sync_timeout_ms`."""
+    options = FailoverOptions(lease_ms=3_000, in_sync_timeout_ms=600_000)
+    for seed in seeds:
+        run = FailoverRun(seed, (), options=options, in_sync_replicas=2, brokers="abc")
+        run.become_whole()
+        (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
+        master.stop(loses_power=False)
+        before = len(run.promises.acknowledgements)
+        run.world.run_until(run.world.now_ms + 20_000.0)  # a message may take seconds
+        assert len(run.promises.acknowledgements) > before, f"seed {seed}: it waits for the old master"
+        assert run.promises.leading_epoch > 1
+
+
+def acknowledgements_go_on_with_the_lease() -> None:
+    the_next_acknowledgement_comes_with_the_end_of_the_lease(range(1, 6))
+
+
+def test_the_next_acknowledgement_comes_with_the_end_of_the_lease() -> None:
+    the_next_acknowledgement_comes_with_the_end_of_the_lease([1, 2])
+
+
+@pytest.mark.parametrize("in_sync_replicas", [1, 2])
+def test_of_two_brokers_one_goes_on_alone_where_one_copy_is_enough(in_sync_replicas: int) -> None:
+    run = FailoverRun(1, (), brokers="ab", in_sync_replicas=in_sync_replicas)
+    run.become_whole()
+    (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
+    master.stop(loses_power=False)
+    before = len(run.promises.acknowledgements)
+    run.world.run_until(run.world.now_ms + 20_000.0)
+    assert run.promises.leading_epoch > 1, "the other one leads"
+    assert (len(run.promises.acknowledgements) > before) == (in_sync_replicas == 1)
+    run.become_whole()
+
+
 class Broker:
     """What the rules ask of their own broker."""
 
@@ -109,15 +153,17 @@ def standing(rules: FailoverRules, found: Standing, now_ms: float) -> list[Step]
     return rules.take_steps()
 
 
-def leading(broker: Broker, options: FailoverOptions | None = None) -> FailoverRules:
+def leading(
+    broker: Broker, options: FailoverOptions | None = None, *, relays_renewals: bool = False
+) -> FailoverRules:
     """The first of a group, at 0 ms; its lease is 7."""
-    rules = FailoverRules(broker, options or FailoverOptions(), 0.0)
+    rules = FailoverRules(broker, options or FailoverOptions(), 0.0, relays_renewals=relays_renewals)
     steps = standing(rules, Standing(0, None, 0), 0.0)
     rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
     assert rules.take_steps() == [Promise(1)]
     rules.promised(1, 0.0)
     steps = rules.take_steps()
-    rules.answered(asked(steps, Take).number, 11, 0.0)
+    rules.answered(asked(steps, Put).number, 11, 0.0)
     assert rules.take_steps() == [Lead(1, members("a"))]
     rules.leads(1, 0.0)
     return rules
@@ -131,7 +177,7 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     rules.tick(10.0)
     assert WaitFor(members("a", "c")) in rules.take_steps()
     rules.tick(20.0)
-    change = asked(rules.take_steps(), Change)
+    change = asked(rules.take_steps(), Put)
     assert change.request.record.in_sync == {"a": "a-1", "c": "c-1"}  # type: ignore[union-attr]
     broker.held = [slave("c", is_connected=False)]
     rules.answered(change.number, None, 30.0, "lost")
@@ -141,13 +187,13 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     waited = [step for step in steps if isinstance(step, WaitFor)]
     assert not waited, f"{waited}: c may be elected"
     # Asked again, so that one of both is the last: it was too late, the first had come.
-    rules.answered(asked(steps, Change).number, None, 55.0)
+    rules.answered(asked(steps, Put).number, None, 55.0)
     rules.answered(asked(rules.take_steps(), Read).number, None, 56.0, "lost")
     # The coordinator tells that it was done: c is a member, and leaves as one.
     record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
     assert standing(rules, Standing(12, record.encode(), 7), 60.0) == []
     rules.tick(4_000.0)
-    change = asked(rules.take_steps(), Change)
+    change = asked(rules.take_steps(), Put)
     assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
     rules.answered(change.number, 13, 4_010.0)
     assert WaitFor(members("a")) in rules.take_steps()
@@ -184,7 +230,7 @@ def test_a_wiped_store_takes_the_place_of_what_it_was() -> None:
     rules.tick(10.0)
     assert WaitFor(members("a", "b") | {wiped.member}) in rules.take_steps()
     rules.tick(20.0)
-    change = asked(rules.take_steps(), Change)
+    change = asked(rules.take_steps(), Put)
     assert change.request.record.in_sync == {"a": "a-1", "b": "b-2"}  # type: ignore[union-attr]
     rules.answered(change.number, 13, 30.0)
     assert WaitFor(members("a") | {wiped.member}) in rules.take_steps()
@@ -196,14 +242,14 @@ def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -
     broker.held = [slave("c")]
     rules.tick(10.0)
     rules.tick(20.0)
-    change = asked(rules.take_steps(), Change)
+    change = asked(rules.take_steps(), Put)
     broker.held = []
     rules.answered(change.number, None, 30.0, "lost")
     # It has not come to the coordinator, and still may.
     record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1"})
     rules.answered(asked(rules.take_steps(), Read).number, Standing(11, record.encode(), 7), 40.0)
     rules.tick(50.0)
-    change = asked(rules.take_steps(), Change)
+    change = asked(rules.take_steps(), Put)
     assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
     rules.answered(change.number, 12, 60.0)
     assert WaitFor(members("a")) in rules.take_steps()
@@ -222,6 +268,23 @@ def a_lease_counts_from_when_its_renewal_was_sent() -> None:
 
 def test_a_lease_counts_from_when_its_renewal_was_sent_and_less_than_its_time() -> None:
     a_lease_counts_from_when_its_renewal_was_sent()
+
+
+def test_a_renewal_that_is_relayed_proves_the_one_before_it() -> None:
+    options = FailoverOptions(lease_ms=10_000, clock_drift_percent=10)
+    rules = leading(Broker(), options, relays_renewals=True)
+
+    def renewed(sent_ms: float, answered_ms: float) -> float:
+        rules.tick(sent_ms)
+        renewal = asked(rules.take_steps(), Renew)
+        rules.answered(renewal.number, 10_000, answered_ms)
+        return answered_ms + rules.lease_left_ms(answered_ms)
+
+    assert renewed(0.0, 10.0) == 9_000.0, "granted just now"
+    assert renewed(2_500.0, 2_600.0) == 9_000.0, "from the grant: this one may not be relayed yet"
+    assert renewed(5_000.0, 6_900.0) == 11_500.0, "from the one before"
+    assert renewed(7_500.0, 7_600.0) == 11_500.0, "it was sent too soon behind an answer"
+    assert renewed(10_000.0, 10_100.0) == 14_000.0
 
 
 def test_who_may_lead() -> None:
@@ -249,6 +312,23 @@ def test_who_may_lead() -> None:
     own = Standing(5, ElectionRecord(epoch=4, master=member.address, in_sync={"a": "a-1"}).encode(), 9)
     assert asked(step(member, own)[0], Revoke).request == Revoke(9), "of the process before"
     assert "none of ours" in step(member, Standing(5, b"{}", 0))[1]
+
+
+def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
+    def taken(old: str) -> dict[str, str]:
+        in_sync = {name: f"{name}-1" for name in "abc"}
+        record = ElectionRecord(epoch=4, master=Broker(old).address, in_sync=in_sync)
+        rules = FailoverRules(Broker(), FailoverOptions(), 0.0)
+        steps = standing(rules, Standing(5, record.encode(), 0), 0.0)
+        rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
+        assert rules.take_steps() == [Promise(5)]
+        rules.promised(5, 0.0)
+        held = asked(rules.take_steps(), Put).request.record.in_sync  # type: ignore[union-attr]
+        assert isinstance(held, dict)
+        return held
+
+    assert taken("b") == {"a": "a-1", "c": "c-1"}
+    assert taken("a") == {"a": "a-1", "b": "b-1", "c": "c-1"}, "it was the master itself"
 
 
 def test_a_master_without_its_coordinator_stops_before_its_lease_ends() -> None:

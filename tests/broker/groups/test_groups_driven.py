@@ -37,7 +37,7 @@ from quorumlog.broker.wire.group_messages import (
 )
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.control_entries import TOKEN_BYTES
-from quorumlog.node.writing.clock_resets import ResetOutcome
+from quorumlog.node.writing.operator_orders import ResetOutcome
 from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.wall_clock import BEGINNING_MS
@@ -206,7 +206,7 @@ def test_behind_a_reset_of_the_clock_a_topic_keeps_its_messages_as_long_as_it_sa
     log.run_for(KEEPS_MS)
     assert messages(log, log.master) == (0, 2)
     found: list[ResetOutcome] = []
-    log.master.enter(lambda: log.master.node.clock_resets.request(found.append))
+    log.master.enter(lambda: log.master.node.orders.reset_clock(found.append))
     log.until(lambda: len(found) > 0, "reset")
     log.run_for(500)
     result = log.put_and_wait(log.master, b"3")

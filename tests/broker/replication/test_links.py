@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import msgspec
 import pytest
 
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.replication.protocol.ha_frames import HaDecoder, Refuse, encode_control
+from quorumlog.broker.replication.protocol.ha_frames import (
+    HaDecoder,
+    Hello,
+    Refuse,
+    Welcome,
+    encode_control,
+)
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.broker.replication.protocol.rocketmq_links import (
@@ -23,6 +30,7 @@ from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.disk.sim_disk import SimDisk
+from quorumlog.version import VERSION
 from tests.broker.replication.replica_world import Moments, World
 from tests.broker.store.store_making import (
     SMALL,
@@ -103,6 +111,41 @@ def test_whole_frames_and_single_bytes_mean_the_same() -> None:
     decoder = HaDecoder()
     frames = [frame for at in range(len(hello)) for frame in decoder.feed(hello[at : at + 1])]
     assert frames == list(HaDecoder().feed(hello))
+
+
+def test_a_slave_and_its_master_tell_their_releases_and_an_earlier_one_none() -> None:
+    world = World(5, brokers=2)
+    master, slave = world.brokers["a"].living, world.brokers["b"].living
+    for is_told in (True, False):
+        link = SlaveLink(slave.own_log(), 0, **TIMES)
+        theirs = MasterLink(master, 0, **TIMES)
+        theirs.feed(b"".join(_told(is_told, link)), 1)
+        link.feed(b"".join(_told(is_told, theirs)), 1)
+        follow = link.take_work().follow
+        assert follow is not None
+        assert follow.welcome.release == (VERSION if is_told else "")
+        link.follows(follow.start_offset, 0)
+        theirs.feed(b"".join(link.out), 1)
+        assert [each.release for each in master.slaves()] == [VERSION if is_told else ""]
+
+
+def _told(is_told: bool, link: SlaveLink | MasterLink) -> list[bytes]:
+    """What it says; an earlier release does so without the field."""
+    out, link.out = list(HaDecoder().feed(b"".join(link.out))), []
+    said: list[bytes] = []
+    for frame in out:
+        assert isinstance(frame, Hello | Welcome)
+        fields = {"release": frame.release if is_told else ""}
+        whole = encode_control(msgspec.structs.replace(frame, **fields))
+        field = b"\xa7release\xa0"
+        if is_told:
+            said.append(whole)
+        else:  # one pair less in the map, of which the head is behind the frame's own five bytes
+            assert whole.count(field) == 1
+            bare = whole.replace(field, b"")
+            size = len(bare) - 4
+            said.append(size.to_bytes(4) + bare[4:5] + bytes([bare[5] - 1]) + bare[6:])
+    return said
 
 
 def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:

@@ -150,11 +150,17 @@ class BrokerClient:
     def _call(
         self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0
     ) -> Frame:
-        deadline_s = time.monotonic() + self._timeout_s + wait_ms / 1000
+        """The answer, which may take `wait_ms` where a broker has taken the request."""
+        deadline_s, may_wait_s = time.monotonic() + self._timeout_s, wait_ms / 1000
         while True:
             link = self._link(deadline_s)
+            asked_s = time.monotonic()
             try:
-                frame = link.call(message, encoded, deadline_s)
+                try:
+                    frame = link.call(message, encoded, deadline_s + may_wait_s)
+                finally:
+                    waited_s = min(time.monotonic() - asked_s, may_wait_s)
+                    deadline_s, may_wait_s = deadline_s + waited_s, may_wait_s - waited_s
                 if self._route.follows:
                     answer_of(frame)
                 return frame

@@ -1,11 +1,10 @@
-"""Coordinator: the one record that brokers of a group share, and the lease on it.
+"""Coordinator: the record that the brokers of a group share, changed by compare-and-set under a lease.
 
-    RECORD   who leads since which epoch, and who is in sync; stays
-    HOLDER   ends with the lease of whoever leads
+    RECORD   the epoch, its master and the in-sync set; stays
+    HOLDER   the lease of whoever leads; ends with it
 
-Both are read at once, and changed by compare-and-set only. A plug-in is a class with these methods; two
-are in `quorumlog.coordinators`. `tests/broker/failover/coordinator_contract.py` says what another one
-has to keep.
+Three are in `quorumlog.coordinators`. `tests/broker/failover/coordinator_contract.py` says what another
+one has to keep.
 """
 
 from __future__ import annotations
@@ -41,18 +40,20 @@ class Coordinator(Protocol):
     """Every call raises LedgerError where it is not known what became of it; a late request may still be
     carried out afterwards."""
 
+    @property
+    def relays_renewals(self) -> bool:
+        """An answered renewal says only that those heard of by a tenth of a lease before it have reached
+        whoever ends leases."""
+
     async def read(self) -> Standing:
-        """Linearizable: whatever was answered to anybody before is in it."""
+        """Record and holder of one moment, which is not long ago."""
 
     async def grant(self, ttl_ms: int) -> Granted:
         """A lease. It runs from when the coordinator granted it."""
 
-    async def take(self, revision: int, record: bytes, lease: int) -> int | None:
-        """Replace the record of that revision and become the holder, if there is none. The new revision;
-        None: it was not so, or the lease has ended, and nothing has changed."""
-
-    async def change(self, revision: int, record: bytes, lease: int) -> int | None:
-        """Replace the record of that revision, as its holder. The new revision, or None as above."""
+    async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
+        """Replace the record of that revision as its holder; `takes`: where nobody is, and become it.
+        The new revision. None: nothing has changed, because it was not so or the lease has ended."""
 
     async def renew(self, lease: int) -> int:
         """Its full time again, in milliseconds, from when the coordinator did it; 0: it has ended."""

@@ -26,18 +26,17 @@ from quorumlog.broker.failover.coordinator import (
 )
 from quorumlog.broker.failover.failover_steps import (
     Ask,
-    Change,
     Follow,
     Grant,
     Lead,
     Promise,
+    Put,
     Read,
     Renew,
     Request,
     Revoke,
     Step,
     StopAcknowledging,
-    Take,
     WaitFor,
 )
 from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members, members_of
@@ -46,6 +45,8 @@ from quorumlog.errors import ConfigError, ProtocolViolation
 
 NEVER_MS = float("-inf")
 RENEWALS_PER_LEASE = 4
+RELAYS_PER_LEASE = 10
+"""A coordinator that relays renewals does it within such a part of a lease."""
 READS_PER_LEASE = 4
 MOST_RENEWALS_UNDER_WAY = 3
 
@@ -108,9 +109,16 @@ class OwnBroker(Protocol):
 
 class FailoverRules:
     def __init__(
-        self, broker: OwnBroker, options: FailoverOptions, now_ms: float, *, begins: bool = False
+        self,
+        broker: OwnBroker,
+        options: FailoverOptions,
+        now_ms: float,
+        *,
+        begins: bool = False,
+        relays_renewals: bool = False,
     ) -> None:
-        """`begins`: this store may make the first record of a group although it has messages."""
+        """`begins`: this store may make the first record of a group although it has messages.
+        `relays_renewals`: see `Coordinator`."""
         self._broker = broker
         self._begins = begins
         self._id = broker.address.id
@@ -132,6 +140,9 @@ class FailoverRules:
         """The one that is campaigned for, or led in."""
         self._lease = NO_HOLDER
         self._lease_until_ms = NEVER_MS
+        self._relays_renewals = relays_renewals
+        self._renewed_ms = (NEVER_MS, NEVER_MS)
+        """Sending and answer of the renewal that the lease counts from next, where they are relayed."""
         self._next_renew_ms = now_ms
         self._acknowledges_until_ms = NEVER_MS
         self._in_sync: InSyncMembers | None = None
@@ -195,9 +206,13 @@ class FailoverRules:
         self.phase = Phase.TAKING
         members = {self._id: self._broker.directory_id}
         if self.record is not None:
-            members = self.record.in_sync
+            # The old master leaves: it is gone, or follows in a moment and joins then. It was fenced by
+            # the promise, so nothing is acknowledged that this broker does not have. All others stay.
+            members = dict(self.record.in_sync)
+            if self.record.master.id != self._id:
+                members.pop(self.record.master.id, None)
         record = ElectionRecord(epoch=epoch, master=self._broker.address, in_sync=members)
-        self._ask(Take(self._revision, record, self._lease), now_ms)
+        self._ask(Put(self._revision, record, self._lease, takes=True), now_ms)
 
     def leads(self, epoch: int, now_ms: float, error: str = "") -> None:
         """The step Lead is done: slaves may connect."""
@@ -227,10 +242,9 @@ class FailoverRules:
             self._has_read(answer, now_ms, error)
         elif isinstance(request, Grant):
             self._granted(answer, sent_ms, now_ms, error)
-        elif isinstance(request, Take):
-            self._taken(request, answer, now_ms, error)
-        elif isinstance(request, Change):
-            self._has_changed(request, answer, now_ms, error)
+        elif isinstance(request, Put):
+            then = self._taken if request.takes else self._has_changed
+            then(request, answer, now_ms, error)
         elif isinstance(request, Renew):
             self._renewed(request, answer, sent_ms, now_ms, error)
 
@@ -324,6 +338,7 @@ class FailoverRules:
         assert isinstance(answer, Granted), answer
         self._lease = answer.lease
         self._lease_until_ms = self._until(sent_ms, answer.ttl_ms)
+        self._renewed_ms = (sent_ms, now_ms)
         broker = self._broker
         if self.record is None:
             # The store's last reign was without a coordinator.
@@ -338,7 +353,7 @@ class FailoverRules:
     def _until(self, sent_ms: float, ttl_ms: float) -> float:
         return sent_ms + ttl_ms * (1 - self.options.clock_drift_percent / 100)
 
-    def _taken(self, request: Take, answer: Answer, now_ms: float, error: str) -> None:
+    def _taken(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
         if error or answer is None or now_ms >= self._lease_until_ms:
             self._give_up(now_ms, f"the lease was not taken: {error}" if error else "")
             return
@@ -375,14 +390,14 @@ class FailoverRules:
         if now_ms >= self._next_renew_ms and self._is_asked(Renew) < MOST_RENEWALS_UNDER_WAY:
             self._next_renew_ms = now_ms + self.options.lease_ms / RENEWALS_PER_LEASE
             self._ask(Renew(self._lease), now_ms)
-        if self._in_sync is None or self._is_asked(Change) or self._is_asked(Read):
+        if self._in_sync is None or self._is_asked(Put) or self._is_asked(Read):
             return
         before = self._in_sync.waited_for
         wanted = self._in_sync.look(self._broker.slaves(), now_ms)
         if wanted is not None:
             self._in_sync.sent(wanted)
             record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=wanted)
-            self._ask(Change(self._revision, record, self._lease), now_ms)
+            self._ask(Put(self._revision, record, self._lease), now_ms)
         self._wait_for_others(before)
 
     def _wait_for_others(self, before: InSyncSet) -> None:
@@ -391,7 +406,7 @@ class FailoverRules:
             # Ahead of whatever is asked of the coordinator.
             self._steps.insert(0, WaitFor(self._in_sync.waited_for))
 
-    def _has_changed(self, request: Change, answer: Answer, now_ms: float, error: str) -> None:
+    def _has_changed(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
         if self.phase is not Phase.LEADING or request.lease != self._lease:
             return
         if error or answer is None:
@@ -426,6 +441,11 @@ class FailoverRules:
             self._stand_aside(now_ms, "the lease has ended at the coordinator")
         elif now_ms < self._lease_until_ms:
             self.problem = ""
+            if self._relays_renewals:
+                before_ms, answered_ms = self._renewed_ms
+                if sent_ms < answered_ms + self.options.lease_ms / RELAYS_PER_LEASE:
+                    return  # neither of both may have been relayed
+                self._renewed_ms, sent_ms = (sent_ms, now_ms), before_ms
             self._lease_until_ms = max(self._lease_until_ms, self._until(sent_ms, answer))
             self._acknowledges_until_ms = self._lease_until_ms
 

@@ -21,16 +21,10 @@ from quorumlog.broker.failover.failover_rules import (
 from quorumlog.broker.failover.failover_steps import (
     Ask,
     BrokerStep,
-    Change,
     Follow,
-    Grant,
     Lead,
     Promise,
-    Read,
-    Renew,
-    Request,
     StopAcknowledging,
-    Take,
     WaitFor,
 )
 from quorumlog.broker.replication.roles import ReplicatedBroker
@@ -83,7 +77,8 @@ class FailoverService:
         self._coordinator = coordinator
         self._is_sync = is_sync
         self._clock = clock
-        self.rules = FailoverRules(broker, options, clock(), begins=begins)
+        relays = coordinator.relays_renewals
+        self.rules = FailoverRules(broker, options, clock(), begins=begins, relays_renewals=relays)
         self._request_s = options.lease_ms / REQUESTS_PER_LEASE / 1000
         self._tick_s = min(MOST_TICK_MS, options.lease_ms / TICKS_PER_LEASE) / 1000
         self._disk = ThreadPoolExecutor(1, "broker-failover")
@@ -182,7 +177,7 @@ class FailoverService:
         error = ""
         try:
             async with asyncio.timeout(self._request_s):
-                answer = await self._answer(ask.request)
+                answer = await ask.request.ask(self._coordinator)
         except TimeoutError:
             error = "no answer in time"
         except LedgerError as failure:
@@ -191,21 +186,6 @@ class FailoverService:
             self.rules.answered(ask.number, answer, self._clock(), error)
             self.rules.tick(self._clock())
             self._act()
-
-    async def _answer(self, request: Request) -> Answer:
-        coordinator = self._coordinator
-        if isinstance(request, Read):
-            return await coordinator.read()
-        if isinstance(request, Grant):
-            return await coordinator.grant(request.ttl_ms)
-        if isinstance(request, Take):
-            return await coordinator.take(request.revision, request.record.encode(), request.lease)
-        if isinstance(request, Change):
-            return await coordinator.change(request.revision, request.record.encode(), request.lease)
-        if isinstance(request, Renew):
-            return await coordinator.renew(request.lease)
-        await coordinator.revoke(request.lease)
-        return None
 
     # ---------------------------------------------------------------- the broker
 

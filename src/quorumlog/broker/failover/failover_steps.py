@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quorumlog.broker.failover.coordinator import ElectionRecord
 from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet
 
-# Of the coordinator. Any number may be under way; answers may come in any order.
+# Of the coordinator; `ask` makes the call, of a simulated one, too. Any number may be under way; answers
+# may come in any order.
 
 
 class Read(NamedTuple):
-    pass
+    def ask(self, coordinator: Any) -> Any:
+        return coordinator.read()
 
 
 class Grant(NamedTuple):
     ttl_ms: int
 
+    def ask(self, coordinator: Any) -> Any:
+        return coordinator.grant(self.ttl_ms)
 
-class Take(NamedTuple):
+
+class Put(NamedTuple):
     revision: int
     record: ElectionRecord
     lease: int
+    takes: bool = False
 
-
-class Change(NamedTuple):
-    revision: int
-    record: ElectionRecord
-    lease: int
+    def ask(self, coordinator: Any) -> Any:
+        return coordinator.put(self.revision, self.record.encode(), self.lease, takes=self.takes)
 
 
 class Renew(NamedTuple):
     lease: int
 
+    def ask(self, coordinator: Any) -> Any:
+        return coordinator.renew(self.lease)
+
 
 class Revoke(NamedTuple):
     lease: int
 
+    def ask(self, coordinator: Any) -> Any:
+        return coordinator.revoke(self.lease)
 
-Request = Read | Grant | Take | Change | Renew | Revoke
+
+Request = Read | Grant | Put | Renew | Revoke
 
 
 class Ask(NamedTuple):

@@ -269,7 +269,7 @@ class ReplicaMaster(ReplicaCore):
                 self._ahead = set(ahead)
             self._save(replace(self.record, ahead=ahead))
 
-    def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
+    def slave_came(self, slave: Peer, link: LinkToSlave, release: str = "") -> Mark:
         with self._acks_lock:
             links = self._links.setdefault(slave.id, [])
             if self.has_epochs:
@@ -278,6 +278,7 @@ class ReplicaMaster(ReplicaCore):
                 links.clear()
             links.append(link)
             mark = self._acks.connected(slave.id, slave.directory_id)
+            mark.release = release
             self._peers[slave.id] = slave
         link.state(self._state())
         log.info("slave %s follows from %d on", slave.id, link.next_offset)
@@ -467,6 +468,7 @@ class ReplicaMaster(ReplicaCore):
             int(self._lag_ms(mark)),
             self._is_caught_up(mark),
             self._acks.holds(mark),
+            mark.release,
         )
 
     def _tell(self, mark: Mark) -> None:

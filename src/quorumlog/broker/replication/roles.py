@@ -65,6 +65,8 @@ class SlaveState:
     holds_confirmed: bool
     """It has acknowledged everything below `confirm_offset`. True of a slave that is waited for stays
     true."""
+    release: str = ""
+    """Empty: it did not say it."""
 
     @property
     def member(self) -> Member:

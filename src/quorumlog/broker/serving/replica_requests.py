@@ -86,20 +86,28 @@ class ReplicaRequests:
         service = self._service
         assert service is not None
         client = service.client
-        problem, master_offset = "", -1
+        problem, master_offset, master_release = "", -1, ""
         if service.replica.role is Role.SLAVE and client is not None:
             problem, master_offset = client.problem, client.master_offset
+            master_release = client.master_release
         return state_of(
             service.replica,
             request_id,
             dialect=service.dialect,
             problem=problem,
             master_offset=master_offset,
+            master_release=master_release,
         )
 
 
 def state_of(
-    replica: Replica, request_id: int = 0, *, dialect: str, problem: str = "", master_offset: int = -1
+    replica: Replica,
+    request_id: int = 0,
+    *,
+    dialect: str,
+    problem: str = "",
+    master_offset: int = -1,
+    master_release: str = "",
 ) -> ReplicaResponse:
     record = replica.record
     is_slave = replica.role is Role.SLAVE
@@ -124,7 +132,7 @@ def state_of(
         dialect=dialect,
         ha_address=replica.address.ha_address,
         history=record.history,
-        master=None if record.master is None else _row(record.master),
+        master=None if record.master is None else _row(record.master, master_release),
         master_offset=master_offset,
         slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
         counted=[_row(peer) for peer in record.counted],
@@ -171,13 +179,14 @@ def _refuse_as_another(broker_id: str) -> None:
     )
 
 
-def _row(peer: Peer) -> PeerRow:
+def _row(peer: Peer, release: str = "") -> PeerRow:
     return PeerRow(
         id=peer.id,
         directory_id=peer.directory_id,
         address=peer.address,
         ha_address=peer.ha_address,
         counts=not peer.has_to_join,
+        release=release,
     )
 
 
@@ -223,4 +232,5 @@ def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
         lag_bytes=slave.lag_bytes,
         lag_ms=slave.lag_ms,
         is_caught_up=slave.is_caught_up,
+        release=slave.release,
     )

@@ -223,6 +223,8 @@ class PeerRow(ClientMessage, frozen=True, kw_only=True, tag=71):
     lag_bytes: Int = -1
     lag_ms: Int = -1
     is_caught_up: bool = False
+    release: Text = ""
+    """Of a slave, and of the master that is followed. Empty: it did not say it."""
 
 
 class TailRow(ClientMessage, frozen=True, kw_only=True, tag=72):

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 class FailoverChoice(Enum):
     ETCD = "etcd"
     KV = "kv"
+    ZOOKEEPER = "zookeeper"
 
 
 Failover = Annotated[
     FailoverChoice | None,
     typer.Option(
         "--failover",
-        help="Who says which broker leads: an etcd, or our own key-value store. Instead of --role.",
+        help="Who says which broker leads: an etcd, a ZooKeeper, or our own key-value store. Instead of"
+        " --role.",
         show_default=False,
     ),
 ]
@@ -96,6 +98,16 @@ def failover_of(
         return FailoverService(replica, coordinator, options, is_sync=is_sync, begins=begins)
 
     return make
+
+
+def alone(in_sync_replicas: int) -> str:
+    """What `serve` says of a group of two, which does not go on as one may think; 0: the default."""
+    if in_sync_replicas == 1:
+        return ""
+    return (
+        f" It takes messages while {in_sync_replicas or 2} brokers are in sync: of two brokers none goes"
+        " on without the other one unless both have --in-sync-replicas 1."
+    )
 
 
 def resign(server: Server = DEFAULT_SERVER, json: Json = False) -> None:

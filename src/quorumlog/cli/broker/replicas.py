@@ -127,7 +127,8 @@ def say_replica(state: ReplicaResponse) -> None:
         if state.problem:
             say(f"  is to follow {where}")
         else:
-            say(f"  follows {where}, {behind} bytes behind what was heard of it")
+            release = f"release {state.master.release or 'unknown'}"
+            say(f"  follows {where}, {release}, {behind} bytes behind what was heard of it")
     directories = {peer.id: peer.directory_id for peer in state.counted if peer.counts}
     for slave in state.slaves:
         counts = "counts" if slave.counts else "does not count"
@@ -141,6 +142,7 @@ def say_replica(state: ReplicaResponse) -> None:
             counts,
             f"on its disk up to {slave.flushed_offset}",
             f"lacks {slave.lag_bytes} bytes for {slave.lag_ms} ms",
+            f"release {slave.release or 'unknown'}",
         ]
         say(f"  slave {slave.id}: {', '.join(words)}")
     if state.counted and state.role == "SLAVE":

@@ -22,6 +22,7 @@ from quorumlog.cli.broker.failover import (
     Group,
     InSyncTimeoutMs,
     LeaseMs,
+    alone,
     failover_of,
 )
 from quorumlog.cli.options import named_path
@@ -243,7 +244,7 @@ def serve(
             begins=failover_begin,
         )
     elif coordinator or failover_begin:
-        raise ConfigError("--coordinator and --failover-begin need --failover etcd or kv")
+        raise ConfigError("--coordinator and --failover-begin need --failover etcd, kv or zookeeper")
     make_failover = None
     if role is None and failover is None:
         if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:
@@ -297,6 +298,7 @@ def serve(
             f"{DESCRIPTION}: broker listens on {bind},{what} {config.flush_disk_type}, store in"
             f" {directory}."
             f" It has no authentication yet.{reach}"
+            f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
 
     try:

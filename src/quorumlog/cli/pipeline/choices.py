@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +61,7 @@ MASTER = re.compile(r"auto|yarn|local(-cluster)?(\[[\w*, ]+\])?|(spark|k8s|sc):/
 @contextmanager
 def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | SparkEngine]:
     """The engine that `--spark` names. Raises ConfigError where it names no master, and where
-    PySpark is not installed."""
+    PySpark is not installed. Spark itself starts with the first work."""
     from quorumlog.pipelines.engine import LocalEngine
 
     if spark and not MASTER.fullmatch(spark):
@@ -74,15 +74,12 @@ def engine_of(spark: str, places: Sequence[Place]) -> Iterator[LocalEngine | Spa
         return
     try:
         from quorumlog.spark.pipelines.spark_engine import SparkEngine
-        from quorumlog.spark.session import started
+        from quorumlog.spark.session import running
     except ModuleNotFoundError:
         raise ConfigError(f"option --spark needs PySpark, {the_extra('spark')}") from None
     master = os.environ.get("SPARK_MASTER", "local[*]") if spark == "auto" else spark
-    running = started("quorumlog pipeline", master)
-    try:
-        yield SparkEngine(running)
-    finally:
-        running.stop()
+    with ExitStack() as until_end:
+        yield SparkEngine(lambda: until_end.enter_context(running("quorumlog pipeline", master)))
 
 
 def _bytes_of(place: Place) -> int:

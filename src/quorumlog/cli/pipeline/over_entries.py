@@ -203,7 +203,7 @@ def _replayed(
     from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
 
     frame_transform = frame_filter_of(only) if only else None
-    return replay_frames(engine.spark, source, target, run_id, transform=frame_transform, **given)
+    return replay_frames(engine, source, target, run_id, transform=frame_transform, **given)
 
 
 def _target(servers: str | None, group: str, timeout: float) -> Any:

@@ -12,7 +12,7 @@ from typing import cast
 from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_requests import Link, LinkState, Request
+from quorumlog.client.protocol.client_requests import CLOSED, Link, LinkState, Request
 from quorumlog.client.system import now_ms, system_reason_of
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
@@ -43,7 +43,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._io._protocol.bytes_received(self._link, now_ms())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = system_reason_of(exc) if isinstance(exc, OSError) else "closed by the server"
+        reason = system_reason_of(exc) if isinstance(exc, OSError) else CLOSED
         self._io._lost(self._link, reason)
 
 

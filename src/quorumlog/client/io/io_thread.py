@@ -22,7 +22,7 @@ from typing import NamedTuple
 from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol, Work
-from quorumlog.client.protocol.client_requests import Link, LinkState, Request
+from quorumlog.client.protocol.client_requests import CLOSED, Link, LinkState, Request
 from quorumlog.client.protocol.cluster_view import GroupEvent
 from quorumlog.client.system import now_ms, system_reason_of
 from quorumlog.config import parse_address
@@ -272,7 +272,7 @@ class IoThread:
                 buffer = decoder.get_buffer()
                 count = connection.socket.recv_into(buffer)
                 if count == 0:
-                    reason = "closed by the server"
+                    reason = CLOSED
                     break
                 frames += decoder.buffer_updated(count)
                 if count < len(buffer):

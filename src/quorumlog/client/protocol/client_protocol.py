@@ -8,11 +8,15 @@ leader takes requests away from it: silence proves nothing, the only leader may 
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
 from quorumlog.client.protocol.client_requests import (
+    CLOSED,
+    NO_GREETING,
     Lane,
     Link,
     LinkState,
@@ -168,6 +172,8 @@ class ClientProtocol:
     def link_lost(self, link: Link, reason: str, now_ms: float) -> None:
         """It could not be dialled, broke, was closed by the server, or brought nonsense."""
         self._requests.now_ms = now_ms
+        if link.state is LinkState.GREETING and reason in (CLOSED, os.strerror(errno.ECONNRESET)):
+            reason += NO_GREETING
         if link.state is not LinkState.CLOSED:
             self._drop(link, reason)
 

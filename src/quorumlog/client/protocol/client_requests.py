@@ -116,6 +116,8 @@ class Request:
     sequence: int = -1
     """Number of its first entry; -1: not yet."""
     is_numbered_by_caller: bool = False
+    may_be_old: bool = False
+    """The caller's number is none of a next entry: it may lie in the log for long."""
     numbered: Numbered | None = None
     """As it was sent last."""
     may_be_in_log: bool = False
@@ -210,6 +212,10 @@ class Stream:
     def forget_done(self) -> None:
         while self.queue and self.queue[0].state is RequestState.DONE:
             self.queue.popleft()
+
+
+CLOSED = "closed by the server"
+NO_GREETING = " without a greeting: is this the port of a log, and not of a key-value store or a broker?"
 
 
 class LinkState(Enum):

@@ -7,11 +7,12 @@ import msgspec
 from quorumlog.client.protocol.client_requests import Request, TargetKind
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BadRequest, BodyTooLarge, ClockNotReset
+from quorumlog.errors import BadRequest, BodyTooLarge, LevelNotTold
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    FinishUpgradeRequest,
     HelloResponse,
     MachineReadRequest,
     ReadRequest,
@@ -22,6 +23,7 @@ from quorumlog.wire.framing import encode_frame, frame_bytes_of
 from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
 from quorumlog.wire.read_promise import ReadPromise
 
+_ORDERS = (ResetClockRequest, FinishUpgradeRequest, StepOverRequest)
 _OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
 
@@ -47,11 +49,11 @@ def encode_request(
             f"{hello.member_id}, the leader, is of a release that knows no producers (level"
             f" {hello.level} of the log's format, {needed_level} is needed); update it first"
         )
-    needed_level = LEVELS[EntryKind.CLOCK]
-    if hello.level < needed_level and isinstance(request.message, ResetClockRequest):
-        raise ClockNotReset(
-            f"{hello.member_id}, the leader, is of a release that resets no clock (level {hello.level}"
-            f" of the log's format, {needed_level} is needed); update it first"
+    needed_level = LEVELS[EntryKind.LEVEL]
+    if hello.level < needed_level and isinstance(request.message, _ORDERS):
+        raise LevelNotTold(
+            f"{hello.member_id}, the leader, is of an earlier release (level {hello.level} of the log's"
+            f" format, {needed_level} is needed): update it first"
         )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
@@ -59,11 +61,6 @@ def encode_request(
             _check_knows_machines(hello, message.machine)
             left_ms = max(1, int(request.deadline_ms - now_ms))
             message = msgspec.structs.replace(message, timeout_ms=left_ms)
-        elif isinstance(message, StepOverRequest) and hello.level < LEVELS[EntryKind.STEP_OVER]:
-            raise BadRequest(
-                f"{hello.member_id}, the leader, is of a release that steps over no entries; update it"
-                " first"
-            )
         if isinstance(message, ReadRequest | MachineReadRequest) and message.promise is not None:
             _check_keeps_promises(hello, message.promise)
         elif isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:

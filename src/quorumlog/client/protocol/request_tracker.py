@@ -232,7 +232,7 @@ class RequestTracker:
             raise ProtocolViolation(problem)
         if isinstance(message, AppendResponse):
             self._view.committed(link.address, message.term)
-            if not request.in_session:  # one of a named producer may be in the log for long
+            if not request.may_be_old:
                 self._look_back(link, request, message.first_index - 1)
             self._view.written(message)
         elif isinstance(message, ReadResponse):

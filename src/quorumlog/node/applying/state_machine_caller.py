@@ -202,7 +202,7 @@ class StateMachineCaller:
             binding = state.machine(name)
             channel = state.free_channel() if binding is None else binding.channel
             bound = 0 if binding is None else binding.version
-            if bound < version and version > 1 and self._host.members_below(VERSION_LEVEL):
+            if bound < version and version > 1 and not self._member.log_state.may_say(VERSION_LEVEL):
                 version = 1
             if channel is not None and bound < version:
                 missing.append(MachineBinding(name, channel, version))

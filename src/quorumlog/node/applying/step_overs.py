@@ -23,6 +23,7 @@ from quorumlog.errors import (
     LeaderNotReady,
     LedgerError,
     OutcomeUnknown,
+    StepOverRefused,
     StoreFailure,
     UnknownMachine,
 )
@@ -119,7 +120,7 @@ class StepOvers:
         try:
             machine = self._machine(name)
             if name in self._needs_all:
-                raise BadRequest(
+                raise StepOverRefused(
                     f"{name} leaves no entry out, for what follows in the log counts on each of them:"
                     " mend what stops it, or restore a backup (quorumlog restore)"
                 )
@@ -137,7 +138,7 @@ class StepOvers:
             batch = member.readable_range(index, index + 1, 1)
         except IndexOutOfRange:
             done(
-                BadRequest(
+                StepOverRefused(
                     f"entry {index} is no longer in the log of the leader, so nothing could be built"
                     " without it: restore a backup (quorumlog restore)"
                 )
@@ -235,13 +236,13 @@ class StepOvers:
         ]
         try:
             if holding and not step.unsafe:
-                raise BadRequest(
+                raise StepOverRefused(
                     f"entry {step.index} was applied to {step.name} on {', '.join(holding)}, so it ended"
                     " no member there; to leave it out all the same, whatever was read of it, and build"
                     " the machine anew without it: quorumlog machine step-over --unsafe"
                 )
             if silent and not step.unsafe:
-                raise BadRequest(
+                raise StepOverRefused(
                     f"no answer from {', '.join(each.member_id for each in silent)}, where entry"
                     f" {step.index} may have been applied to {step.name}: start what does not run"
                     f" (quorumlog serve --hold-machine {step.name}), or go without (quorumlog machine"
@@ -255,7 +256,7 @@ class StepOvers:
             self._end(error)
 
     def _check_rebuilt(self, step: _UnderWay) -> None:
-        """Raises BadRequest where nothing here tells what the machine was before the entry."""
+        """Raises StepOverRefused where nothing here tells what the machine was before the entry."""
         machine, begin_index = self._machine(step.name), self._member.store.begin.index
         if begin_index < machine.index or self._holds().holds.get(step.name, -1) < step.index:
             return
@@ -263,7 +264,7 @@ class StepOvers:
         with suppress(SnapshotsUnavailable):
             saved = self._member.directory.snapshots.indices_of(step.name)
         if not any(begin_index <= index < step.index for index in saved):
-            raise BadRequest(
+            raise StepOverRefused(
                 f"nothing here tells what {step.name} was before entry {step.index}: the log begins at"
                 f" index {begin_index + 1}, and no snapshot is of an earlier entry: restore a backup"
                 " (quorumlog restore)"
@@ -271,13 +272,13 @@ class StepOvers:
 
     def _check_room(self, begin_index: int, is_any_silent: bool) -> None:
         """Those are forgotten that lie below where the log may begin, if there are too many; but then no
-        member may hold any of them. Raises BadRequest."""
+        member may hold any of them. Raises StepOverRefused."""
         state = self._member.log_state.appended_state()
         if len(state.stepped_over) < MOST_STEPPED_OVER:
             return
         gone = [each.index for each in state.stepped_over if each.index < state.keep_from_index]
         if not gone or is_any_silent or max(gone) > begin_index:
-            raise BadRequest(
+            raise StepOverRefused(
                 f"the machines of this log leave out {MOST_STEPPED_OVER} entries already, and no more"
                 " until every member's log begins behind one of them (docs/retention.md)"
             )

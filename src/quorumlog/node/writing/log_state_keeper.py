@@ -23,15 +23,16 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind
 from quorumlog.errors import (
-    BadRequest,
     DirectoryDamaged,
     DiskFull,
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
+    LevelNotTold,
     StoreFailure,
+    UpgradeNotFinished,
 )
-from quorumlog.log_state.control_entries import LEVEL, LEVELS, REPLACED_LEVEL
+from quorumlog.log_state.control_entries import AUTOMATIC_LEVEL, LEVEL, LEVELS, REPLACED_LEVEL
 from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
@@ -129,16 +130,22 @@ class LogStateKeeper:
     def admit_own(self, kind: EntryKind, leaving: Collection[str] = ()) -> None:
         """This leader is about to write such an entry. `leaving`: ids of members that it removes, and
         who need not know it: one that is lost for good must not keep everybody from removing it. Raises
-        LeaderNotReady, BadRequest while not every member knows the kind, DiskFull."""
+        LeaderNotReady, UpgradeNotFinished, LevelNotTold while not every member knows it, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         state = None if self.states is None else self.states.appended
         # Whoever cannot read entries of the state's level cannot read this log any more.
-        if not isinstance(state, LogState) or state.level < LEVELS[kind]:
-            below = [each for each in self._host.members_below(LEVELS[kind]) if each not in leaving]
+        level = LEVELS[kind]
+        if not isinstance(state, LogState) or state.level < level:
+            if level > self.automatic_level and kind is not EntryKind.LEVEL:
+                raise UpgradeNotFinished(
+                    f"{kind.name} entries need level {level} of the log's format: run quorumlog upgrade"
+                    " finish once every member runs this release"
+                )
+            below = [each for each in self._host.members_below(level) if each not in leaving]
             if below:
-                raise BadRequest(
-                    f"{kind.name} entries need level {LEVELS[kind]} of the log's format, and"
+                raise LevelNotTold(
+                    f"{kind.name} entries need level {level} of the log's format, and"
                     f" {', '.join(below)} has not told this leader's process that it knows it:"
                     " start it with this release, or remove it if it is lost"
                     f" (quorumlog member remove {below[0]})"
@@ -160,10 +167,24 @@ class LogStateKeeper:
         return body_of(wanted, replaced)
 
     def may_say(self, level: int) -> bool:
-        """What entries of this level say: no member is of a release that could not read one."""
+        """What entries of this level say: no member is of a release that could not read one, or is to go
+        back to one."""
         state = self.appended
-        is_said = state is not None and state.level >= level
-        return is_said or not self._host.members_below(level)
+        if state is not None and state.level >= level:
+            return True
+        return level <= self.automatic_level and not self._host.members_below(level)
+
+    @property
+    def automatic_level(self) -> int:
+        """Up to here entries are written once all members have said that they know them: that of the
+        releases by which the group has formed."""
+        return max(AUTOMATIC_LEVEL, self._directory.formation.level)
+
+    @property
+    def level(self) -> int:
+        """Of the log's format, up to which it may have entries by now; -1: not known."""
+        state = self.committed
+        return -1 if state is None else max(self.automatic_level, state.level)
 
     # ---------------------------------------------------------------- what happens to the log
 

@@ -25,6 +25,7 @@ from quorumlog.errors import (
     BadRequest,
     LeaderNotReady,
     LedgerError,
+    LevelNotTold,
     PendingFull,
     ProducerExpired,
     ProducerFenced,
@@ -373,7 +374,7 @@ class ProducerSessions:
         try:
             self._check_room_for(append.size_bytes)
             entry = self._node.propose_control(body)
-        except BadRequest as error:
+        except LevelNotTold as error:
             # A member that is down has not said what it knows; it may be back in a moment.
             done(LeaderNotReady(str(error), retry_after_ms=RETRY_LEVEL_MS))
             return

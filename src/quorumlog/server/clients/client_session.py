@@ -26,10 +26,10 @@ from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.clients.client_reads import ClientReads
-from quorumlog.server.clients.clock_requests import reset_clock
 from quorumlog.server.clients.log_questions import LOG_QUESTIONS, LogQuestions
 from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
 from quorumlog.server.clients.member_requests import change_members
+from quorumlog.server.clients.order_requests import finish_upgrade, reset_clock
 from quorumlog.server.clients.producer_requests import (
     PRODUCER_REQUESTS,
     ProducerRequest,
@@ -45,6 +45,7 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ChangeMembersRequest,
+    FinishUpgradeRequest,
     MachineReadRequest,
     ReadRequest,
     ResetClockRequest,
@@ -63,6 +64,7 @@ _REQUESTS = (
     TransferRequest,
     ChangeMembersRequest,
     ResetClockRequest,
+    FinishUpgradeRequest,
     MachineReadRequest,
     StepOverRequest,
     *LOG_QUESTIONS,
@@ -123,6 +125,8 @@ class ClientSession:
             driver.enter(self._connection, change_members, driver, request, self._connection)
         elif isinstance(request, ResetClockRequest):
             driver.enter(self._connection, reset_clock, driver, request, self._connection)
+        elif isinstance(request, FinishUpgradeRequest):
+            driver.enter(self._connection, finish_upgrade, driver, request, self._connection)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
         elif isinstance(request, StepOverRequest):

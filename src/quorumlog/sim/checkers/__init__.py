@@ -30,6 +30,7 @@ from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
+from quorumlog.sim.checkers.readable_logs import ReadableLogs
 from quorumlog.sim.checkers.same_machines import SameMachines
 from quorumlog.sim.checkers.same_state import SameState
 from quorumlog.sim.checkers.served_entries import ServedEntries
@@ -78,6 +79,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
     committed = CommittedEntries(cluster, log)
     return [
         OneGroup(cluster),
+        ReadableLogs(cluster),
         TermOrigin(cluster),
         OneLeader(cluster),
         *disks,

@@ -16,7 +16,8 @@ class OneGroup(Checker):
 
     def turned(self, member: CheckedMember) -> None:
         """What a disk has refused to store, nobody was told of."""
-        _, founding, cluster_id, _ = member.node.directory.formation
+        formation = member.node.directory.formation
+        founding, cluster_id = formation.founding, formation.cluster_id
         if not founding or (founding, cluster_id) == (self._founding, self._cluster_id):
             return
         if self._founding:

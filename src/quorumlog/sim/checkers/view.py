@@ -29,6 +29,10 @@ class CheckedMember(Protocol):
     def is_up(self) -> bool: ...
 
     @property
+    def level(self) -> int:
+        """Of the log's format, up to which its release knows it."""
+
+    @property
     def lost_power(self) -> bool:
         """Since it was last up: what was not synced may be gone."""
 

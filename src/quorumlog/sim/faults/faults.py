@@ -15,6 +15,7 @@ from quorumlog.sim.faults.link_faults import LinkFaults
 from quorumlog.sim.faults.lossy_disk_faults import LossyDiskFaults
 from quorumlog.sim.faults.network_faults import NetworkFaults
 from quorumlog.sim.faults.process_faults import ProcessFaults
+from quorumlog.sim.faults.releases import Releases
 from quorumlog.sim.faults.wall_clocks import WallClocks
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Faults:
         self._links = LinkFaults(context)
         self._hanging_disks = HangingDisks(context)
         self._wall_clocks = WallClocks(cluster)
+        self._releases = Releases(cluster)
         self.processes = ProcessFaults(context)
         self.damage = DamageFaults(context)
         self.disks = DiskFaults(context, self.damage)
@@ -46,6 +48,7 @@ class Faults:
         self._links.begin()
         self._hanging_disks.begin()
         self._wall_clocks.begin()
+        self._releases.begin()
         if self._profile.fault_kinds:
             self._begin()
 
@@ -64,6 +67,7 @@ class Faults:
         self._links.stop()
         self._hanging_disks.stop()
         self._wall_clocks.stop()
+        self._releases.stop()
         self.processes.stop()
         for member in cluster.members:
             member.disk.crash_countdown = None

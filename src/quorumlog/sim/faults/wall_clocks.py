@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.node.writing.clock_resets import ResetOutcome
+from quorumlog.node.writing.operator_orders import ResetOutcome
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -89,7 +89,7 @@ class WallClocks:
         def done(outcome: ResetOutcome) -> None:
             self._cluster.trace.count(f"clock reset: {type(outcome).__name__}")
 
-        member.node.clock_resets.request(done)
+        member.node.orders.reset_clock(done)
 
     def _change(self) -> None:
         cluster, draw = self._cluster, self._random

@@ -23,6 +23,7 @@ from quorumlog.pipelines.replaying import (
     parsed_filter,
     refuse_own_log,
 )
+from quorumlog.spark.pipelines.spark_engine import SparkEngine
 from quorumlog.staging import SinkCommits, open_sink_logs
 from quorumlog.staging.commits import ROWS_SUFFIX
 
@@ -38,7 +39,7 @@ PART_BYTES = 256 * MIB
 
 
 def replay_frames(
-    spark: SparkSession,
+    spark: SparkSession | SparkEngine,
     source: Place,
     target: Place,
     replay_id: str,
@@ -83,7 +84,8 @@ def replay_frames(
             )
         edges = even_cuts(log, reached, stop, part_bytes)
         for low, high in pairwise(edges):
-            rows = _read(spark, source, low, high)
+            session = spark.spark if isinstance(spark, SparkEngine) else spark
+            rows = _read(session, source, low, high)
             mapped = rows if transform is None else transform(rows)
             mapped.select("body").write.format("quorumlog").mode("append").options(
                 servers=target.servers,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import msgspec
 import pyarrow as pa
 
+from quorumlog.config import MIB
 from quorumlog.errors import (
     ConfigError,
     DirectoryDamaged,
@@ -29,19 +30,37 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
+RESULT_BYTES = 128 * MIB
+"""Of a job, whose results its driver holds at once, in Java and in Python
+(`spark.driver.maxResultSize`)."""
 _COLUMNS = "number bigint, result binary, refusal binary"
 
 
 class SparkEngine:
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession]) -> None:
+        """Or how to start a session, once something is to run on it."""
+        self._given = spark
 
-    def map(self, run: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+    @property
+    def spark(self) -> SparkSession:
+        """A session may take half a minute to start: what can be refused before it is, is."""
+        if callable(self._given):
+            self._given = self._given()
+        return self._given
+
+    def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
         it would refuse again, so that is not a failure of its task, and is raised here."""
-        if not works:
-            return
-        works = tuple(works)
+        at = largest = 0
+        while at < len(works):
+            stop = at + max(RESULT_BYTES // result_bytes, 1) if result_bytes else len(works)
+            for size, result in self._job(run, tuple(works[at:stop])):
+                largest = max(largest, size)
+                yield result
+            at, result_bytes = stop, 2 * largest
+
+    def _job(self, run: Callable[[W], R], works: tuple[W, ...]) -> Iterator[tuple[int, R]]:
+        """With the bytes of each."""
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -54,7 +73,7 @@ class SparkEngine:
         for row in sorted(rows, key=lambda row: row["number"]):
             if row["refusal"]:
                 raise _raised(bytes(row["refusal"]))
-            yield msgspec.msgpack.decode(bytes(row["result"]), type=kind)
+            yield len(row["result"]), msgspec.msgpack.decode(bytes(row["result"]), type=kind)
 
 
 _KINDS = (StoreFailure, ProtocolViolation, ConfigError)

@@ -65,7 +65,6 @@ class SinkOptions(msgspec.Struct, frozen=True):
                 continue
             entry = _PARSERS.get(ALIASES.get(key.lower(), key.lower()))
             if entry is None and key.lower() in READ_ONLY:
-                _logger.warning("option %s is for reading, and is ignored where rows are written", key)
                 continue
             if entry is None:
                 valid = ", ".join(SINK_OPTION_NAMES)
@@ -87,6 +86,14 @@ class SinkOptions(msgspec.Struct, frozen=True):
         if parsed.writes_messages and parsed.body_format:
             raise ConfigError("option bodyFormat is for entries; a message has the body that a row has")
         return parsed
+
+    @staticmethod
+    def to_write(options: Mapping[str, str]) -> SinkOptions:
+        """Where it is known that rows are written, and nothing is read. Raises ConfigError."""
+        for key in options:
+            if key.lower() in READ_ONLY and ALIASES.get(key.lower(), key.lower()) not in _PARSERS:
+                _logger.warning("option %s is for reading, and is ignored where rows are written", key)
+        return SinkOptions.parse(options)
 
     def check_for_batch(self) -> None:
         """Raises ConfigError."""

@@ -83,6 +83,13 @@ def groups_at(options: LedgerOptions) -> list[str]:
     return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
 
 
+def _said(order: Sequence[str | None], problems: Sequence[Exception]) -> str:
+    """By each that was asked; the last ones may not have been."""
+    return "; ".join(
+        f"{_name_of(member)}: {problem}" for member, problem in zip(order, problems, strict=False)
+    )
+
+
 def _left_ms(deadline: float, most_ms: float) -> int:
     left_ms = int((deadline - time.monotonic()) * 1000)
     return max(_LEAST_LOOK_MS, min(left_ms, int(most_ms)))
@@ -197,8 +204,9 @@ class ServerSource:
     def _point_of(self, index: int, deadline: float) -> EntryPoint:
         members = [*self._readers.others, *self._readers.preferred] or ["any"]
         while True:
+            order = [*sorted(members, key=self._failed_lately), None]
             errors: list[Exception] = []
-            for member in (*sorted(members, key=self._failed_lately), None):
+            for member in order:
                 try:
                     batch = next(
                         self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1)
@@ -216,7 +224,7 @@ class ServerSource:
             if time.monotonic() >= deadline:
                 raise Unreachable(
                     f"no member gives entry {index} of group {self._group!r} within"
-                    f" {self._options.timeout_ms} ms (option timeoutMs): {errors[-1]}"
+                    f" {self._options.timeout_ms} ms (option timeoutMs): {_said(order, errors)}"
                 ) from errors[-1]
             time.sleep(_PAUSE_S)
 
@@ -237,13 +245,19 @@ class ServerSource:
     def _told(self, ask: Callable[[str | None], T], what: str) -> T:
         deadline = self._deadline()
         while True:
+            order: list[str | None] = []
+            errors: list[Exception] = []
             for member in self._whom_to_ask():
+                order.append(member)
                 try:
                     return ask(member)
                 except (LedgerError, ProtocolViolation) as failure:
-                    error = failure
+                    errors.append(failure)
             if time.monotonic() >= deadline:
-                raise Unreachable(f"no member gives {what} of group {self._group!r}: {error}") from error
+                raise Unreachable(
+                    f"no member gives {what} of group {self._group!r} within {self._options.timeout_ms}"
+                    f" ms (option timeoutMs): {_said(order, errors)}"
+                ) from errors[-1]
             time.sleep(_PAUSE_S)
 
     def _whom_to_ask(self) -> Iterator[str | None]:
@@ -345,12 +359,9 @@ class ServerSource:
         )
         if not damaged and not late:
             return
-        told = "; ".join(
-            f"{_name_of(member)}: {problem}" for member, problem in zip(order, problems, strict=False)
-        )
         text = (
             f"entries {check.next_index} .. {check.partition.stop_index - 1} of group {self._group!r}"
-            f" cannot be read from any member: {told}"
+            f" cannot be read from any member: {_said(order, problems)}"
         )
         if damaged:
             raise RangeMismatch(text)

@@ -90,6 +90,8 @@ class _Stored(msgspec.Struct):
     cluster_id: str
     pending_id: str = ""
     """Earlier releases do not write it."""
+    level: int = 0
+    """Nor this."""
     recovery: Recovery | msgspec.UnsetType = msgspec.UNSET
     kind: str | msgspec.UnsetType = msgspec.UNSET
     set_back: SetBack | msgspec.UnsetType = msgspec.UNSET

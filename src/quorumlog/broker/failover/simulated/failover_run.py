@@ -1,5 +1,5 @@
-"""FailoverRun: three brokers, a coordinator, producers, consumers and faults; then none of those, and a
-group that must become whole."""
+"""FailoverRun: two to five brokers, a coordinator, producers, consumers and faults; then none of those,
+and a group that must become whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import count
 from quorumlog.broker.failover.failover_rules import FailoverOptions
 from quorumlog.broker.failover.simulated.promises import Promises
 from quorumlog.broker.failover.simulated.sim_broker import SimBroker, SimDisk
-from quorumlog.broker.failover.simulated.sim_coordinator import SimCoordinator
+from quorumlog.broker.failover.simulated.sim_registers import REGISTERS, SimRegister
 from quorumlog.broker.failover.simulated.world import COORDINATOR, World
 from quorumlog.broker.message_log import Role
 from quorumlog.sim.run import NotWhole
@@ -45,12 +45,22 @@ class FailoverResult:
 
 class FailoverRun:
     def __init__(
-        self, seed: int, faults: Sequence[str] = FAULTS, tell: Callable[[str], None] | None = None
+        self,
+        seed: int,
+        faults: Sequence[str] = FAULTS,
+        tell: Callable[[str], None] | None = None,
+        *,
+        options: FailoverOptions | None = None,
+        in_sync_replicas: int = 0,
+        register: type[SimRegister] | None = None,
+        brokers: str = "",
     ) -> None:
+        """`options`, `in_sync_replicas`, `register`, `brokers` (a letter each): drawn if not given."""
         self.world = World(seed, tell)
         random = self.world.random
-        self.in_sync_replicas = random.choice((1, 2, 2, 3))
-        self.options = FailoverOptions(
+        names = brokers or random.choice(("ab", "abc", "abc", "abcde"))
+        self.in_sync_replicas = in_sync_replicas or min(random.choice((1, 2, 2, 3)), len(names))
+        self.options = options or FailoverOptions(
             lease_ms=random.choice((1_000, 3_000)), in_sync_timeout_ms=random.choice((300, 1_500))
         )
         self._faults = faults
@@ -60,8 +70,11 @@ class FailoverRun:
         self.brokers: dict[str, SimBroker] = {}
         self.wiped: list[SimDisk] = []
         self.promises = Promises(self)
-        self.coordinator = SimCoordinator(self.world, self.promises.takes, self.promises.may_lead)
-        for broker_id in "abc":
+        made = register or random.choice(REGISTERS)
+        lease_ms = self.options.lease_ms
+        told = (self.promises.takes, self.promises.may_lead)
+        self.coordinator = made(self.world, lease_ms, *told, has_faults=bool(faults))
+        for broker_id in names:
             self.brokers[broker_id] = SimBroker(self, broker_id)
         self._put()
         self._read()
@@ -169,6 +182,7 @@ class FailoverRun:
     def heal(self) -> None:
         self._has_faults = False
         self.world.cut.clear()
+        self.coordinator.has_faults = False
         for broker in self.brokers.values():
             if not broker.is_up:
                 broker.start()
@@ -199,11 +213,12 @@ def run_failover(
     faults: Sequence[str] = FAULTS,
     faults_ms: float = FAULTS_MS,
     tell: Callable[[str], None] | None = None,
+    register: type[SimRegister] | None = None,
 ) -> FailoverResult:
     """Same seed and arguments, same run. Raises nothing."""
     result = FailoverResult(seed)
     try:
-        run = FailoverRun(seed, faults, tell)
+        run = FailoverRun(seed, faults, tell, register=register)
         result.counts = run.world.trace.counts
         run.world.run_until(faults_ms)
         run.become_whole()

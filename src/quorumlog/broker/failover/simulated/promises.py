@@ -31,6 +31,11 @@ class Promises:
                 f"{broker.id} takes the lease with epoch {record.epoch}, and has {broker.disk.epoch} on"
                 " its disk"
             )
+        held = self._run.coordinator.record
+        if held is not None:
+            left = set(held.in_sync) - set(record.in_sync) - {held.master.id}
+            if left:
+                raise Violation(f"{broker.id} takes the lease, and its peers {left} are out of sync")
         self.leading_epoch = record.epoch
         self._run.world.note(broker.id, "takes the lease", str(record.epoch))
 

@@ -139,7 +139,12 @@ class SimBroker:
         """Of the own, as a slave: what belongs to another one is not heard."""
         self._is_welcome = False
         self._heard_ms = self.clock.now_ms
-        self.rules = FailoverRules(self, self._run.options, self.clock.now_ms)
+        self.rules = FailoverRules(
+            self,
+            self._run.options,
+            self.clock.now_ms,
+            relays_renewals=self._run.coordinator.relays_renewals,
+        )
         self._tick()
         self._push()
 
@@ -238,7 +243,7 @@ class SimBroker:
     # ---------------------------------------------------------------- as master
 
     def _become_master(self, step: Lead) -> None:
-        if self.rules.epoch != step.epoch:
+        if self.rules.epoch != step.epoch or not self.rules.may_acknowledge(self.clock.now_ms):
             return  # the lease has ended while the disk was busy
         disk = self.disk
         disk.flushed = len(disk.log)

@@ -32,6 +32,8 @@ class Mark:
     """What counts of both."""
     counted_version: int = 0
     """The newest list of those that count that it has stored."""
+    release: str = ""
+    """Empty: it did not say it."""
 
 
 @dataclass(slots=True)

@@ -61,6 +61,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     max_offset: Int
     file_bytes: Int
     is_sync_flush: bool
+    release: Text = ""
+    """An earlier one does not say it. So in `Welcome`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     max_offset: Int
     asks_flush: bool
     """What the slave has written counts once it is on its disk."""
+    release: Text = ""
     queues: dict[Text, dict[Int, Int]] | None = None
     """To one that begins at `min_offset`: of each queue of a topic the number of its first message from
     there on, or of its next one. None: it goes on, or a master of an older release does not say it."""

@@ -25,6 +25,7 @@ from quorumlog.broker.replication.protocol.ha_frames import (
 )
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.version import VERSION
 
 
 class Reign(NamedTuple):
@@ -56,8 +57,9 @@ class MasterSide(Protocol):
     def is_ahead(self, host: str, offset: int) -> bool:
         """A slave without epochs whose log ends there has, or had, more than the own log."""
 
-    def slave_came(self, slave: Peer, link: LinkToSlave) -> Mark:
-        """A slave that may follow; an older link of it is closed."""
+    def slave_came(self, slave: Peer, link: LinkToSlave, release: str = "") -> Mark:
+        """A slave that may follow; an older link of it is closed. `release`: empty where it does not say
+        it."""
 
     def slave_reported(self, mark: Mark, written: int, flushed: int, state_version: int) -> None: ...
 
@@ -179,6 +181,7 @@ class MasterLink:
             max_offset=high,
             asks_flush=reign.asks_flush,
             queues=queues,
+            release=VERSION,
         )
 
     def _start(self, frame: HaFrame) -> None:
@@ -200,7 +203,7 @@ class MasterLink:
         if frame.offset != verdict.common_offset and frame.offset % hello.file_bytes:
             raise ProtocolViolation(f"a start at {frame.offset}, not at {verdict.common_offset}")
         self.next_offset = frame.offset
-        self.mark = self._side.slave_came(hello.slave, self)
+        self.mark = self._side.slave_came(hello.slave, self, hello.release)
 
     def data(self, body: bytes) -> list[Buffer]:
         offset = self.next_offset

@@ -26,6 +26,7 @@ from quorumlog.broker.replication.protocol.ha_frames import (
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.version import VERSION
 
 
 class Follow(NamedTuple):
@@ -140,6 +141,7 @@ class SlaveLink:
                     max_offset=own.max_offset,
                     file_bytes=own.file_bytes,
                     is_sync_flush=own.is_sync_flush,
+                    release=VERSION,
                 )
             )
         ]

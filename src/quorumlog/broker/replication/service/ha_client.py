@@ -67,6 +67,8 @@ class HAClient:
         """Why it follows nobody; empty: it follows."""
         self.master_offset = 0
         """How far the master's log was, when it was last heard."""
+        self.master_release = ""
+        """Empty: nobody is followed, or the master does not say it."""
         self._replica = replica
         self._loop = loop
         self._make_link = make_link
@@ -88,6 +90,7 @@ class HAClient:
     def restart(self) -> None:
         """The role, the master or the epoch is another one."""
         self._generation += 1
+        self.master_release = ""
         self._eager_until_ms = self.clock() + _EAGER_MS
         if self._timer is not None:
             self._timer.cancel()
@@ -211,6 +214,7 @@ class HAClient:
             elif not link.closed:
                 if work.follow is not None:
                     self.master_offset = work.follow.welcome.max_offset
+                    self.master_release = work.follow.welcome.release
                     link.follows(work.follow.start_offset, outcome.state_version)
                 self.problem = ""
                 link.done(*outcome, self.clock())

@@ -248,6 +248,8 @@ class ProducerSession:
             return
         if request.sequence < 0:
             request.sequence = self._next_sequence
+        elif request.numbered is None:
+            request.may_be_old = request.sequence < self._next_sequence
         self._next_sequence = max(self._next_sequence, request.sequence + request.record_count)
         assert self._epoch is not None
         request.numbered = Numbered(self.producer, self._epoch, request.sequence)

@@ -1,0 +1,1 @@
+"""Pipelines beside writers, while members and drivers are killed and old segments go."""

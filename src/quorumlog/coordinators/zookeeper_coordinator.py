@@ -1,0 +1,190 @@
+"""ZooKeeperCoordinator: the record and its holder as two nodes of ZooKeeper.
+
+/quorumlog/failover/GROUP/record    JSON
+/quorumlog/failover/GROUP/holder    ephemeral, of the session of whoever leads
+
+A lease is a session of its own; a revision is the record's version. The `multi` that makes the holder
+sets the record, too: where the revision is the same, no other holder has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from quorumlog.broker.errors import CoordinatorUnreachable
+from quorumlog.broker.failover.coordinator import NO_HOLDER, Granted, Standing
+from quorumlog.coordinators.zookeeper_session import Call, ZooKeeperSession
+
+READER_TIMEOUT_MS = 10_000
+PREFIX = "/quorumlog/failover"
+MOST_READS = 5
+ANY_VERSION = -1
+
+
+class ZooKeeperCoordinator:
+    relays_renewals = True
+    """The leader ends sessions. Its followers tell it which they have heard of when it pings them, twice
+    in a tickTime."""
+
+    def __init__(self, servers: str, group: str) -> None:
+        self._servers = servers
+        self._group = f"{PREFIX}/{group}"
+        self._record, self._holder = f"{self._group}/record", f"{self._group}/holder"
+        self._leases: dict[int, ZooKeeperSession] = {}
+        self._reader: ZooKeeperSession | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    # ---------------------------------------------------------------- as Coordinator
+
+    async def read(self) -> Standing:
+        for _ in range(MOST_READS):
+            _, found, holder, then = await self._reading().do(
+                lambda zk: zk.sync_async(self._group),
+                lambda zk: zk.get_async(self._record),
+                lambda zk: zk.exists_async(self._holder),
+                lambda zk: zk.exists_async(self._record),
+            )
+            owner = NO_HOLDER if holder is None else holder.ephemeralOwner
+            if found is None and then is None:
+                return Standing(0, None, owner)
+            if found is not None and then is not None and found[1].mzxid == then.mzxid:
+                # It was the same before and after: all of this was so when the holder was read.
+                return Standing(then.version + 1, found[0], owner)
+        raise CoordinatorUnreachable("the record in ZooKeeper changes all the time")
+
+    async def grant(self, ttl_ms: int) -> Granted:
+        for lease in [each for each, held in self._leases.items() if held.is_over]:
+            self._end(self._leases.pop(lease))
+        session = ZooKeeperSession(self._servers, ttl_ms, pings=False)
+        try:
+            await session.opened()
+            if session.ttl_ms < ttl_ms:
+                raise CoordinatorUnreachable(
+                    f"ZooKeeper grants {session.ttl_ms} ms at most, and not {ttl_ms}: raise its"
+                    " maxSessionTimeout (20 times tickTime), or give --lease-ms"
+                )
+        except BaseException:
+            self._end(session)
+            raise
+        self._leases[session.id] = session
+        return Granted(session.id, session.ttl_ms)
+
+    async def put(self, revision: int, record: bytes, lease: int, *, takes: bool) -> int | None:
+        session = self._leases.get(lease)
+        if session is None or session.is_over:
+            return None
+        if takes and not revision:
+            await session.do(lambda zk: zk.ensure_path_async(self._group))
+        if not takes and await self._owner(session) != lease:
+            return None
+        written = await self._multi(session, lambda multi: self._put(multi, revision, record, takes))
+        if written is None:
+            return None
+        return int(written[-1].version) + 1 if revision else 1
+
+    def _put(self, multi: Any, revision: int, record: bytes, takes: bool) -> None:
+        if takes:
+            multi.create(self._holder, ephemeral=True)
+        else:
+            multi.check(self._holder, ANY_VERSION)
+        if revision:
+            multi.set_data(self._record, record, version=revision - 1)
+        else:
+            multi.create(self._record, record)
+
+    async def renew(self, lease: int) -> int:
+        session = self._leases.get(lease)
+        if session is None or session.is_over:
+            return 0
+        # A write: it is answered by the leader of a majority, where a ping is answered by any server.
+        try:
+            await self._multi(session, lambda multi: multi.check("/", ANY_VERSION))
+        except CoordinatorUnreachable:
+            if not session.is_over:
+                raise
+        return 0 if session.is_over else session.ttl_ms
+
+    async def revoke(self, lease: int) -> None:
+        session = self._leases.pop(lease, None)
+        if session is not None:
+            await asyncio.shield(self._end(session))
+        # Of a process that was killed, or of one of ours whose end no server has heard of.
+        standing = await self.read()
+        if standing.holder != lease:
+            return
+        version = standing.revision - 1
+        gone = await self._multi(self._reading(), lambda multi: self._delete(multi, version))
+        if gone is None:
+            raise CoordinatorUnreachable("the holder changes in ZooKeeper")
+
+    def _delete(self, multi: Any, version: int) -> None:
+        multi.check(self._record, version)
+        multi.delete(self._holder)
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def told(_: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(news.set)
+
+        while True:
+            await self._reading().do(
+                lambda zk: zk.exists_async(self._record, told),
+                lambda zk: zk.exists_async(self._holder, told),
+            )
+            changed()
+            await news.wait()
+            news.clear()
+
+    async def close(self) -> None:
+        for session in (self._reader, *self._leases.values()):
+            if session is not None:
+                self._end(session)
+        self._leases.clear()
+        await asyncio.gather(*self._ending)
+
+    # ---------------------------------------------------------------- requests
+
+    def _reading(self) -> ZooKeeperSession:
+        if self._reader is not None and self._reader.is_over:
+            self._end(self._reader)
+            self._reader = None
+        if self._reader is None:
+            self._reader = ZooKeeperSession(self._servers, READER_TIMEOUT_MS, pings=True)
+        return self._reader
+
+    def _end(self, session: ZooKeeperSession) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(session.end())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
+
+    async def _owner(self, session: ZooKeeperSession) -> int:
+        _, holder = await session.do(
+            lambda zk: zk.sync_async(self._group), lambda zk: zk.exists_async(self._holder)
+        )
+        return NO_HOLDER if holder is None else int(holder.ephemeralOwner)
+
+    @staticmethod
+    async def _multi(session: ZooKeeperSession, fill: Callable[[Any], None]) -> list[Any] | None:
+        """All of it is done, or None: a version, or that a node is there, is not as it should be."""
+
+        def commit(zk: Any) -> Any:
+            multi = zk.transaction()
+            fill(multi)
+            return multi.commit_async()
+
+        call: Call = commit
+        (results,) = await session.do(call)
+        # Each has an error where one has: the others were rolled back, or not come to.
+        reasons = [each for each in results if isinstance(each, Exception)]
+        if any(isinstance(each, BadVersionError | NodeExistsError | NoNodeError) for each in reasons):
+            return None
+        if reasons:
+            raise CoordinatorUnreachable(f"ZooKeeper: {reasons[0]!r}")
+        return list(results)

@@ -1,0 +1,53 @@
+"""`quorumlog upgrade` against a running cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quorumlog import LocalCluster
+from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.version import VERSION
+from tests.cli.conftest import Cli
+
+
+def test_a_group_that_this_release_has_formed_has_nothing_to_finish(
+    cli: Cli, cluster: LocalCluster
+) -> None:
+    result = cli("upgrade", "status", "--servers", cluster.servers)
+    assert result.exit_code == 0, result.output
+    assert f"may have entries of level {LEVEL}: there is nothing to finish" in result.stdout
+    result = cli("upgrade", "status", "--servers", cluster.servers, "--json")
+    members = [{"id": each.member_id, "release": VERSION, "level": LEVEL} for each in cluster.members]
+    assert json.loads(result.stdout) == {"level": LEVEL, "members": members}
+
+
+def test_a_group_of_the_release_before_says_what_to_do_and_does_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NodeDriver, "level", LEVEL - 1)  # as its members told when the group formed
+    with LocalCluster(1) as upgraded:
+        servers = ("--servers", upgraded.servers)
+        told = cli("upgrade", "status", *servers).stdout
+        assert f"may have entries of level {LEVEL - 1}, and all members know level {LEVEL}" in told
+        assert "quorumlog upgrade finish" in told
+        refused = cli("clock", "reset", *servers)
+        assert refused.exit_code == 1
+        assert "run quorumlog upgrade finish once every member runs this release" in refused.stderr
+        result = cli("upgrade", "finish", *servers)
+        assert result.exit_code == 0, result.output
+        assert f"the log may have entries of level {LEVEL}; no member can go back" in result.stdout
+        assert json.loads(cli("upgrade", "finish", *servers, "--json").stdout) == {"level": LEVEL}
+        assert "there is nothing to finish" in cli("upgrade", "status", *servers).stdout
+        assert cli("clock", "reset", *servers).exit_code == 0
+
+
+def test_members_that_have_not_told_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NodeDriver, "level", LEVEL - 1)
+    monkeypatch.setattr(NodeDriver, "members_below", lambda driver, level: ["n2"])
+    with LocalCluster(1) as upgraded:
+        result = cli("upgrade", "finish", "--servers", upgraded.servers)
+        assert result.exit_code == 1
+        assert "n2 has not told" in result.stderr

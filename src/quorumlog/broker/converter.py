@@ -65,7 +65,7 @@ def convert_to_classic(
             for file in files.files:
                 file.sync()
             files.close()
-            _note_queues(disk, target, ledger.queue_ends())
+            _note_queues(disk, target, _queue_ends(disk, ledger))
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
             disk.sync_directory(target)
@@ -75,6 +75,13 @@ def convert_to_classic(
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()
     return Converted(messages, size_bytes, position, left_out)
+
+
+def _queue_ends(disk: Disk, ledger: OfflineLedger) -> dict[QueueKey, int]:
+    record = taken_over(disk, ledger.folder)
+    old = [] if record is None else record.queues
+    ends = {QueueKey(topic, queue_id): end for topic, queue_id, end in old}
+    return ends | ledger.queue_ends()
 
 
 def _note_queues(disk: Disk, target: str, ends: dict[QueueKey, int]) -> None:

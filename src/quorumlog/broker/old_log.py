@@ -30,13 +30,15 @@ class FileDigest(msgspec.Struct, frozen=True):
     """CRC-32 of each 16 MiB."""
 
 
-class TakenOver(msgspec.Struct, frozen=True):
+class TakenOver(msgspec.Struct, frozen=True, omit_defaults=True):
     """The file `taken-over` of a member's directory, in JSON."""
 
     end_position: int
     """Where the replicated log begins."""
     file_bytes: int
     files: list[FileDigest]
+    queues: list[tuple[str, int, int]] = []
+    """(topic, queue, number of its next message): those of which the old log has no message any more."""
 
     @property
     def digest(self) -> str:
@@ -59,6 +61,8 @@ def first_difference(one: TakenOver, other: TakenOver) -> str:
                 if a != b:
                     at = position + number * BLOCK_BYTES
                     return f"they differ in the {BLOCK_BYTES} bytes from {at} on"
+    if one.queues != other.queues:
+        return "they know of other queues: copy the folder consumequeue of one store to all of them"
     return "" if one.end_position == other.end_position else "they end at different positions"
 
 

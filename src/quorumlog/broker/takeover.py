@@ -124,7 +124,12 @@ def _survey(old: OfflineStore, path: str) -> TakenOver:
             sha.update(data)
             digest_of(data, blocks)
         files.append(FileDigest(base, sha.hexdigest(), blocks))
-    return TakenOver(closed, old.file_bytes, files)
+    queues = [
+        (key.topic, key.queue_id, queue.max_offset)
+        for key, queue in old.queues.items()
+        if queue.min_offset == queue.max_offset > 0
+    ]
+    return TakenOver(closed, old.file_bytes, files, queues=queues)
 
 
 def _content(old: OfflineStore, base: int, stop: int, closed: int) -> Iterator[bytes]:

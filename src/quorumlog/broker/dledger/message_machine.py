@@ -115,6 +115,8 @@ class MessageMachine(StateMachine):
                 self._names_ms = int(found.records.columns.store_times_ms[0])
                 self._dispatcher.dispatch(found)
         self.queues.begins_anywhere = False
+        for topic, queue_id, begin in old.record.queues:
+            self.queues.queue_of(QueueKey(topic, queue_id)).begin_at(begin)
         self.last_time_ms = self._dispatcher.last_time_ms
         self.end_position = old.end_position
 

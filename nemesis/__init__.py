@@ -11,8 +11,8 @@ When all is whole and every member has stopped, the histories are held against t
 Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
 `session_workers`, `workload`, `machines`, `history`, `check`, `leaders` (who led when), `report`;
 `producer`, which kills one on its way through its lines (`python -m nemesis.producer`);
-the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`), and the room `pipelines`, those over
-whole logs beside writers (`python -m nemesis.pipelines`). Of the message store:
+the room `sink`, which breaks the Spark sink (`python -m nemesis.sink`), and the room `pipelines`,
+those over whole logs beside writers (`python -m nemesis.pipelines`). Of the message store:
 `replicas` breaks master and slaves (`python -m nemesis.replicas`), the room `failover` those with a
 coordinator (`python -m nemesis.failover`), the room `brokers` those on a replicated log
 (`python -m nemesis.brokers`). Of the key-value store: the room `kv`, its members under clients

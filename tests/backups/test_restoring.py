@@ -375,7 +375,7 @@ def test_an_interrupted_restore_is_no_members_directory(tmp_path: Path) -> None:
         restore(source, MEMBERS, targets, disk=disk)
     for member_id, path in targets.items():
         with pytest.raises(
-            ConfigError, match="of a restore that did not come to its end; restore again"
+            ConfigError, match="is of a restore or takeover that did not come to its end"
         ):
             opened(OsDisk(), path, member_id)
     check_restored(OsDisk(), source, restore(source, MEMBERS, targets), targets, LAST)

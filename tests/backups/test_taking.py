@@ -328,7 +328,7 @@ def test_other_directories_are_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
-    with pytest.raises(ConfigError, match=r"holds something else than a backup \(mine.txt\)"):
+    with pytest.raises(ConfigError, match=r"holds files of other software \(mine.txt\)"):
         taken(client, other, OsDisk())
     assert [each.name for each in other.iterdir()] == ["mine.txt"]
     (tmp_path / "file").write_text("")

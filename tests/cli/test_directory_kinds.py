@@ -17,8 +17,8 @@ from quorumlog.errors import ConfigError
 from quorumlog.kv.store.machine import MACHINE_NAME as STORE_MACHINE
 from quorumlog.store.directory.backup_directory import BackupDirectory
 from quorumlog.store.directory.member_directory import open_member_directory
+from quorumlog.store.directory_kind import DirectoryKind, kind_of, kind_of_machines
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.directory_kind import DirectoryKind, kind_of, kind_of_machines
 from quorumlog.store.files.member_file import load_member, save_member
 from tests.cli.conftest import Cli
 from tests.store.made_logs import SMALL
@@ -40,7 +40,13 @@ COMMANDS: dict[DirectoryKind, Callable[[Path, str], tuple[object, ...]]] = {
         "broker", "serve", "--dir", path, "--bind", at, "--topics", "orders:1",
     ),
 }  # fmt: skip
-MADE = [kind for kind in DirectoryKind if kind is not DirectoryKind.MEMBER]
+ROLES = {
+    "sync-master": ("--role", "sync-master"),
+    "async-master": ("--role", "async-master"),
+    "slave": ("--role", "slave", "--master", "127.0.0.1:1"),
+}
+MADE = [kind for kind in DirectoryKind if kind.command and kind is not DirectoryKind.MEMBER]
+FOR_NOBODY = [kind for kind in DirectoryKind if not kind.command]
 
 
 def open_as(kind: DirectoryKind, path: Path) -> None:
@@ -77,6 +83,90 @@ def test_a_directory_is_taken_by_its_own_product_and_refused_by_each_other(
         assert refused.exit_code == EXIT_CONFIG, refused.output
         assert says in " ".join(refused.stderr.split())
     assert sorted(path.rglob("*")) == before
+
+
+def make_for_nobody(kind: DirectoryKind, parent: Path) -> Path:
+    path = parent / "there"
+    if kind is DirectoryKind.DERIVED:
+        open_as(DirectoryKind.LOG_BROKER, parent / "n0")
+        path = parent / "n0" / "messages"
+    names = {
+        DirectoryKind.JAVA_BROKER: (
+            "dledger-n0/data/0",
+            "dledger-n0/index/0",
+            "commitlog/0",
+            "checkpoint",
+        ),
+        DirectoryKind.JAVA_LOG: ("data/0", "index/0", "checkpoint"),
+        DirectoryKind.DERIVED: ("consumequeue/orders/0/0", "index/0"),
+        DirectoryKind.RESTORE: ("restoring", "data/0", "commitlog/0"),
+        DirectoryKind.CONVERSION: ("converting/0",),
+    }[kind]
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(b"here before")
+    return path
+
+
+def commands_on(path: Path, at: str) -> list[tuple[object, ...]]:
+    """All that make or open a directory to write there."""
+    store = ("broker", "serve", "--dir", path, "--bind", at, "--topics", "orders:1")
+    return [
+        *(command(path, at) for command in COMMANDS.values()),
+        *((*store, *role) for role in ROLES.values()),
+    ]
+
+
+def content_of(path: Path) -> dict[Path, bytes]:
+    return {each: each.read_bytes() if each.is_file() else b"" for each in sorted(path.rglob("*"))}
+
+
+@pytest.mark.parametrize("kind", FOR_NOBODY)
+def test_a_directory_that_no_command_goes_on_with_is_refused_by_name_and_left_as_it_is(
+    cli: Cli, free_address: str, tmp_path: Path, kind: DirectoryKind
+) -> None:
+    path = make_for_nobody(kind, tmp_path)
+    assert kind_of(disk, str(path)) is kind
+    before = content_of(tmp_path)
+    for command in commands_on(path, free_address):
+        refused = cli(*command)
+        assert refused.exit_code == EXIT_CONFIG, (command, refused.output)
+        assert f"{path} is {kind.title}, and not" in " ".join(refused.stderr.split())
+    made = [("broker", "convert", tmp_path / "no", path)]
+    made += [("broker", "takeover", path, "--data-dir", tmp_path / "made", "--id", "n0",
+              "--members", f"n0={free_address}")]  # fmt: skip
+    for command in made:
+        assert cli(*command).exit_code == EXIT_CONFIG, command
+    assert content_of(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("consumequeue/orders/0/0", "consumequeue of a message store, and no folder commitlog"),
+        ("flushed", "flushed of a message store, and no folder commitlog"),
+        ("letters/home", "files of other software (letters)"),
+        ("n0/member", "the directories of members (n0)"),
+    ],
+)
+def test_a_store_begins_in_an_empty_directory_only(
+    cli: Cli, free_address: str, tmp_path: Path, name: str, says: str
+) -> None:
+    path = tmp_path / "there"
+    (path / name).parent.mkdir(parents=True)
+    (path / name).write_bytes(b"here before")
+    for command in commands_on(path, free_address):
+        refused = cli(*command)
+        assert refused.exit_code == EXIT_CONFIG, (command, refused.output)
+        if command[:2] == ("broker", "serve") and "dledger" not in command:
+            assert says in " ".join(refused.stderr.split())
+    assert content_of(tmp_path) == {
+        each: b"here before" if each == path / name else b"" for each in [path, *path.rglob("*")]
+    }
+    (tmp_path / "empty").mkdir()
+    for name in ("lost+found", ".snapshot"):
+        (tmp_path / "empty" / name).mkdir()
+    open_as(DirectoryKind.BROKER, tmp_path / "empty")
 
 
 def test_whose_a_directory_of_an_earlier_release_is_shows_what_lies_in_it(tmp_path: Path) -> None:

@@ -72,7 +72,11 @@ def lease_counts_from_the_answer(patch: Patch) -> None:
     )
 
 
-@mutant(315, "a lease counts its full time", scenario=brokers_keep_their_promises)
+@mutant(
+    315,
+    "a lease counts its full time",
+    scenario=groups.brokers_with_leases_that_end_in_time_keep_their_promises,
+)
 def lease_without_a_margin(patch: Patch) -> None:
     """A clock is a clock."""
     patch.edit(
@@ -104,9 +108,7 @@ def unanswered_change_forgotten(patch: Patch) -> None:
     patch.edit(InSyncMembers.sent, "self._undecided.append(wanted)", "reached()")
 
 
-@mutant(
-    318, "a store that was wiped counts as the one it replaced", scenario=brokers_keep_their_promises
-)
+@mutant(318, "a store that was wiped counts as the one it replaced", scenario=groups.who_may_lead)
 def wiped_store_elected(patch: Patch) -> None:
     """It has the name that is in the set."""
     patch.edit(

@@ -8,7 +8,9 @@ import importlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog import LocalCluster, connect
+from quorumlog.cli.pipeline.choices import engine_of
 from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark
@@ -26,6 +29,7 @@ from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
+from quorumlog.spark.pipelines.spark_engine import SparkEngine
 from tests.cli.conftest import Cli, cli, objects, plain  # noqa: F401
 from tests.spark.made_directories import write_directory
 
@@ -268,7 +272,7 @@ def test_what_can_be_refused_before_spark_has_started_is(
     def start(*_: str) -> None:
         raise AssertionError("half a minute for nothing")
 
-    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "started", start)
+    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "running", start)
     file, kept = tmp_path / "kept.parquet", tmp_path / "a"
     with LocalCluster(members=1, directory=tmp_path / "target", staging=False) as cluster:
         of, to = ("--path", source.path), ("--to-servers", cluster.servers)
@@ -295,3 +299,25 @@ def test_what_can_be_refused_before_spark_has_started_is(
             result = cli("pipeline", *line, "--spark", "local[1]")
             assert result.exit_code in (1, 2), (line, result.output, result.exception)
             assert sentence in plain(result.stderr), line
+
+
+def test_spark_is_started_by_the_first_work_once_and_stopped_if_it_was(
+    source: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    @contextmanager
+    def running(*_: str) -> Iterator[Any]:
+        told.append("started")
+        yield SimpleNamespace()
+        told.append("stopped")
+
+    monkeypatch.setattr(importlib.import_module("quorumlog.spark.session"), "running", running)
+    with engine_of("local[1]", [source]) as engine:
+        assert isinstance(engine, SparkEngine)
+    assert told == []
+    with engine_of("local[1]", [source]) as engine:
+        assert isinstance(engine, SparkEngine)
+        assert engine.spark is engine.spark
+        assert told == ["started"]
+    assert told == ["started", "stopped"]

@@ -15,6 +15,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import LEADER, Link, Request, receipt_of
+from quorumlog.client.protocol.cluster_view import EventKind
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
@@ -254,6 +255,9 @@ class SessionClient:
     def _carry_out(self) -> None:
         now_ms = self.cluster.now_ms
         work = self._protocol.take_work()
+        for event in work.events:
+            if event.kind is EventKind.SET_BACK:  # no disk here loses what it has synced
+                raise Violation(f"a client takes entries for lost: {event.reason}")
         for request in work.completed:
             self._completed(request)
         for link in work.close:

@@ -13,7 +13,7 @@ from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
-from quorumlog.store.directory.foreign_files import LOCK_NAME, RESTORING_NAME
+from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.backup_file import BACKUP_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME

@@ -7,8 +7,9 @@
         for message in broker.pull("orders", receipt.queue_id, 0).messages: ...
 
 Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
-`store_reader`, `message_store`, `offline_store`, `offline_ledger`, `converter`, `old_log`, `takeover`,
-`replication`, `failover`, `wire`, `serving`, `client`, `later_member`, `dledger`, `simulated`, `groups`.
+`store_reader`, `first_look`, `message_store`, `offline_store`, `offline_ledger`, `converter`, `old_log`,
+`java_config`, `old_state`, `takeover`, `replication`, `failover`, `wire`, `serving`, `client`,
+`later_member`, `dledger`, `simulated`, `groups`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.old_log import OldLog, taken_over
 from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.store.directory_kind import CONVERTING_NAME
 from quorumlog.store.disk import Disk, OsDisk, refusal
 from quorumlog.store.log.segment_list import SegmentList
 
@@ -48,7 +49,7 @@ def convert_to_classic(
                 f"{source} holds no messages: none of its {ledger.foreign_entries} entries is one; name"
                 " the directory of a broker on a replicated log"
             )
-        unfinished = f"{target}/converting"
+        unfinished = f"{target}/{CONVERTING_NAME}"
         folder = f"{target}/{COMMIT_LOG_NAME}"
         try:
             disk.make_directory(unfinished)

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 import msgspec
 
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
-from quorumlog.broker.old_log import BLOCK_BYTES, PIECE_BYTES, FileDigest, TakenOver
+from quorumlog.broker.old_log import BLOCK_BYTES, PIECE_BYTES, FileDigest, TakenOver, decode_record
 from quorumlog.broker.takeover import copy_old_log, start_behind
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.store.directory.member_directory import draw_directory_id
 from quorumlog.store.directory.restored_directory import RestoredDirectory
+from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.directory_kind import DirectoryKind
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 
 
@@ -43,7 +43,7 @@ def make_later_member(
             " directory"
         )
     try:
-        record = msgspec.json.decode(data, type=TakenOver)
+        record = decode_record(data)
     except msgspec.MsgspecError as error:
         raise ProtocolViolation(
             f"{broker.server} tells no record of an old commit log: {error}"

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 
 from quorumlog.broker.commit_log.clean_commit_log_service import CleanCommitLogService
 from quorumlog.broker.commit_log.commit_log import CommitLog
@@ -28,6 +29,7 @@ from quorumlog.broker.commit_log.log_recovery import (
     walk,
 )
 from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.first_look import first_look, refuse_other_queues
 from quorumlog.broker.flush.service_thread import ServiceThread
 from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -38,8 +40,8 @@ from quorumlog.broker.queues.reput_message_service import ReputMessageService
 from quorumlog.broker.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory.member_directory import sync_names_above
+from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, OsDisk, refusal
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.log.segment_list import SegmentList
 
 log = logging.getLogger("quorumlog.broker")
@@ -86,11 +88,13 @@ class MessageStore:
         self._closing = threading.Lock()
         self.is_closed = False
         try:
-            refuse_other_kinds(self.disk, root, DirectoryKind.BROKER)
+            refuse_foreign(self.disk, root, DirectoryKind.BROKER)
+            self._was_ours = self.disk.exists(f"{root}/{FLUSHED_NAME}")
+            lost = "" if self._was_ours else self._first_look()
             for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
                 self.disk.make_directory(f"{root}/{name}")
             self.disk.sync_directory(root)
-            if not self.disk.exists(f"{root}/{FLUSHED_NAME}"):
+            if not self._was_ours:
                 sync_names_above(self.disk, root)
             self._lock = self.disk.lock(f"{root}/{LOCK_NAME}")
         except BlockingIOError:
@@ -99,7 +103,7 @@ class MessageStore:
             raise StoreFailure(refusal(root, "opened", error)) from error
         try:
             self._check_replicated()
-            self._recover()
+            self._recover(lost)
         except BaseException:
             self._lock.release()
             raise
@@ -119,18 +123,40 @@ class MessageStore:
                 f" good, delete {self.root}/{REPLICA_NAME}"
             )
 
-    def _recover(self) -> None:
+    def _first_look(self) -> str:
+        """Why the queues of a store that another software wrote are to be derived anew. Raises
+        ConfigError where it is not taken."""
+        disk, root, config = self.disk, self.root, self.config
+        if not disk.exists(f"{root}/{COMMIT_LOG_NAME}"):
+            return ""
+        refuse_other_queues(disk, root)
+        with ExitStack() as opened:
+            files = open_file_list(
+                disk,
+                f"{root}/{COMMIT_LOG_NAME}",
+                config.mapped_file_size_commit_log,
+                option="mapped_file_size_commit_log",
+                writable=False,
+            )
+            opened.callback(files.close)
+            queues = ConsumeQueues(disk, root, config, None, writable=False)
+            opened.callback(queues.close)
+            is_clean = not disk.exists(f"{root}/{ABORT_NAME}")
+            return queues.lost or first_look(disk, root, files, queues, is_clean=is_clean)
+
+    def _recover(self, lost: str) -> None:
+        """`lost`: why queues and index are to be derived anew; empty: nothing is known."""
         disk, root, config = self.disk, self.root, self.config
         self.set_aside = set_aside_of(
             disk, root, config.max_set_aside_bytes, config.mapped_file_size_commit_log
         )
         self.was_clean = not disk.exists(f"{root}/{ABORT_NAME}")
-        self._make_abort()
-        self.checkpoint = StoreCheckpoint.open(disk, root)
-        is_ours = disk.exists(f"{root}/{FLUSHED_NAME}")
+        is_ours = self._was_ours
         flushed = FlushedFile.open(
             disk, root, config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue
         )
+        self._make_abort()
+        self.checkpoint = StoreCheckpoint.open(disk, root)
         self._torn_from = flushed.load() if is_ours and not self.was_clean else sys.maxsize
         files = open_file_list(
             disk,
@@ -149,6 +175,7 @@ class MessageStore:
             sizes_are_known=is_ours,
         )
         self.queues.begins_anywhere = files.first_position > 0
+        self.queues.lost = self.queues.lost or lost
         self.index = None
         if config.message_index_enable:
             self.index = IndexService(

@@ -16,8 +16,8 @@ from quorumlog.broker.queues.machine_snapshot import MACHINE_NAME, read_head
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.store.directory_kind import JAVA_LEDGER_PREFIX, DirectoryKind, kind_of, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.snapshot_file import (
     SnapshotDamaged,
     SnapshotFiles,
@@ -25,7 +25,6 @@ from quorumlog.store.files.snapshot_file import (
 )
 from quorumlog.store.offline.directory_reader import DirectoryReader
 
-JAVA_PREFIX = "dledger-"
 _PIECE_BYTES = 4 << 20
 
 
@@ -41,9 +40,16 @@ def ledger_folder(path: str, disk: Disk | None = None) -> str | None:
     disk = OsDisk() if disk is None else disk
     if disk.exists(f"{path}/data") and disk.exists(f"{path}/index"):
         return path
-    below = [f"{path}/{name}" for name in disk.list(path) if name.startswith(JAVA_PREFIX)]
+    below = [f"{path}/{name}" for name in disk.list(path) if name.startswith(JAVA_LEDGER_PREFIX)]
     found = [each for each in below if disk.exists(f"{each}/data")]
     return found[0] if len(found) == 1 else None
+
+
+def holds_ledger(path: str) -> bool:
+    """The messages of a directory lie in a replicated log, and not in a classic one. Raises
+    ConfigError."""
+    disk = OsDisk()
+    return kind_of(disk, path) is not DirectoryKind.BROKER and ledger_folder(path, disk) is not None
 
 
 class OfflineLedger:
@@ -53,7 +59,7 @@ class OfflineLedger:
         folder = ledger_folder(path, disk)
         if folder is None:
             raise ConfigError(f"{path} holds no replicated log: it has no folders data and index")
-        refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER)
+        refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER, DirectoryKind.JAVA_LOG)
         self.folder = folder
         self.foreign_entries = 0
         """Met by `batches` that are no messages: of other machines, and of plain clients."""

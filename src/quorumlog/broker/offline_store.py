@@ -12,13 +12,14 @@ from quorumlog.broker.commit_log.flushed_file import FLUSHED_MAGIC, FLUSHED_NAME
 from quorumlog.broker.commit_log.log_files import read_records
 from quorumlog.broker.commit_log.log_recovery import LogEnd, walk
 from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.first_look import refuse_missing_files, refuse_other_queues, wrong_units
 from quorumlog.broker.message_store import ABORT_NAME, COMMIT_LOG_NAME, LOCK_NAME, REPLICA_NAME
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged
+from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk, not_allowed
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.slot_file import read_payload
 
 CHECKPOINT_FIELDS = (
@@ -48,6 +49,7 @@ class OfflineStore:
                 raise ConfigError(f"{root} holds no store: it has no folder {COMMIT_LOG_NAME}")
             if disk.is_locked(f"{root}/{LOCK_NAME}"):
                 raise ConfigError(f"{root} is in use by a running broker: stop it first")
+            refuse_other_queues(disk, root)
             known = self._known_sizes()
             self.file_bytes = (
                 known[0] if known else _size_in(disk, f"{root}/{COMMIT_LOG_NAME}") or 1 << 30
@@ -116,6 +118,14 @@ class OfflineStore:
                 f"the record at {end.position} of {self.root} {end.problem or 'is missing'}",
                 path=self.files.path_of(end.position),
                 position=end.position,
+            )
+
+    def refuse_missing_files(self, end: LogEnd) -> None:
+        """`end`: of a walk over the whole log. Raises ConfigError for a store that is not ours, where
+        queues or checkpoint know more than that."""
+        if self._flushed() is None:
+            refuse_missing_files(
+                self._disk, self.root, self.files, self.queues, end, is_clean=self.is_clean
             )
 
     def flushed_offset(self) -> int | None:
@@ -204,25 +214,11 @@ class OfflineStore:
             size_bytes += records.total_bytes
             shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
             for key, rows in shown.queues:
-                queue = self.queues.get(key)
-                offsets = shown.columns.queue_offsets[rows]
-                seen[key] = int(offsets[-1]) + 1
-                units = None if queue is None else queue.units(int(offsets[0]), int(offsets[-1]) + 1)
-                positions = shown.starts[rows] + found.position
-                count = 0 if units is None else len(units)
-                good = count >= np.count_nonzero(positions < unconfirmed) and (
-                    units is None
-                    or (
-                        bool((units["position"] == positions[:count]).all())
-                        and bool((units["size"] == shown.sizes[rows][:count]).all())
-                    )
-                )
-                if not good:
-                    problems.append(
-                        f"{key.topic} queue {key.queue_id}: units {offsets[0]} to {offsets[-1]} do not"
-                        " name their messages; delete the folder consumequeue, and a start derives it"
-                        " anew"
-                    )
+                seen[key] = int(shown.columns.queue_offsets[rows[-1]]) + 1
+            problems += [
+                f"{problem}; delete the folder consumequeue, and a start derives it anew"
+                for _, problem in wrong_units(found, self.queues, unconfirmed)
+            ]
         for key, queue in self.queues.items():
             if queue.max_offset > max(seen.get(key, 0), queue.min_offset):
                 problems.append(
@@ -231,6 +227,10 @@ class OfflineStore:
         if lost := self.queues.lost or self.queues.missing():
             problems.append(f"{lost}; a start derives queues and index anew")
         flushed = self.flushed_offset()
+        try:
+            self.refuse_missing_files(end)
+        except ConfigError as missing:
+            problems.insert(0, str(missing))
         if end.problem or (flushed is not None and end.position < flushed):
             known = "" if flushed is None else f"; the log was on disk up to {flushed}"
             problems.insert(0, f"the record at {end.position} {end.problem or 'is missing'}{known}")

@@ -30,6 +30,29 @@ class FileDigest(msgspec.Struct, frozen=True):
     """CRC-32 of each 16 MiB."""
 
 
+class OldTopic(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    queues: int
+    perm: int
+
+
+class OldGroup(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer group."""
+
+    name: str
+    offsets: list[tuple[str, int, int]]
+    """(topic, queue, number of the next message that it wants)."""
+
+
+class OldState(msgspec.Struct, frozen=True):
+    """What the topics and groups of the replicated log begin with."""
+
+    topics: list[OldTopic]
+    groups: list[OldGroup]
+    delayed: dict[int, int]
+    """By delay level: the first message of its queue that is not delivered yet."""
+
+
 class TakenOver(msgspec.Struct, frozen=True, omit_defaults=True):
     """The file `taken-over` of a member's directory, in JSON."""
 
@@ -37,13 +60,40 @@ class TakenOver(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the replicated log begins."""
     file_bytes: int
     files: list[FileDigest]
+    state: OldState | None = None
+    """None: an earlier release took it over, and knew nothing of it."""
     queues: list[tuple[str, int, int]] = []
     """(topic, queue, number of its next message): those of which the old log has no message any more."""
 
     @property
     def digest(self) -> str:
-        """Of all: members whose old logs differ by a byte have another one."""
+        """Of all: members whose old logs differ by a byte, or whose states do, have another one."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """With a state: a release that does not know it finds no `files` and refuses the record, instead of
+    beginning with other topics than the other members."""
+
+    version: int = 1
+    record: TakenOver | None = None
+
+
+VERSION = 2
+
+
+def encode_record(record: TakenOver) -> bytes:
+    is_plain = record.state is None and not record.queues
+    stored = record if is_plain else _Versioned(VERSION, record)
+    return msgspec.json.format(msgspec.json.encode(stored))
+
+
+def decode_record(data: bytes) -> TakenOver:
+    """Raises msgspec.MsgspecError."""
+    found = msgspec.json.decode(data, type=_Versioned)
+    if found.version > VERSION:
+        raise msgspec.ValidationError(f"it is of version {found.version}, of a later release")
+    return found.record or msgspec.json.decode(data, type=TakenOver)
 
 
 def first_difference(one: TakenOver, other: TakenOver) -> str:
@@ -61,9 +111,22 @@ def first_difference(one: TakenOver, other: TakenOver) -> str:
                 if a != b:
                     at = position + number * BLOCK_BYTES
                     return f"they differ in the {BLOCK_BYTES} bytes from {at} on"
+    if one.end_position != other.end_position:
+        return "they end at different positions"
     if one.queues != other.queues:
         return "they know of other queues: copy the folder consumequeue of one store to all of them"
-    return "" if one.end_position == other.end_position else "they end at different positions"
+    if one.state == other.state:
+        return ""
+    mine_state, his_state = one.state, other.state
+    what = "topics, groups or delays"
+    if mine_state is not None and his_state is not None:
+        parts = {
+            "topics": mine_state.topics != his_state.topics,
+            "groups and their offsets": mine_state.groups != his_state.groups,
+            "the delayed messages that were delivered": mine_state.delayed != his_state.delayed,
+        }
+        what = " and ".join(name for name, differs in parts.items() if differs)
+    return f"{what} are not the same: copy the folder config of one store to all of them"
 
 
 def taken_over(disk: Disk, directory: str) -> TakenOver | None:
@@ -76,7 +139,7 @@ def taken_over(disk: Disk, directory: str) -> TakenOver | None:
     except OSError as error:
         raise StoreFailure(refusal(path, "read", error)) from error
     try:
-        return msgspec.json.decode(data or b"", type=TakenOver)
+        return decode_record(data or b"")
     except msgspec.MsgspecError as error:
         raise DirectoryDamaged(
             f"{path} is damaged: {error}; copy it from another member", path=path, position=0

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import msgspec
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.commit_log.log_recovery import LogEnd
+from quorumlog.broker.java_config import read_java_config
 from quorumlog.broker.messages.record import blank_record
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.broker.old_log import (
@@ -24,21 +24,28 @@ from quorumlog.broker.old_log import (
     FileDigest,
     TakenOver,
     digest_of,
+    encode_record,
 )
+from quorumlog.broker.old_state import OldMessages, OldReport, old_state
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL, Membership, encode_body
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.store.directory.restored_directory import RestoredDirectory
+from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk, refusal
-from quorumlog.store.files.directory_kind import DirectoryKind
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 from quorumlog.store.files.replaced_file import replace_file
 from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.log.segment_list import segment_name
 
 _ID_DIGITS = 32
+
+
+class Takeover(NamedTuple):
+    record: TakenOver
+    report: OldReport
 
 
 def take_over(
@@ -48,15 +55,16 @@ def take_over(
     members: Sequence[MemberAddress],
     *,
     group: str = "default",
+    without_config: bool = False,
     disk: Disk | None = None,
-) -> TakenOver:
-    """`store` is read, and left as it is. Raises ConfigError where it runs, is damaged or was not
-    stopped, or where `data_dir` is not empty; DiskFull, StoreFailure."""
+) -> Takeover:
+    """`store` is read, and left as it is. `without_config`: see `old_state`. Raises ConfigError where it
+    runs, is damaged or was not stopped, or where `data_dir` is not empty; DiskFull, StoreFailure."""
     disk = OsDisk() if disk is None else disk
     if member_id not in [each.member_id for each in members]:
         raise ConfigError(f"--id {member_id} is not in --members")
     with OfflineStore(store, disk) as old:
-        record = _survey(old, store)
+        record, report, end_position = _survey(old, store, disk, without_config=without_config)
         index_bytes = StoreConfig(segment_bytes=record.file_bytes).index_segment_bytes
         names = ",".join(sorted(f"{m.member_id}={m.host}:{m.port}" for m in members))
         seed = f"{record.digest} {group} {names}"
@@ -83,38 +91,46 @@ def take_over(
             target.log.append_own(EntryBatch.noop(), 1)
             body = encode_body(membership)
             target.log.append_own(EntryBatch.control(EntryKind.MEMBERSHIP, body), 1)
-            end = LogEnd(old.files.first_position)
-            for _ in old.walk(end):
-                pass
             copy_old_log(
                 disk,
                 data_dir,
                 record,
-                lambda file: _content(old, file.position, end.position, record.end_position),
+                lambda file: _content(old, file.position, end_position, record.end_position),
             )
             target.prepare(1)
             target.complete()
-    return record
+    return Takeover(record, report)
 
 
 def _id_of(seed: str, name: str) -> str:
     return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()[:_ID_DIGITS]
 
 
-def _survey(old: OfflineStore, path: str) -> TakenOver:
-    """Raises ConfigError."""
+def _survey(
+    old: OfflineStore, path: str, disk: Disk, *, without_config: bool
+) -> tuple[TakenOver, OldReport, int]:
+    """And where the log ends. Raises ConfigError."""
     if not old.is_clean:
         raise ConfigError(
             f"{path} was not stopped cleanly: start its broker once more and stop it, so that its log is"
             " recovered"
         )
-    end = LogEnd(old.files.first_position)
-    for _ in old.walk(end):
-        pass
+    config = read_java_config(disk, path)
+    end, held = LogEnd(old.files.first_position), OldMessages()
+    for found in old.walk(end):
+        held.add(found.records)
     if end.problem:
         raise ConfigError(
             f"the record at {end.position} of {path} {end.problem}: recover the store first"
         )
+    old.refuse_missing_files(end)
+    held.expired = {
+        key: queue.max_offset
+        for key, queue in old.queues.items()
+        if queue.min_offset == queue.max_offset > 0
+    }
+    queues = [(*key, end_offset) for key, end_offset in sorted(held.expired.items())]
+    state, report = old_state(path, config, held, without_config=without_config)
     files = []
     stop = end.position
     closed = -(-stop // old.file_bytes) * old.file_bytes
@@ -124,12 +140,7 @@ def _survey(old: OfflineStore, path: str) -> TakenOver:
             sha.update(data)
             digest_of(data, blocks)
         files.append(FileDigest(base, sha.hexdigest(), blocks))
-    queues = [
-        (key.topic, key.queue_id, queue.max_offset)
-        for key, queue in old.queues.items()
-        if queue.min_offset == queue.max_offset > 0
-    ]
-    return TakenOver(closed, old.file_bytes, files, queues=queues)
+    return TakenOver(closed, old.file_bytes, files, state, queues), report, stop
 
 
 def _content(old: OfflineStore, base: int, stop: int, closed: int) -> Iterator[bytes]:
@@ -182,6 +193,6 @@ def copy_old_log(
                 )
         disk.sync_directory(folder)
         path = f"{data_dir}/{RECORD_NAME}"
-        replace_file(disk, path, msgspec.json.format(msgspec.json.encode(record)), synced=True)
+        replace_file(disk, path, encode_record(record), synced=True)
     except OSError as error:
         raise StoreFailure(refusal(data_dir, "written", error)) from error

@@ -24,6 +24,7 @@ Reading order:
     begin                 where the log begins once its first entries are gone
     repair                what a start finds and mends, and what is mended later
     file_ledger_store.py  all of this as one log
+    directory_kind.py     whose a directory is, which every command asks first
     directory             a member's directory as a whole
     offline               any directory, ours or Java's, only looked at
 """

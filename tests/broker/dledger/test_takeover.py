@@ -11,18 +11,27 @@ import msgspec
 import pytest
 
 from quorumlog import connect as log_of
-from quorumlog.broker import Message, connect
+from quorumlog.broker import BrokerAdmin, Message, connect
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.converter import convert_to_classic
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.groups.group_extension import GroupExtension
 from quorumlog.broker.later_member import make_later_member
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.broker.old_log import FOLDER_NAME, OldLog, first_difference
+from quorumlog.broker.old_log import (
+    FOLDER_NAME,
+    OldLog,
+    OldState,
+    decode_record,
+    encode_record,
+    first_difference,
+)
+from quorumlog.broker.old_state import OldReport
 from quorumlog.broker.takeover import take_over
 from quorumlog.broker.wire.broker_messages import OldLogResponse
 from quorumlog.client import LedgerClient
@@ -30,7 +39,7 @@ from quorumlog.client.members.member_verbs import Members
 from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.errors import ConfigError, MembershipRefused, StoreFailure
 from quorumlog.server.free_ports import free_ports
-from quorumlog.store.directory.foreign_files import RESTORING_NAME
+from quorumlog.store.directory_kind import RESTORING_NAME
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.log.segment_list import segment_name
 from quorumlog.store.offline.directory_reader import DirectoryReader
@@ -67,7 +76,7 @@ def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: 
     ) as brokers:
         members = brokers.cluster.members
         made = [
-            take_over(str(tmp_path / each), str(tmp_path / "log" / each), each, members)
+            take_over(str(tmp_path / each), str(tmp_path / "log" / each), each, members).record
             for each in ("n0", "n1", "n2")
         ]
         assert made[0] == made[1] == made[2]
@@ -136,7 +145,7 @@ def test_old_logs_that_differ_are_told_apart(tmp_path: Path) -> None:
         store = MessageStore(str(tmp_path / name), replace(CONFIG, flush_disk_type=ASYNC_FLUSH))
         _put(store, 0, last)
         store.close()
-        made = take_over(str(tmp_path / name), str(tmp_path / f"m{name}"), "n0", MEMBERS)
+        made = take_over(str(tmp_path / name), str(tmp_path / f"m{name}"), "n0", MEMBERS).record
         records.append(made)
     clusters = []
     for name in "ab":
@@ -145,7 +154,8 @@ def test_old_logs_that_differ_are_told_apart(tmp_path: Path) -> None:
     assert clusters[0] != clusters[1]  # so their members take nothing from each other
     assert first_difference(records[0], records[0]) == ""
     assert "they differ in the" in first_difference(*records)
-    assert msgspec.json.decode((tmp_path / "ma" / "taken-over").read_bytes())["file_bytes"] == 16_384
+    stored = msgspec.json.decode((tmp_path / "ma" / "taken-over").read_bytes())
+    assert (stored["version"], stored["record"]["file_bytes"]) == (2, 16_384)
 
 
 def test_a_later_member_gets_the_old_files_before_it_votes(tmp_path: Path) -> None:
@@ -156,7 +166,7 @@ def test_a_later_member_gets_the_old_files_before_it_votes(tmp_path: Path) -> No
         1, directory=tmp_path / "log", storage=STORAGE, staging=False, starts=False
     ) as brokers:
         cluster = brokers.cluster
-        made = take_over(str(tmp_path / "n0"), str(cluster.data_dir("n0")), "n0", cluster.members)
+        made = take_over(str(tmp_path / "n0"), str(cluster.data_dir("n0")), "n0", cluster.members).record
         brokers.start()
         eventually(lambda: brokers.brokers["n0"].role.state.is_master)
         with connect(brokers.servers) as broker:
@@ -195,7 +205,7 @@ def changed(log: LedgerClient, verb: str, address: str) -> Members | None:
 def test_what_is_not_the_old_log_of_the_record_makes_no_member(tmp_path: Path) -> None:
     """A bit that has flipped at the member that sends, or on the way."""
     shutil.copytree(JAVA_STORE, tmp_path / "n0")
-    made = take_over(str(tmp_path / "n0"), str(tmp_path / "m0"), "n0", MEMBERS)
+    made = take_over(str(tmp_path / "n0"), str(tmp_path / "m0"), "n0", MEMBERS).record
     old = OldLog(OsDisk(), str(tmp_path / "m0"), made)
 
     class Broker:
@@ -203,7 +213,7 @@ def test_what_is_not_the_old_log_of_the_record_makes_no_member(tmp_path: Path) -
 
         def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
             if not size_bytes:
-                return OldLogResponse(record=msgspec.json.encode(made))
+                return OldLogResponse(record=encode_record(made))
             data = bytearray(old.read_bytes(position, size_bytes))
             data[100] ^= 1
             return OldLogResponse(data=bytes(data))
@@ -212,3 +222,140 @@ def test_what_is_not_the_old_log_of_the_record_makes_no_member(tmp_path: Path) -
         make_later_member(cast(BrokerClient, Broker()), str(tmp_path / "m1"), "n1")
     assert not (tmp_path / "m1" / "member").exists()
     old.close()
+
+
+CONFIG_FILES = {
+    "topics.json": """{"dataVersion":{"counter":7},"topicConfigTable":{
+        "orders":{"attributes":{},"perm":6,"readQueueNums":2,"topicName":"orders","writeQueueNums":4},
+        "quiet":{"perm":4,"readQueueNums":1,"topicName":"quiet","writeQueueNums":1},
+        "c0":{"perm":7,"readQueueNums":16,"writeQueueNums":16},
+        "odd|name":{"perm":6,"readQueueNums":1,"writeQueueNums":1},
+        "%RETRY%bill":{"perm":6,"readQueueNums":1,"writeQueueNums":1},
+        "rmq_sys_wheel_timer":{"perm":6,"readQueueNums":1,"writeQueueNums":1}}}""",
+    "subscriptionGroup.json": """{"subscriptionGroupTable":{
+        "bill":{"groupName":"bill","retryMaxTimes":16},
+        "TOOLS_CONSUMER":{"groupName":"TOOLS_CONSUMER"},"no|good":{"groupName":"no|good"}}}""",
+    "consumerOffset.json": """{"offsetTable":{"orders@bill":{0:3,1:99,7:1},"%RETRY%bill@bill":{0:2},
+        "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS":{0:2}}}""",
+    "delayOffset.json": """{"dataVersion":{"counter":2},"offsetTable":{1:3,2:2\n\t}\n}""",
+}
+"""As fastjson writes them: numbers as keys, without quotes."""
+
+
+def java_like_store(folder: Path) -> None:
+    """What a Java broker leaves in its commit log and beside it."""
+    store = MessageStore(str(folder), replace(CONFIG, flush_disk_type=ASYNC_FLUSH))
+
+    def put(topic: str, queue_id: int, *messages: Message) -> None:
+        for number, each in enumerate(messages):
+            batch = [replace(each, topic=topic)]
+            unique = each.properties.get("of", f"{topic}{number}").rjust(32, "0")
+            records = RecordBatch.contiguous(*encode_records(batch, queue_id, 1, [unique]))
+            assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+
+    def delayed(level: int, target: str, body: bytes) -> Message:
+        real = {"REAL_TOPIC": target, "REAL_QID": "0", "DELAY": str(level)}
+        return Message("", body, properties=real)
+
+    put("orders", 0, *(Message("", b"order %d" % n) for n in range(5)))
+    put("odd|name", 0, Message("", b"of a light queue"))
+    put("SCHEDULE_TOPIC_XXXX", 0, *(delayed(1, "orders", b"late %d" % n) for n in range(5)))
+    put("SCHEDULE_TOPIC_XXXX", 1, *(delayed(2, "%RETRY%bill", b"again %d" % n) for n in range(3)))
+    put("%RETRY%bill", 0, *(Message("", b"again %d" % n) for n in range(2)))
+    # Offset 1 is committed; the broker has asked for 0 and 2 and has written 2 anew as 3.
+    halves = [Message("", b"half", properties={"of": str(n)}) for n in (0, 1, 2, 2)]
+    put("RMQ_SYS_TRANS_HALF_TOPIC", 0, *halves)
+    put("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, Message("", b"0,1,", tags="d"))
+    timers = [
+        Message("", b"at", properties={"TIMER_OUT_MS": str(at), "of": str(at)}) for at in (5, 9, 11)
+    ]
+    put("rmq_sys_wheel_timer", 0, *timers)
+    store.close()
+    (folder / "config").mkdir()
+    for name, text in CONFIG_FILES.items():
+        (folder / "config" / name).write_text(text)
+    (folder / "config" / "timercheck").write_bytes((6).to_bytes(8, "big") + bytes(4088))
+
+
+def test_what_a_java_broker_has_delivered_is_not_delivered_again(tmp_path: Path) -> None:
+    java_like_store(tmp_path / "store")
+    offsets = tmp_path / "store" / "config" / "consumerOffset.json"
+    offsets.with_suffix(".json.bak").write_text(CONFIG_FILES["consumerOffset.json"])
+    offsets.write_text('{"offsetTable')  # a crash
+    states: list[OldState | None] = []
+    with LocalBrokers(
+        1,
+        directory=tmp_path / "log",
+        storage=STORAGE,
+        staging=False,
+        starts=False,
+        extensions=lambda _: [GroupExtension(None, states[-1])],
+    ) as brokers:
+        cluster = brokers.cluster
+        record, report = take_over(
+            str(tmp_path / "store"), str(cluster.data_dir("n0")), "n0", cluster.members
+        )
+        states.append(record.state)
+        assert report == OldReport(
+            topics=2,
+            groups=1,
+            offsets=3,
+            delayed_messages=3,
+            delivered_messages=5,
+            half_messages=1,
+            timers=2,
+            left_topics=("odd|name",),
+            left_groups=("no|good",),
+            notes=report.notes,
+        )
+        assert "consumerOffset.json is cut" in report.notes[0]
+        brokers.start()
+        with connect(brokers.servers) as client, BrokerAdmin(brokers.servers) as admin:
+            eventually(lambda: client.max_offset("orders", 0) == 7)
+            assert [m.body for m in client.pull("orders", 0, 5).messages] == [b"late 3", b"late 4"]
+            eventually(lambda: client.max_offset("%RETRY%bill", 0) == 3)
+            assert client.pull("%RETRY%bill", 0, 2).messages[0].body == b"again 2"
+            topics = {row.topic: (row.queues, row.perm) for row in admin.topics()}
+            assert topics["orders"] == (4, 6)
+            assert topics["quiet"] == (1, 4)
+            assert not {"c0", "odd|name", "rmq_sys_wheel_timer"} & set(topics)
+            (group,) = admin.groups()
+            assert group.offsets == (("%RETRY%bill", 0, 2), ("orders", 0, 3), ("orders", 1, 0))
+
+
+def test_a_store_whose_deliveries_nobody_knows_is_refused_unless_it_is_wanted(tmp_path: Path) -> None:
+    java_like_store(tmp_path / "store")
+    store, made = str(tmp_path / "store"), str(tmp_path / "made")
+    config = tmp_path / "store" / "config"
+    (config / "delayOffset.json").write_text("{")
+    (config / "delayOffset.json.bak").write_text("")
+    with pytest.raises(ConfigError, match=r"delayOffset.json: .*restore one of them"):
+        take_over(store, made, "n0", MEMBERS)
+    shutil.rmtree(config)
+    says = "no config/delayOffset.json and config/consumerOffset.json, which says what of them was"
+    with pytest.raises(ConfigError, match=says):
+        take_over(store, made, "n0", MEMBERS)
+    record, report = take_over(store, made, "n0", MEMBERS, without_config=True)
+    assert record.state is not None
+    assert [each.name for each in record.state.topics] == ["%DLQ%bill", "%RETRY%bill", "orders"]
+    assert (report.delayed_messages, report.delivered_messages, report.offsets) == (8, 0, 0)
+
+
+def test_stores_with_other_settings_are_told_apart(tmp_path: Path) -> None:
+    java_like_store(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "config" / "delayOffset.json").write_text('{"offsetTable":{1:4,2:2}}')
+    one, other = (
+        take_over(str(tmp_path / each), str(tmp_path / f"m{each}"), "n0", MEMBERS).record
+        for each in "ab"
+    )
+    assert one.digest != other.digest
+    assert first_difference(one, other) == (
+        "the delayed messages that were delivered are not the same: copy the folder config of one store"
+        " to all of them"
+    )
+    assert decode_record(encode_record(one)) == one
+    earlier = msgspec.structs.replace(one, state=None)
+    assert decode_record(msgspec.json.encode(earlier)) == earlier
+    with pytest.raises(msgspec.ValidationError, match="of a later release"):
+        decode_record(b'{"version":3}')

@@ -36,9 +36,17 @@ def brokers_keep_their_promises(seeds: Sequence[int] = range(1, 16)) -> None:
         assert not failure, f"seed {seed}: {failure}"
 
 
+def brokers_with_leases_that_end_in_time_keep_their_promises() -> None:
+    _keep_with(SimRegister)
+
+
 def brokers_with_zookeeper_keep_their_promises() -> None:
+    _keep_with(SimZooKeeper)
+
+
+def _keep_with(register: type[SimRegister]) -> None:
     for seed in range(1, 61):
-        failure = run_failover(seed, faults_ms=30_000.0, register=SimZooKeeper).failure
+        failure = run_failover(seed, faults_ms=30_000.0, register=register).failure
         assert not failure, f"seed {seed}: {failure}"
 
 
@@ -288,6 +296,10 @@ def test_a_renewal_that_is_relayed_proves_the_one_before_it() -> None:
 
 
 def test_who_may_lead() -> None:
+    who_may_lead()
+
+
+def who_may_lead() -> None:
     record = ElectionRecord(epoch=4, master=Broker("b").address, in_sync={"b": "b-1", "a": "a-1"})
 
     def step(broker: Broker, found: Standing, *, begins: bool = False) -> tuple[list[Step], str]:

@@ -108,6 +108,8 @@ def test_topics_are_made_changed_and_ended(brokers: LocalBrokers) -> None:
             producer.send(Message("audit", b"?"))
         admin.create_topic("audit", 1)
         admin.create_topic("audit", 1)  # said again: it stands as it was asked for
+        with pytest.raises(BadRequest, match="up to 127 bytes, not 128"):
+            admin.create_topic("t" * 128, 1)
         with pytest.raises(TopicExists):
             admin.create_topic("audit", 2)
         assert producer.send(Message("audit", b"old")).queue_offset == 0

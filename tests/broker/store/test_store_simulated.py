@@ -199,6 +199,7 @@ class StoreRun:
         found = self.disk.snapshot().items()
         bare = SimDisk()
         bare.restore({p: data for p, data in found if not any(part in p for part in DERIVED)})
+        bare.make_directory(f"{ROOT}/commitlog")  # which may hold no file yet
         rebuilt = open_store(bare, self.config, Clock(self.clock.now_ms))
         for queue_id in range(QUEUES):
             queues = [each.queues.get(QueueKey("t", queue_id)) for each in (store, rebuilt)]

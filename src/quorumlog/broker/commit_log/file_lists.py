@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from contextlib import closing
 
@@ -34,6 +35,14 @@ def file_sizes(disk: Disk, folder: str) -> dict[int, int]:
     }
 
 
+def _is_folder(disk: Disk, path: str) -> bool:
+    try:
+        disk.list(path)
+    except NotADirectoryError:
+        return False
+    return True
+
+
 def open_file_list(
     disk: Disk,
     folder: str,
@@ -44,10 +53,10 @@ def open_file_list(
     writable: bool = True,
     sizes_are_known: bool = False,
 ) -> SegmentList:
-    """What is not a file of this size is set aside (`set_aside`), or left alone: Java would refuse the
-    folder. `sizes_are_known`: a shorter file was being cut when a crash came, and gets its length back,
-    or is read as if it had it. Raises ConfigError where all files have another size, StoreFailure
-    where one is missing."""
+    """What is no file of the list is set aside (`set_aside`), or left alone: Java would refuse the
+    folder. Folders stay, such as `lost+found` of a disk that is mounted there. `sizes_are_known`: a
+    shorter file was being cut when a crash came, and gets its length back, or is read as if it had it.
+    Raises ConfigError where files have another size, StoreFailure where one is missing."""
     sizes = file_sizes(disk, folder)
     if sizes_are_known:
         for base in [base for base, size in sizes.items() if size < file_bytes]:
@@ -61,13 +70,26 @@ def open_file_list(
         raise ConfigError(
             f"the files in {folder} have {found} bytes, not {file_bytes}: set {option} to {found}"
         )
+    if sizes and sizes[max(sizes)] == 0:
+        del sizes[max(sizes)]  # RocketMQ makes the next file before it has its length
+    for base, size in sizes.items():
+        if size != file_bytes or base % file_bytes:
+            raise ConfigError(
+                f"{folder}/{segment_name(base)} has {size} bytes where files have {file_bytes}"
+                f" ({option}): it was cut, or is of another store. Restore it from a copy"
+            )
     for name in disk.list(folder):
-        whole = is_file_name(name) and sizes[int(name)] == file_bytes and int(name) % file_bytes == 0
-        if not whole:
-            sizes.pop(int(name) if is_file_name(name) else -1, None)
-            if set_aside is not None:
-                kept = set_aside.take(f"{folder}/{name}", f"{folder.rsplit('/', 1)[-1]}-{name}")
-                log.warning("%s/%s does not belong there: moved to %s", folder, name, kept)
+        path = f"{folder}/{name}"
+        if set_aside is None or (is_file_name(name) and int(name) in sizes) or _is_folder(disk, path):
+            continue
+        try:
+            kept = set_aside.take(path, f"{folder.rsplit('/', 1)[-1]}-{name}")
+        except OSError as error:
+            if error.errno != errno.EXDEV:  # a disk of its own is mounted there
+                raise
+            log.warning("%s does not belong there, and is left alone", path)
+            continue
+        log.warning("%s does not belong there: moved to %s", path, kept)
     bases = sorted(sizes)
     files = SegmentList(disk, folder, file_bytes, bases[0] if bases else 0)
     for base in bases:

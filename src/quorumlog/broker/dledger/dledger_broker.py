@@ -24,7 +24,7 @@ from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, Mess
 from quorumlog.broker.errors import NotReplicated
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.old_log import PIECE_BYTES, OldLog
+from quorumlog.broker.old_log import PIECE_BYTES, OldLog, encode_record
 from quorumlog.broker.queues.consume_queue import ConsumeQueue
 from quorumlog.broker.serving.broker_service import Puts, QueueTable, Reads, Waits
 from quorumlog.broker.serving.broker_session import BrokerSession
@@ -314,7 +314,7 @@ class DLedgerBroker:
         if old is None:
             return OldLogResponse()
         if not message.size_bytes:
-            return OldLogResponse(record=msgspec.json.encode(old.record))
+            return OldLogResponse(record=encode_record(old.record))
         stop = message.position + message.size_bytes
         if not old.first_position <= message.position < stop <= old.end_position:
             raise BadRequest(f"the old commit log has no bytes from {message.position} to {stop}")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from contextlib import closing
 
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, DiskFile, refusal
@@ -56,6 +57,18 @@ class StoreCheckpoint:
             return cls(file)
         except OSError as error:
             raise StoreFailure(refusal(path, "opened", error)) from error
+
+    @classmethod
+    def peek(cls, disk: Disk, root: str) -> int:
+        """physicMsgTimestamp of the file as it is; 0 without one. Raises StoreFailure."""
+        path = f"{root}/{CHECKPOINT_NAME}"
+        try:
+            if not disk.exists(path):
+                return 0
+            with closing(disk.open(path, writable=False)) as file:
+                return cls(file).physic_msg_timestamp
+        except OSError as error:
+            raise StoreFailure(refusal(path, "read", error)) from error
 
     @property
     def min_timestamp(self) -> int:

@@ -24,6 +24,7 @@ from quorumlog.broker.groups.rebalancer import Rebalancer
 from quorumlog.broker.groups.topic_retention import LOOK_INTERVAL_MS, TopicRetention
 from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
 from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.old_log import OldState
 from quorumlog.broker.wire.broker_framing import records_of
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
@@ -53,6 +54,7 @@ from quorumlog.broker.wire.group_messages import (
 )
 from quorumlog.broker.wire.group_names import (
     check_group_name,
+    check_new_topic_name,
     check_topic_name,
 )
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError
@@ -93,13 +95,15 @@ class GroupExtension:
     def __init__(
         self,
         options: GroupOptions | None = None,
+        old: OldState | None = None,
         *,
         wall_ms: Callable[[], float] = _wall_ms,
         token: Callable[[], bytes] = lambda: os.urandom(16),
     ) -> None:
-        """`wall_ms`: since 1970. `token`: 16 random bytes."""
+        """`old`: of a store that the log has taken over. `wall_ms`: since 1970. `token`: 16 random
+        bytes."""
         self.options = options or GroupOptions()
-        self.feed = GroupFeed()
+        self.feed = GroupFeed(old)
         self.topics = GroupTopics(self.feed)
         self._wall_ms = wall_ms
         self._token = token
@@ -260,6 +264,9 @@ class GroupExtension:
             else:
                 session.answer(GroupAnswer(request_id=message.request_id, body=outcome))
 
+        if isinstance(command, CreateTopic):
+            # Not where it is applied: an entry of an earlier release may name a longer one.
+            check_new_topic_name(command.topic)
         if isinstance(command, ResetOffsets):
             self._check_ends(command.offsets)
         if isinstance(command, ResetOffsets | DeleteGroup):
@@ -289,6 +296,7 @@ class GroupExtension:
         if not self.options.auto_create_queues:
             raise UnknownTopic(f"there is no topic {name}: quorumlog broker topic create {name}")
         check_topic_name(name)
+        check_new_topic_name(name)
         command = CreateTopic(name, self.options.auto_create_queues)
         self._proposals.propose(command, lambda outcome: done(refusal_in(outcome)))
 

@@ -11,11 +11,12 @@ from quorumlog.broker.groups.group_state import (
     Group,
     GroupState,
     Topic,
+    begun_state,
     carry_out,
-    empty_state,
     group_of,
     topic_of,
 )
+from quorumlog.broker.old_log import OldState
 from quorumlog.broker.wire.group_commands import (
     Command,
     GroupRow,
@@ -49,8 +50,10 @@ class GroupFeed:
     """The state of a member, as far as it has applied: written by the thread that applies, read by the
     loop. `wake` is called from the former."""
 
-    def __init__(self) -> None:
-        self.state = empty_state()
+    def __init__(self, old: OldState | None = None) -> None:
+        """`old`: what the log begins with."""
+        self.begun = begun_state(old)
+        self.state = self.begun
         self.wake: Callable[[], None] = _nobody
 
     def tell(self, state: GroupState) -> None:
@@ -61,8 +64,8 @@ class GroupFeed:
 
 class GroupMachine(StateMachine):
     def __init__(self, feed: GroupFeed | None = None) -> None:
-        self.state = empty_state()
         self._feed = feed or GroupFeed()
+        self.state = self._feed.begun
         self._feed.tell(self.state)
 
     def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result]:

@@ -17,6 +17,7 @@ from quorumlog.broker.errors import (
     UnknownTopic,
 )
 from quorumlog.broker.messages.message import SCHEDULE_TOPIC
+from quorumlog.broker.old_log import OldState
 from quorumlog.broker.wire.group_commands import (
     Assign,
     Assignment,
@@ -87,6 +88,19 @@ def empty_state() -> GroupState:
         {},
         {},
     )
+
+
+def begun_state(old: OldState | None) -> GroupState:
+    """What the log begins with, below its first entry. `old`: of a store that it has taken over."""
+    state = empty_state()
+    if old is None:
+        return state
+    topics = {each.name: Topic(each.perm, 0, (0,) * each.queues) for each in old.topics}
+    groups = {
+        each.name: Group(offsets={(topic, queue): at for topic, queue, at in each.offsets})
+        for each in old.groups
+    }
+    return _replace(state, topics={**topics, **state.topics}, groups=groups, delayed=dict(old.delayed))
 
 
 def carry_out(state: GroupState, command: Command) -> tuple[GroupState, object]:

@@ -9,6 +9,7 @@ from quorumlog.broker.commit_log.file_lists import open_file_list
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.queues.consume_queue import ConsumeQueue
+from quorumlog.broker.queues.open_files import OpenFiles
 from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
@@ -34,7 +35,7 @@ class ConsumeQueues:
         `open_file_list`. Raises StoreFailure, ConfigError."""
         self._sizes_are_known = sizes_are_known
         self.path = f"{root}/{QUEUES_NAME}"
-        self._disk = disk
+        self._disk = disk = OpenFiles(disk)
         self._config = config
         self._set_aside = set_aside
         self._queues: dict[QueueKey, ConsumeQueue] = {}

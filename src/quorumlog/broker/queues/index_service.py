@@ -20,6 +20,7 @@ log = logging.getLogger("quorumlog.broker")
 
 INDEX_FOLDER_NAME = "index"
 _NAME_DIGITS = 17
+_LOOK_KEYS = 1024
 
 
 def key_hash_of(topic: str, key: str) -> int:
@@ -91,8 +92,26 @@ class IndexService:
             return
         positions = record_positions[keys.rows]
         times = records.columns.store_times_ms[keys.rows]
-        # Records that are dispatched again after a crash may be in it already.
-        self.put_keys(keys.hashes, positions, times, int((positions <= self.end_position).sum()))
+        self.put_keys(keys.hashes, positions, times, self._held_of(positions))
+
+    def _held_of(self, positions: Int64Array) -> int:
+        """Records that are dispatched again after a crash may be in it already; of the last one some
+        keys only, where the next ones were to go into a new file."""
+        end = self.end_position
+        below = int((positions < end).sum())
+        if below == len(positions) or positions[below] != end:
+            return below
+        of_record, held = int((positions == end).sum()), 0
+        for file in reversed(self.files):
+            stop = file.count
+            while stop > 1:
+                first = max(1, stop - _LOOK_KEYS)
+                of_end = file.keys(first, stop)[1] == end
+                held += int(of_end.sum())
+                if not of_end.all():
+                    return below + min(held, of_record)
+                stop = first
+        return below + min(held, of_record)
 
     def put_keys(
         self, hashes: Int64Array, positions: Int64Array, times: Int64Array, first: int = 0
@@ -109,10 +128,13 @@ class IndexService:
             return self.files[-1]
         if self.files:
             self.flush()
-        time_ms = self._wall_clock()
-        while self.files and index_file_name(time_ms) <= self.files[-1].path.rpartition("/")[2]:
-            time_ms += 1
-        path = f"{self.path}/{index_file_name(time_ms)}"
+        name = index_file_name(self._wall_clock())
+        if self.files:
+            # The one before may be named by a clock that is hours ahead: a Java broker's by local time.
+            # Names are sorted and never read as times.
+            after = int(self.files[-1].path.rpartition("/")[2]) + 1
+            name = max(name, f"{after:0{_NAME_DIGITS}d}")
+        path = f"{self.path}/{name}"
         last = self.files[-1] if self.files else None
         file = IndexFile.create(
             self._disk,

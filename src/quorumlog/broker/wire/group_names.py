@@ -17,6 +17,7 @@ UNDELIVERED_TOPIC = "%UNDELIVERED%"
 SYSTEM_PREFIX = "%"
 """Of the broker's own topics and producer sessions."""
 
+MOST_NEW_TOPIC_BYTES = 127
 READ, WRITE = 4, 2
 """Bits of a permission."""
 MOST_QUEUES = 10_000
@@ -59,6 +60,16 @@ def check_topic_name(topic: str) -> None:
     if is_system_topic(topic) or "%" in topic or "|" in topic:
         raise BadRequest(
             f"the topic {topic!r} has a name that the broker keeps for itself: no % and no |"
+        )
+
+
+def check_new_topic_name(topic: str) -> None:
+    """Of one that is about to be made: one that is there may be longer. Raises BadRequest."""
+    check_topic(topic)
+    if len(topic) > MOST_NEW_TOPIC_BYTES:
+        raise BadRequest(
+            f"the name of a new topic has up to {MOST_NEW_TOPIC_BYTES} bytes, not {len(topic)}: clients"
+            " of RocketMQ take no longer one, and RocketMQ 4 cannot read its messages"
         )
 
 

@@ -55,14 +55,14 @@ class Dialect(Enum):
 
 def topics_of(text: str) -> dict[str, int]:
     """`orders:8,audit` as numbers of queues by topic, 4 where none is given. Raises ConfigError."""
-    from quorumlog.broker.messages.record import check_topic
+    from quorumlog.broker.wire.group_names import check_new_topic_name
     from quorumlog.errors import BadRequest
 
     topics: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, count = part.partition(":")
         try:
-            check_topic(name)
+            check_new_topic_name(name)
         except BadRequest as error:
             raise ConfigError(f"--topics: {error}") from None
         if count and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 10_000):

@@ -19,9 +19,10 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker inspect /var/lib/store
     """
+    from quorumlog.broker.offline_ledger import holds_ledger
     from quorumlog.broker.offline_store import OfflineStore
 
-    if _is_log(directory):
+    if holds_ledger(str(directory)):
         _inspect_ledger(directory, json=json)
         return
     with OfflineStore(str(directory)) as store:
@@ -50,13 +51,6 @@ def _print_queues(found: dict[str, Any]) -> None:
         (each["topic"], each["queue_id"], each["min_offset"], each["max_offset"])
         for each in found["queues"]
     )
-
-
-def _is_log(directory: Path) -> bool:
-    """A replicated log lies there, and no store."""
-    from quorumlog.broker.offline_ledger import ledger_folder
-
-    return not (directory / "commitlog").exists() and ledger_folder(str(directory)) is not None
 
 
 def _inspect_ledger(directory: Path, *, json: bool) -> None:
@@ -119,10 +113,10 @@ def verify(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker verify /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import OfflineLedger
+    from quorumlog.broker.offline_ledger import OfflineLedger, holds_ledger
     from quorumlog.broker.offline_store import OfflineStore
 
-    if _is_log(directory):
+    if holds_ledger(str(directory)):
         from quorumlog.cli.look.verify import verify as verify_log
 
         with OfflineLedger(str(directory)) as ledger:  # refuses the directory of another product
@@ -161,9 +155,10 @@ def dump(
 
     Example: quorumlog broker dump /var/lib/store --topic orders --most 10 --json
     """
+    from quorumlog.broker.offline_ledger import holds_ledger
     from quorumlog.broker.offline_store import OfflineStore
 
-    if _is_log(directory):
+    if holds_ledger(str(directory)):
         raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
     with OfflineStore(str(directory)) as store:
         for records in store.batches(position):

@@ -68,7 +68,7 @@ def serve_dledger(
             "retention must be off while there is an old commit log, or messages between the two would"
             ' be missing: set retention = "off" in --config'
         )
-    extension = GroupExtension(GroupOptions(first_topics=topics))
+    extension = GroupExtension(GroupOptions(first_topics=topics), None if old is None else old.state)
     broker = DLedgerBroker(
         OsDisk(),
         str(directory / MESSAGES_FOLDER),

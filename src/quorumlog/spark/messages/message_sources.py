@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +15,8 @@ from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
 from quorumlog.broker.client.broker_results import QueueInfo
 from quorumlog.broker.commit_log.log_recovery import LogEnd, first_time_ms
 from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.message_store import COMMIT_LOG_NAME
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_ledger import OfflineLedger, ledger_folder
+from quorumlog.broker.offline_ledger import OfflineLedger, holds_ledger
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.spark.messages.message_options import MessageOptions
@@ -54,8 +52,7 @@ class MessageSource(Protocol):
 def source_of(options: MessageOptions) -> MessageSource:
     if not options.path:
         return BrokerSource(options)
-    is_classic = (Path(options.path) / COMMIT_LOG_NAME).exists()
-    if not is_classic and ledger_folder(options.path) is not None:
+    if holds_ledger(options.path):
         return LedgerDirectorySource(options)
     return StoreDirectorySource(options)
 

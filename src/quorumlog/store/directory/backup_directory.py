@@ -27,11 +27,10 @@ from quorumlog.store.directory.copied_log import (
     make_files,
     save_promises,
 )
-from quorumlog.store.directory.foreign_files import LOCK_NAME
 from quorumlog.store.directory.member_directory import sync_names_above
+from quorumlog.store.directory_kind import LOCK_NAME, DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, DiskLock, refusal
-from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup, save_backup
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
+from quorumlog.store.files.backup_file import BackupRecord, load_backup, save_backup
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
     VERSION_WITH_CONTROL_ENTRIES,
@@ -69,7 +68,7 @@ class BackupDirectory:
         """segment_bytes and index_segment_bytes, once there is a log."""
         with _named(path):
             disk.make_directory(path)
-            self._refuse_foreign()
+            refuse_foreign(disk, path, DirectoryKind.BACKUP)
             self._lock = self._locked()
             try:
                 self.record = load_backup(disk, path)
@@ -91,18 +90,6 @@ class BackupDirectory:
         self._lock.release()
 
     # ---------------------------------------------------------------- opening
-
-    def _refuse_foreign(self) -> None:
-        names = set(self._disk.list(self.path))
-        if BACKUP_NAME in names:
-            return
-        refuse_other_kinds(self._disk, self.path, DirectoryKind.BACKUP)
-        known = {LOCK_NAME, f"{BACKUP_NAME}.tmp", "lost+found"}
-        foreign = sorted(name for name in names - known if not name.startswith("."))
-        if foreign:
-            raise ConfigError(
-                f"{self.path} holds something else than a backup ({foreign[0]}); name an empty directory"
-            )
 
     def _locked(self) -> DiskLock:
         try:

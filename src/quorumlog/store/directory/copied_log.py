@@ -10,7 +10,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.errors import ProtocolViolation
-from quorumlog.store.directory.foreign_files import LOCK_NAME, OWN_FOLDERS, OWN_NAMES
+from quorumlog.store.directory_kind import LOCK_NAME, OWN_FOLDERS, OWN_NAMES
 from quorumlog.store.disk import Disk
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint

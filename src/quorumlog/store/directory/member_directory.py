@@ -19,7 +19,6 @@ import msgspec
 from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
-from quorumlog.store.directory.foreign_files import LOCK_NAME, refuse_foreign
 from quorumlog.store.directory.made_again import (
     check_start,
     forgotten_promises,
@@ -31,10 +30,10 @@ from quorumlog.store.directory.made_again import (
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.directory.proven_commit import proven_commit
 from quorumlog.store.directory.recovered_directory import finish_recovery
+from quorumlog.store.directory_kind import LOCK_NAME, DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, DiskLock, reason_of, refusal
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import (
     CURRTERM_NAME,
@@ -115,14 +114,13 @@ def open_member_directory(
         )
     with refusals_named(path):
         _make(disk, path)
-        refuse_other_kinds(disk, path, kind)
-        refuse_foreign(disk, path)
+        refuse_foreign(disk, path, kind)
         lock = lock_directory(disk, path)
     try:
         with refusals_named(path):
             record = load_member(disk, path)
             if record is None:
-                refuse_foreign(disk, path)
+                refuse_foreign(disk, path, kind)
                 # The name of the lock: a start that finds our files without it takes them for foreign.
                 disk.sync_directory(path)
                 sync_names_above(disk, path)

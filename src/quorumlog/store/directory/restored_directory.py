@@ -21,12 +21,12 @@ from quorumlog.store.directory.copied_log import (
     make_files,
     save_promises,
 )
-from quorumlog.store.directory.foreign_files import LOCK_NAME, RESTORING_NAME
 from quorumlog.store.directory.member_directory import (
     lock_directory,
     refusals_named,
     sync_names_above,
 )
+from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, encode_member
 from quorumlog.store.files.replaced_file import replace_file

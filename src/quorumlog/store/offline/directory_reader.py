@@ -20,10 +20,10 @@ from quorumlog.config import MIB
 from quorumlog.entry import EntryId, Formation, HardState
 from quorumlog.entry_header import EntryHeader, unpack_header
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, StoreFailure
+from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.disk import Disk, is_no_damage, not_allowed, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.files.damaged_ranges import damaged_name, load_damaged
-from quorumlog.store.files.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.files.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
@@ -146,7 +146,7 @@ class DirectoryReader:
     def _look_at_small_files(self, names: list[str], record: MemberRecord | None) -> None:
         has_segments = bool(list_segment_files(self._disk, self.path, DATA_NAME))
         if record is None and not has_segments:
-            refuse_other_kinds(self._disk, self.path, DirectoryKind.MEMBER)
+            refuse_other_kinds(self._disk, self.path, DirectoryKind.MEMBER, DirectoryKind.JAVA_LOG)
         if record is None and not has_segments and not {CURRTERM_NAME, CHECKPOINT_NAME} & set(names):
             raise ConfigError(
                 f"{self.path} holds no log: no file '{MEMBER_NAME}' and nothing in"

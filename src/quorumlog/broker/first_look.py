@@ -1,0 +1,145 @@
+"""The first look at a store that another software wrote, a Java broker in general: its whole commit log
+is walked once, and compared with the queues and the checkpoint, before a start writes anything or a
+takeover copies it. What does not fit is refused by file: files of the log may be missing, or lie
+elsewhere, and whoever goes on without them gives their queue offsets again.
+
+A store that we have started once has a file `flushed` (flushed_file.py), and is not looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from quorumlog.broker.commit_log.log_recovery import LogEnd, walk
+from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
+from quorumlog.broker.message_log import LogRecords
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.messages.record_columns import Int64Array
+from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
+from quorumlog.errors import ConfigError
+from quorumlog.store.disk import Disk
+from quorumlog.store.log.segment_list import SegmentList
+
+log = logging.getLogger("quorumlog.broker")
+
+_BATCH_QUEUES_NAME = "batchconsumequeue"
+_LIGHT_PREFIX = "%LMQ%"
+_ROCKS_NAME = "CURRENT"
+"""A file of each RocksDB."""
+
+
+def refuse_other_queues(disk: Disk, root: str) -> None:
+    """Raises ConfigError for a store whose queues are not of the one kind that there is here."""
+    kept_in_rocks = [
+        name
+        for name in disk.list(root)
+        if name.startswith(QUEUES_NAME) and disk.exists(f"{root}/{name}/{_ROCKS_NAME}")
+    ]
+    if kept_in_rocks:
+        raise ConfigError(
+            f"{root}/{kept_in_rocks[0]} holds queues in RocksDB (storeType=defaultRocksDB), which are"
+            " not read. Where the commit log still begins at 0, copy the store without that folder:"
+            " queues are derived from the log then"
+        )
+    batched = disk.list(f"{root}/{_BATCH_QUEUES_NAME}")
+    if batched:
+        raise ConfigError(
+            f"{root}/{_BATCH_QUEUES_NAME}/{batched[0]} is a topic with queue.type=BatchCQ: its messages"
+            " hold several each, which is not read"
+        )
+    light = [name for name in disk.list(f"{root}/{QUEUES_NAME}") if name.startswith(_LIGHT_PREFIX)]
+    if light:
+        raise ConfigError(
+            f"{root}/{QUEUES_NAME}/{light[0]} is a light message queue (enableLmq), of which there are"
+            f" none here. The messages of all {len(light)} lie in topics of their own, too: to go on"
+            f" with those, copy the store without its folders {QUEUES_NAME}/{_LIGHT_PREFIX}*"
+        )
+
+
+def first_look(
+    disk: Disk, root: str, files: SegmentList, queues: ConsumeQueues, *, is_clean: bool
+) -> str:
+    """Nothing is changed. Returns why the queues have to be derived anew; empty: they are what the log
+    says. Raises ConfigError."""
+    size_bytes = files.end_position - files.first_position
+    log.info("%s: the first start on it looks at its %d bytes of commit log", root, size_bytes)
+    end = LogEnd(files.first_position)
+    lost = ""
+    for found in walk(files, files.first_position, end, check_bodies=False):
+        wrong = [problem for _, problem in wrong_units(found, queues)]
+        lost = lost or "".join(wrong[:1])
+    refuse_missing_files(disk, root, files, queues, end, is_clean=is_clean)
+    return lost
+
+
+def refuse_missing_files(
+    disk: Disk, root: str, files: SegmentList, queues: ConsumeQueues, end: LogEnd, *, is_clean: bool
+) -> None:
+    """`end`: of a walk over the whole log. After an unclean stop the log may end below the queues, in
+    its last file. Raises ConfigError."""
+    ahead = [(queue.last_position, key) for key, queue in queues.items()]
+    last, key = max(ahead, default=(-1, None))
+    hint = (
+        "files of the commit log are missing, or lie on another path (storePathCommitLog may name"
+        f" several): copy all of them to {files.directory}. To go on without: quorumlog broker recover"
+        f" {root} --cut {end.position}"
+    )
+    what = f"the record at {end.position} {end.problem}" if end.problem else (
+        f"the commit log ends at {end.position}"
+    )  # fmt: skip
+    if key is not None and last > end.position and (is_clean or last > files.end_position):
+        raise ConfigError(
+            f"{files.path_of(end.position)}: {what}, and {QUEUES_NAME}/{key.topic}/{key.queue_id} names"
+            f" messages up to {last}: {hint}"
+        )
+    flushed_ms = StoreCheckpoint.peek(disk, root)
+    if flushed_ms > end.last_time_ms:
+        raise ConfigError(
+            f"{files.path_of(end.position)}: {what} with a message of {end.last_time_ms} (milliseconds"
+            f" since 1970), and the checkpoint knows one of {flushed_ms}: {hint}, or delete"
+            f" {root}/checkpoint where the checkpoint is wrong"
+        )
+
+
+def wrong_units(
+    found: LogRecords, queues: ConsumeQueues, unconfirmed: int = (1 << 63) - 1
+) -> list[tuple[QueueKey, str]]:
+    """Queues whose units do not name these records, and how that is said. `unconfirmed`: from there on
+    a message may be in no queue yet."""
+    records = found.records
+    shown = records.select(np.flatnonzero(records.in_queue)) if len(records) else records
+    wrong = []
+    for key, rows in shown.queues:
+        if not _names(queues, key, shown, rows, found.position, unconfirmed):
+            first, last = shown.columns.queue_offsets[rows[[0, -1]]].tolist()
+            wrong.append(
+                (
+                    key,
+                    f"{key.topic} queue {key.queue_id}: units {first} to {last} do not name their"
+                    " messages",
+                )
+            )
+    return wrong
+
+
+def _names(
+    queues: ConsumeQueues,
+    key: QueueKey,
+    shown: RecordBatch,
+    rows: Int64Array,
+    position: int,
+    unconfirmed: int,
+) -> bool:
+    queue = queues.get(key)
+    offsets = shown.columns.queue_offsets[rows]
+    units = None if queue is None else queue.units(int(offsets[0]), int(offsets[-1]) + 1)
+    positions = shown.starts[rows] + position
+    count = 0 if units is None else len(units)
+    if count < np.count_nonzero(positions < unconfirmed) or count > len(rows):
+        return False
+    return units is None or bool(
+        (units["position"] == positions[:count]).all()
+        and (units["size"] == shown.sizes[rows][:count]).all()
+    )

@@ -121,9 +121,9 @@ def test_queues_go_on_of_which_the_old_log_has_no_message_any_more(tmp_path: Pat
         made = take_over(
             str(tmp_path / "store"), str(tmp_path / "log" / "n0"), "n0", brokers.cluster.members
         )
-        assert made.queues == [("rare", 0, 5)]
-        other = msgspec.structs.replace(made, queues=[])
-        assert "copy the folder consumequeue" in first_difference(made, other)
+        assert made.record.queues == [("rare", 0, 5)]
+        other = msgspec.structs.replace(made.record, queues=[])
+        assert "copy the folder consumequeue" in first_difference(made.record, other)
         brokers.start()
         eventually(lambda: brokers.brokers["n0"].role.state.is_master)
         with connect(brokers.servers) as client:

@@ -179,7 +179,7 @@ bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--
 broker-replicas: $(STAMP)  ## master, slaves and switches in the simulator, 400 seeds
 	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest -q --timeout 3600 tests/broker/replication
 
-bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside Parquet and JSON lines
+bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside the bound, Parquet and JSON lines
 	$(BIN)/python -m benchmarks.spark $(OPTIONS)
 
 broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery

@@ -90,7 +90,7 @@ def options_for(message: Message) -> set[str]:
         return EVERY_OPTION
     if file.startswith("bench/") or file.startswith("cli/measure/"):
         return OPTIONS["bench"]
-    if file.startswith(("broker/", "cli/broker/")):
+    if file.startswith(("broker/", "cli/broker/", "coordinators/")):
         return OPTIONS["broker"]
     stem = Path(file).stem
     if file.startswith("cli/") and stem != "toml_config":

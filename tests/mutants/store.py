@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.read_plan import EntryChecker
 from quorumlog.store.directory import member_directory
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.directory.proven_commit import _checkpointed
@@ -15,12 +17,55 @@ from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.repair import recovery
 from quorumlog.store.repair.recovery import _Recovery
 from quorumlog.store.repair.survey import _Survey
+from tests import test_batch as batch_scenes
+from tests.client.protocol import test_read_plan as read_scenes
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.store import test_drop as drop_scenes
 from tests.store import test_recovery as recovery_scenes
 from tests.store import test_start_order as start_scenes
 from tests.store import test_unreadable_pages as page_scenes
+
+# ---------------------------------------------------------------- what a batch is
+
+
+@mutant(
+    411,
+    "a body that was changed is taken for good where all are checked together",
+    scenario=batch_scenes.test_a_flipped_bit_among_many_bodies_is_found,
+)
+def bodies_taken_for_good(patch: Patch) -> None:
+    """The frame has a CRC of its own."""
+    patch.edit(EntryBatch.bodies_surely_match, "return crc32", "return reached() or crc32")
+
+
+@mutant(
+    412,
+    "a leader takes the CRCs that a client has sent",
+    scenario=batch_scenes.test_a_leader_takes_the_crcs_of_a_batch_if_all_are_right,
+)
+def crcs_of_a_client_believed(patch: Patch) -> None:
+    """They were right where the batch comes from."""
+    patch.edit(
+        EntryBatch.stamp,
+        "not self.bodies_surely_match()",
+        "not reached()",
+    )
+
+
+@mutant(
+    413,
+    "headers that come alone are taken without a look at their chain",
+    scenario=read_scenes.test_a_header_that_was_changed_is_told_from_those_in_front_of_it,
+)
+def heads_unchecked(patch: Patch) -> None:
+    """The frame has a CRC of its own."""
+    patch.edit(
+        EntryChecker.check,
+        "batch.check_sequence(first_index, chain)",
+        "heads and reached() or batch.check_sequence(first_index, chain)",
+    )
+
 
 # ---------------------------------------------------------------- what is synced
 

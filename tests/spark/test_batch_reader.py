@@ -75,7 +75,7 @@ class MadeSource:
     def follow(self, partition: LedgerPartition) -> None:
         assert partition.members[-1] == "n0"
 
-    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
+    def batches(self, check: RangeCheck, *, heads: bool = False) -> Generator[EntryBatch]:
         while not check.is_complete:
             stop_index = min(check.next_index + 7, check.partition.stop_index)
             batch = LOG.range(check.next_index, stop_index)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
@@ -146,6 +149,22 @@ def test_a_member_that_did_not_answer_is_asked_last_for_a_while(cluster: LocalCl
     later._failures.clear()
 
 
+def test_headers_come_alone_where_nobody_looks_at_bodies(cluster: LocalCluster) -> None:
+    partition = whole_log(cluster, members=followers(cluster))
+    heads = list(ServerSourceOf(cluster).source.batches(RangeCheck(partition), heads=True))
+    whole = list(ServerSourceOf(cluster).source.batches(RangeCheck(partition)))
+    assert all(batch.total_bytes == HEADER_BYTES * batch.count for batch in heads)
+    words = [np.concatenate([batch.words() for batch in each], axis=1) for each in (heads, whole)]
+    assert words[0].tolist() == words[1].tolist()
+    given = {"servers": cluster.servers, "columns": "index,body_crc"}
+    reader = LedgerDataSource(given).reader(spark_schema_of(["index", "body_crc"]))
+    crcs: list[int] = []
+    for part in reader.partitions():
+        for rows in reader.read(part):
+            crcs += rows.column(1).to_pylist()  # type: ignore[union-attr]
+    assert crcs == list(map(zlib.crc32, BODIES))
+
+
 def test_a_flipped_bit_on_one_members_disk_is_found_and_read_elsewhere(cluster: LocalCluster) -> None:
     victim = followers(cluster)[0]
     cluster.stop(victim)
@@ -182,7 +201,7 @@ class ServerSourceOf:
     def only_from(self, member: str, check: RangeCheck) -> Iterator[EntryBatch]:
         """What `batches` gives if the leader too answered as this member does."""
         try:
-            yield from self.source._read(check, member)
+            yield from self.source._read(check, member, heads=False)
         except Exception as error:
             self.source._give_up(check, [member], [error], late=False)
             raise

@@ -44,10 +44,11 @@ def convert_to_classic(
     with OfflineLedger(source, disk) as ledger:
         batches = ledger.batches()
         first = next(batches, None)
-        if first is None and ledger.foreign_entries and taken_over(disk, ledger.folder) is None:
+        if first is None and taken_over(disk, ledger.folder) is None:
+            committed = max(ledger.stop_index - ledger.first_index, 0)
             raise ConfigError(
-                f"{source} holds no messages: none of its {ledger.foreign_entries} entries is one; name"
-                " the directory of a broker on a replicated log"
+                f"{source} holds no messages: none of its {committed} committed entries is one; name the"
+                " directory of a broker on a replicated log"
             )
         unfinished = f"{target}/{CONVERTING_NAME}"
         folder = f"{target}/{COMMIT_LOG_NAME}"

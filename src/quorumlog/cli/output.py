@@ -167,7 +167,9 @@ def error_line(text: str, status: int = EXIT_REFUSED) -> None:
     if _errors_as_json:
         print_json({"error": text, "status": status}, sys.stderr)
     else:
-        err().print(f"quorumlog: {text}", markup=False, style="red")
+        # One line, whatever was typed.
+        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+        err().print(f"quorumlog: {shown}", markup=False, style="red")
 
 
 @contextmanager

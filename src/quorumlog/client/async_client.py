@@ -205,11 +205,12 @@ class AsyncLedgerClient(LedgerClientBase):
         max_staleness_ms: float | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
+        heads: bool = False,
     ) -> AsyncResults[EntryBatch]:
         """See `LedgerClient.read_batches`."""
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_batches(first_index, stop_index, choice, **sizes)
+        reading = self._verbs.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
         return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(

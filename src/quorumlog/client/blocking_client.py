@@ -232,11 +232,16 @@ class LedgerClient(LedgerClientBase):
         max_staleness_ms: float | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
+        heads: bool = False,
     ) -> Results[EntryBatch]:
-        """The same as stored batches (no-ops included), checked, of about `batch_bytes` each."""
+        """The same as stored batches (no-ops included), checked, of about `batch_bytes` each.
+
+        `heads`: the headers are enough. What comes may have no bodies then, and is checked by its chain:
+        see `EntryBatch.heads`. `batch_bytes` are still those of the log.
+        """
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_batches(first_index, stop_index, choice, **sizes)
+        reading = self._verbs.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
         return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(

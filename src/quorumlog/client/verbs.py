@@ -198,10 +198,17 @@ class Verbs:
         return Reading(plan, EntryBatch.entries, limit)
 
     def read_batches(
-        self, first_index: int, stop_index: int | None, source: Source, **sizes: int
+        self,
+        first_index: int,
+        stop_index: int | None,
+        source: Source,
+        *,
+        heads: bool = False,
+        **sizes: int,
     ) -> Reading[EntryBatch]:
         """`sizes`: batch_bytes and prefetch."""
-        plan = self._reads.range_plan(first_index, stop_index, self._defaults.of(source), **sizes)
+        choice = self._defaults.of(source)
+        plan = self._reads.range_plan(first_index, stop_index, choice, heads=heads, **sizes)
         return Reading(plan, lambda batch: (batch,))
 
     def read_arrow(
@@ -223,7 +230,8 @@ class Verbs:
             return (rows,) if rows.num_rows else ()
 
         choice = self._defaults.of(source)
-        plan = self._reads.range_plan(first_index, stop_index, choice, **sizes)
+        heads = not {"body", TIME_COLUMN} & set(schema.names)
+        plan = self._reads.range_plan(first_index, stop_index, choice, heads=heads, **sizes)
         if TIME_COLUMN not in schema.names:
             return Reading(plan, rows_of)
 

@@ -45,7 +45,7 @@ def check_servers(kind: CoordinatorKind, servers: str) -> None:
     if kind is CoordinatorKind.ETCD:
         from quorumlog.coordinators.etcd_gateway import EtcdGateway
 
-        EtcdGateway(servers, timeout_s=1)
+        EtcdGateway(servers)
         return
     if kind is CoordinatorKind.ZOOKEEPER:
         try:

@@ -1,16 +1,14 @@
 """EtcdGateway: requests to a cluster of etcd through its JSON gateway, which is plain HTTP.
 
-A call blocks; whoever has an event loop gives it a thread.
+A connection for each: there are few a second. By HTTP/1.0 an answer ends with its connection, and comes
+in lines, not in chunks.
 """
 
 from __future__ import annotations
 
-import http.client
-import socket
-import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,111 +18,76 @@ from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
 
-LEASE_NOT_FOUND = "requested lease not found"
+TIMEOUT_S = 1.0
+"""Of a request: another member is asked next time."""
+MOST_BYTES = 1 << 20
+"""Of an answer."""
 
 
-class EtcdRefusal(CoordinatorUnreachable):
-    """etcd has answered with an error."""
+class LeaseNotFound(CoordinatorUnreachable):
+    """etcd has answered that there is none."""
 
 
 class EtcdGateway:
-    """Any number of threads; a connection for each."""
-
-    def __init__(self, servers: str, timeout_s: float) -> None:
+    def __init__(self, servers: str) -> None:
         """`servers`: HOST:PORT or http(s)://HOST:PORT, comma separated. Raises ConfigError."""
         self._servers = [_server_of(part.strip()) for part in servers.split(",") if part.strip()]
         if not self._servers:
             raise ConfigError("the coordinator's list is empty; give HOST:PORT,HOST:PORT,... of etcd")
-        self._timeout_s = timeout_s
         self._place = 0
-        self._local = threading.local()
-        self._streams: dict[http.client.HTTPConnection, None] = {}
-        self._is_closed = False
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer. Raises EtcdRefusal; CoordinatorUnreachable: it may have been done or not."""
+    async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer. Raises LeaseNotFound; CoordinatorUnreachable: it may have been done or not."""
         place = self._place
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
-        if connection is None or self._local.place != place:
-            connection = self._local.connection = self._connect(place, self._timeout_s)
-            self._local.place = place
         try:
-            connection.request("POST", f"/v3/{path}", msgspec.json.encode(body))
-            data = connection.getresponse().read()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            self._local.connection = None
-            self._turn(place)
-            raise CoordinatorUnreachable(
-                f"etcd at {self._name(place)}: {error or type(error).__name__}"
-            ) from None
-        return self._answer(place, data)
+            async with asyncio.timeout(TIMEOUT_S), aclosing(self.stream(path, body)) as answers:
+                return await anext(answers)
+        except TimeoutError:
+            raise self._failed(place, "no answer in time") from None
 
-    def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Results as they come, until the connection ends. Raises CoordinatorUnreachable."""
+    async def stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+        """Results as they come. Ends by CoordinatorUnreachable, at the latest with the connection."""
         place = self._place
-        connection = self._connect(place, self._timeout_s)
-        self._streams[connection] = None
-        try:
-            connection.connect()
-            connection.sock.settimeout(None)  # it says nothing where nothing happens
-            if self._is_closed:
-                return
-            connection.request("POST", f"/v3/{path}", msgspec.json.encode(body))
-            response = connection.getresponse()
-            while line := response.readline():
-                yield self._answer(place, line)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._turn(place)
-            raise CoordinatorUnreachable(f"etcd at {self._name(place)}: {error}") from None
-        finally:
-            self._streams.pop(connection, None)
-            connection.close()
-
-    def _connect(self, place: int, timeout_s: float) -> http.client.HTTPConnection:
         is_safe, host, port = self._servers[place]
-        if is_safe:
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
-        return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        data = msgspec.json.encode(body)
+        head = f"POST /v3/{path} HTTP/1.0\r\nHost: {host}:{port}\r\nContent-Length: {len(data)}\r\n\r\n"
+        writer = None
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=is_safe or None, limit=MOST_BYTES
+                )
+            writer.write(head.encode() + data)
+            await reader.readuntil(b"\r\n\r\n")
+            while line := await reader.readline():
+                yield self._answer(place, line)
+            raise self._failed(place, "the connection has ended")
+        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            raise self._failed(place, str(error) or type(error).__name__) from None
+        finally:
+            if writer is not None:
+                writer.close()
 
-    def _turn(self, place: int) -> None:
-        """The next one is asked from now on, unless another thread has turned already."""
+    def _failed(self, place: int, why: str) -> CoordinatorUnreachable:
+        """The next one is asked from now on, unless another request has turned to it already."""
         if self._place == place:
             self._place = (place + 1) % len(self._servers)
-
-    def _name(self, place: int) -> str:
         _, host, port = self._servers[place]
-        return f"{host}:{port}"
+        return CoordinatorUnreachable(f"etcd at {host}:{port}: {why}")
 
     def _answer(self, place: int, data: bytes) -> dict[str, Any]:
         try:
             answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            self._turn(place)
-            raise CoordinatorUnreachable(
-                f"{self._name(place)} does not answer as etcd: {error}"
-            ) from None
+            raise self._failed(place, f"this is no answer of etcd: {error}") from None
         if "error" in answer:
             told = answer["error"]
-            words = told.get("message", told) if isinstance(told, dict) else told
-            if LEASE_NOT_FOUND not in str(words):
-                self._turn(place)  # this member may have no leader
-            raise EtcdRefusal(f"etcd at {self._name(place)}: {words}")
+            words = str(told.get("message", told) if isinstance(told, dict) else told)
+            if "requested lease not found" in words:
+                raise LeaseNotFound(words)
+            raise self._failed(place, words)  # it may have no leader
         result: dict[str, Any] = answer.get("result", answer)
         return result
-
-    def close(self) -> None:
-        """Nothing is asked any more."""
-        self._is_closed = True
-        self.close_streams()
-
-    def close_streams(self) -> None:
-        """Whoever reads one gets its end."""
-        for connection in list(self._streams):
-            if connection.sock is not None:
-                with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _server_of(text: str) -> tuple[bool, str, int]:

@@ -64,8 +64,8 @@ class ZooKeeperCoordinator:
             await session.opened()
             if session.ttl_ms < ttl_ms:
                 raise CoordinatorUnreachable(
-                    f"ZooKeeper grants {session.ttl_ms} ms at most, and not {ttl_ms}: raise its"
-                    " maxSessionTimeout (20 times tickTime), or give --lease-ms"
+                    f"ZooKeeper grants {session.ttl_ms} ms at most, and not the {ttl_ms} of the lease:"
+                    " raise its maxSessionTimeout (20 times tickTime)"
                 )
         except BaseException:
             self._end(session)

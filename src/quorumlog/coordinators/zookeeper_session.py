@@ -8,6 +8,7 @@ private methods: its version is pinned.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,11 @@ from kazoo.exceptions import AuthFailedError, KazooException, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from quorumlog.broker.errors import CoordinatorUnreachable
+
+log = logging.getLogger("quorumlog.zookeeper")
+log.setLevel(
+    logging.ERROR
+)  # each attempt to connect is a line, and what is wrong is a broker's `problem`
 
 TIMEOUT_S = 1.0
 """Of a request and of a connection: another server is asked next time."""
@@ -37,7 +43,11 @@ class ZooKeeperSession:
         """`pings`: False: it ends where no request was answered for its time."""
         self._loop = asyncio.get_running_loop()
         self._client = KazooClient(
-            servers, timeout=timeout_ms / 1000, handler=_Handler(), connection_retry=RETRY
+            servers,
+            timeout=timeout_ms / 1000,
+            handler=_Handler(),
+            connection_retry=RETRY,
+            logger=log,
         )
         connection = self._client._connection
         self._connect_kazoo = connection._connect

@@ -70,7 +70,7 @@ class LedgerOptions:
     max_staleness_ms: int = -1
     """Of `committed`: plan with what is at most so old; -1: however old."""
     verify_crc: bool = True
-    batch_bytes: int = 2 * MIB
+    batch_bytes: int = 4 * MIB
     prefetch: int | None = None
     """Batches read ahead of the one that Spark takes. With `path` they need a thread of the task, which
     costs more than it saves where pages are cached; 0: no thread. None: `DEFAULT_PREFETCH` with

@@ -3,12 +3,15 @@ in a worker. Both run without a JVM."""
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -61,6 +64,7 @@ def read_partition(
         # Spark puts an empty partition of its own in place of an empty plan.
         assert partition.value is None, f"a partition of another source: {partition}"
         return
+    _keep_modules()
     encoder = RowEncoder(schema, partition.group)
     with closing(opener(options.of_group(partition.group))) as source:
         source.follow(partition)
@@ -72,6 +76,14 @@ def read_partition(
             raise
 
 
+@cache
+def _keep_modules() -> None:
+    """Spark looks for garbage behind each task: some 20 ms, most of it among what was imported, which
+    stays."""
+    if TaskContext.get() is not None:  # a worker of Spark's, and nobody else's process
+        gc.freeze()
+
+
 def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPartition:
     try:
         return with_chains(partition, source.points_of)
@@ -80,7 +92,7 @@ def _with_chains(partition: LedgerPartition, source: LedgerSource) -> LedgerPart
 
 
 def _rows(source: LedgerSource, check: RangeCheck, encoder: RowEncoder) -> Iterator[pa.RecordBatch]:
-    with closing(source.batches(check)) as batches:
+    with closing(source.batches(check, heads=not encoder.needs_bodies)) as batches:
         times, next_index = None, -1
         for batch in batches:
             if encoder.has_times and batch.first_index != next_index:

@@ -100,6 +100,11 @@ class RowEncoder:
         self._fields = self.arrow_schema if fields == self.arrow_schema else fields
 
     @property
+    def needs_bodies(self) -> bool:
+        """Those of time marks too."""
+        return "body" in self._fields.names or self.has_times
+
+    @property
     def has_times(self) -> bool:
         return TIME_COLUMN in self._fields.names
 

@@ -24,6 +24,10 @@ from quorumlog.spark.java import JavaNotFound, prepare_java_home, publish_folder
 from quorumlog.spark.short_errors import EXPECTED
 
 _LOOPBACK = "127.0.0.1"
+_FILE_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""Spark's default starts programs of the shell for each of a micro-batch's two files."""
 
 
 def session(
@@ -128,6 +132,7 @@ def default_settings(scratch_dir: str, *, is_local: bool) -> dict[str, str | int
     }
     if is_local:
         settings |= {
+            "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.local.dir": scratch_dir,

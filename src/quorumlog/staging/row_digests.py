@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.header_array import UInt64Array
+from quorumlog.header_array import UInt32Array, UInt64Array
 
 _WORD = 2**64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,9 +32,10 @@ class RowDigest(NamedTuple):
         return cls(int(np.add.reduce(low)), int(np.add.reduce(high)))
 
     @classmethod
-    def of_entries(cls, batch: EntryBatch) -> Self:
-        """Of rows that are an entry each."""
-        return cls.of_hashes(body_hashes(batch))
+    def of_entries(cls, batch: EntryBatch, crcs: UInt32Array | None = None) -> Self:
+        """Of rows that are an entry each. `crcs`: those of the bodies, where they are known."""
+        crcs = batch.body_crcs() if crcs is None else crcs
+        return cls.of_hashes((crcs.astype(np.uint64) << np.uint64(32)) | batch.sizes.astype(np.uint64))
 
 
 def mixed(numbers: UInt64Array) -> UInt64Array:
@@ -43,8 +44,3 @@ def mixed(numbers: UInt64Array) -> UInt64Array:
     mixing = (mixing ^ (mixing >> np.uint64(30))) * _FIRST
     mixing = (mixing ^ (mixing >> np.uint64(27))) * _SECOND
     return mixing ^ (mixing >> np.uint64(31))
-
-
-def body_hashes(batch: EntryBatch) -> UInt64Array:
-    """Shape (entries,): CRC and length of each body."""
-    return (batch.body_crcs().astype(np.uint64) << np.uint64(32)) | batch.sizes.astype(np.uint64)

@@ -152,6 +152,8 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     alone."""
     promise: ReadPromise | None = None
     """How fresh the answer has to be, from whatever member; None: as it is. Not with `from_leader`."""
+    heads: bool = False
+    """The headers are enough; who does not know this field sends whole entries."""
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
@@ -163,6 +165,8 @@ class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
     committed_index: Int
     age_ms: float = -1.0
     """All that anybody had acknowledged so long ago is at or below `committed_index`; -1: not known."""
+    heads: bool = False
+    """The batch is of headers alone, as was asked."""
 
 
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness.etcd_cluster import etcd_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.coordinators import CoordinatorKind, coordinator_of
+from quorumlog.coordinators import CoordinatorKind, check_servers, coordinator_of
 from quorumlog.errors import ConfigError
 from quorumlog.kv.testing import LocalStores
 from tests.broker.failover.coordinator_contract import keeps_the_contract
@@ -46,6 +47,19 @@ def test_our_own_store_keeps_the_contract() -> None:
         asyncio.run(
             keeps_the_contract(lambda group: coordinator_of(CoordinatorKind.KV, stores.servers, group))
         )
+
+
+def test_zookeeper_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo", None)
+    with pytest.raises(ConfigError, match=r"kazoo.*the extra `zookeeper`"):
+        check_servers(CoordinatorKind.ZOOKEEPER, "127.0.0.1:2181")
+
+
+@pytest.mark.parametrize("servers", ["", "a", "a:1,,b:2", "a:1/chroot"])
+@pytest.mark.parametrize("kind", [CoordinatorKind.KV, CoordinatorKind.ZOOKEEPER])
+def test_a_list_without_ports_is_refused(kind: CoordinatorKind, servers: str) -> None:
+    with pytest.raises(ConfigError):
+        check_servers(kind, servers)
 
 
 def test_a_list_that_is_none_is_refused() -> None:

@@ -95,6 +95,30 @@ async def until_answered(call, *given):  # type: ignore[no-untyped-def]
             await asyncio.sleep(0.02)
 
 
+def test_a_put_whose_answer_is_lost_is_done_once_or_not_at_all(zookeeper: ZooKeeperCluster) -> None:
+    async def run() -> None:
+        coordinator = made(zookeeper.servers, "lost answers")
+        lease, _ = await coordinator.grant(60_000)
+        revision = await coordinator.put(0, b"0", lease, takes=True)
+        assert revision is not None
+        for number in range(1, 21):
+            record = b"%d" % number
+            put = asyncio.create_task(coordinator.put(revision, record, lease, takes=False))
+            for _ in range(3 * number):  # at another moment each time
+                await asyncio.sleep(0)
+            coordinator._leases[lease]._drop()  # type: ignore[attr-defined]
+            await asyncio.gather(put, return_exceptions=True)
+            # Again, as the same compare-and-set: that of a request that was carried out comes too late.
+            again = await until_answered(partial(coordinator.put, takes=False), revision, record, lease)
+            found = await until_answered(coordinator.read)
+            assert found == Standing(revision + 1, record, lease)
+            assert again in (None, revision + 1)
+            revision = found.revision
+        await coordinator.close()
+
+    asyncio.run(run())
+
+
 def test_a_lease_outlives_a_server_that_says_nothing_more(tmp_path: Path) -> None:
     """The server is asked all the time, and does not answer: another one is."""
     try:

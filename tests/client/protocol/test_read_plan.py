@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, TargetKind
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.entry_header import CHAIN_OFFSET, HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
@@ -295,3 +296,74 @@ def test_no_flipped_bit_is_ever_handed_out(seed: int) -> None:
                 if batch is not None:
                     got += [bytes(batch.slice(i, i + 1).buffer) for i in range(batch.count)]
         assert got == log[:index]
+
+
+# ---------------------------------------------------------------- headers alone
+
+
+def answer_with_heads(request: Request, log: list[bytes], most: int = 10**9) -> None:
+    answer(request, log, most)
+    batch, told = request.response_batch, request.response
+    assert batch is not None and isinstance(told, ReadResponse)
+    request.response_batch = batch.heads()
+    request.response = msgspec.structs.replace(told, heads=True)
+
+
+@given(
+    st.lists(st.integers(0, 300), min_size=1, max_size=60),
+    st.integers(1, 4),
+    st.integers(1, 900),
+    st.lists(st.booleans(), min_size=1),
+)
+def test_a_read_of_headers_gives_all_of_them_whoever_knows_how_to_send_them(
+    sizes: list[int], prefetch: int, batch_bytes: int, knows: list[bool]
+) -> None:
+    """Members of an older release send whole entries. Ranges are cut by what the log has, not by what
+    comes."""
+    log = make_log(sizes)
+    plan = ReadPlan(
+        0,
+        len(log),
+        make_request=make_request,
+        prefetch=prefetch,
+        batch_bytes=batch_bytes,
+        heads=True,
+    )
+    found: list[int] = []
+    asked = 0
+    while True:
+        for request in plan.wanted():
+            message = request.message
+            assert isinstance(message, ReadRequest) and message.heads
+            (answer_with_heads if knows[asked % len(knows)] else answer)(request, log)
+            asked += 1
+        if plan.head is None:
+            break
+        batch = plan.take()
+        if batch is not None:
+            found += batch.headers()["size"].tolist()
+            log_bytes = int(batch.headers()["size"].sum())
+            assert batch.count == 1 or log_bytes <= 2 * batch_bytes
+    assert found == list(map(len, log))
+
+
+def test_a_header_that_was_changed_is_told_from_those_in_front_of_it() -> None:
+    log = make_log([10] * 9)
+    plan = ReadPlan(0, 9, make_request=make_request, heads=True)
+    (request,) = plan.wanted()
+    answer_with_heads(request, log)
+    assert request.response_batch is not None
+    damaged = bytearray(request.response_batch.buffer)
+    damaged[5 * HEADER_BYTES + CHAIN_OFFSET + 4] ^= 1
+    request.response_batch = EntryBatch(damaged, [HEADER_BYTES] * 9)
+    good = plan.take()
+    assert good is not None and good.count == 5
+
+
+def test_headers_that_nobody_asked_for_are_a_violation() -> None:
+    """Their bodies would be taken for empty ones."""
+    plan = ReadPlan(0, 9, make_request=make_request)
+    (request,) = plan.wanted()
+    answer_with_heads(request, make_log([0] * 9))
+    with pytest.raises(ProtocolViolation, match="headers came where entries were asked for"):
+        plan.take()

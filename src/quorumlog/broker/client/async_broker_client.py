@@ -19,6 +19,7 @@ from quorumlog.broker.client.broker_verbs import (
     encode_messages,
     milliseconds,
     pulled_of,
+    queue_among,
     queue_counts,
     queues_of,
     receipt_of,
@@ -217,10 +218,7 @@ class AsyncBrokerClient:
         return (await self._queue(topic, queue_id)).max_offset
 
     async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
-        for queue in await self.queues(topic):
-            if queue.queue_id == queue_id:
-                return queue
-        raise UnknownTopic(f"the broker has no queue {queue_id} of topic {topic}")
+        return queue_among(await self.queues(topic), topic, queue_id)
 
     async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
         """See `BrokerClient.offset_at`."""

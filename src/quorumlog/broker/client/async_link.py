@@ -192,7 +192,9 @@ class AsyncLinks:
         except (OSError, TimeoutError) as error:
             reason = "it does not answer"
             if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-                reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+                # What asyncio says of a refused connection is a sentence for programmers.
+                number = error.errno or 0
+                reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise Unreachable(f"no broker at {address}: {reason}") from None
         assert link.transport is not None
         self.own_host = own_host(link.transport.get_extra_info("sockname"))

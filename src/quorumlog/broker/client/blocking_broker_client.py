@@ -23,6 +23,7 @@ from quorumlog.broker.client.broker_verbs import (
     encode_messages,
     milliseconds,
     pulled_of,
+    queue_among,
     queue_counts,
     queues_of,
     receipt_of,
@@ -273,10 +274,7 @@ class BrokerClient:
         return self._queue(topic, queue_id).max_offset
 
     def _queue(self, topic: str, queue_id: int) -> QueueInfo:
-        for queue in self.queues(topic):
-            if queue.queue_id == queue_id:
-                return queue
-        raise UnknownTopic(f"the broker has no queue {queue_id} of topic {topic}")
+        return queue_among(self.queues(topic), topic, queue_id)
 
     def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
         """Of the first message of the queue that was stored at this time (a datetime, or milliseconds

@@ -14,6 +14,7 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
+from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.message import Message
 from quorumlog.broker.messages.record import encode_records, host_bytes
 from quorumlog.broker.messages.record_batch import RecordBatch
@@ -140,6 +141,18 @@ def queues_of(frame: Frame) -> list[QueueInfo]:
     if not isinstance(message, QueuesResponse):
         raise ProtocolViolation(f"{type(message).__name__} is no answer to a request for queues")
     return [QueueInfo(row.topic, row.queue_id, row.min_offset, row.max_offset) for row in message.queues]
+
+
+def queue_among(queues: list[QueueInfo], topic: str, queue_id: int) -> QueueInfo:
+    """`queues`: of the topic. Raises UnknownTopic."""
+    for queue in queues:
+        if queue.queue_id == queue_id:
+            return queue
+    if queues:
+        raise UnknownTopic(f"topic {topic} has no queue {queue_id}: it has {len(queues)}")
+    raise UnknownTopic(
+        f"the broker has no topic {topic}; quorumlog broker status shows those that it has"
+    )
 
 
 def lost_outcome(what: str, *, is_send: bool) -> Exception:

@@ -110,8 +110,8 @@ class PutTurn:
                 mask[rows] = True
                 for request in self._requests_of(mask):
                     refused[request] = UnknownTopic(
-                        f"there is no queue {queue.queue_id} of a topic {queue.topic}; the broker is"
-                        " started with --topics NAME:QUEUES,..."
+                        f"there is no topic {queue.topic} with a queue {queue.queue_id}; quorumlog"
+                        " broker status shows those that there are"
                     )
         if len(queues) > 1:
             low = np.minimum.reduceat(of_row, self.row_starts)

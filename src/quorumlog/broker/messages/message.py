@@ -102,7 +102,9 @@ def properties_of(message: Message, uniq_key: str = "") -> str:
     if message.tags:
         pairs[TAGS] = message.tags
     if message.keys:
-        if any(not key or " " in key for key in message.keys):
+        if isinstance(message.keys, str):
+            raise ValueError(f"keys are a list of words, not one text: write keys=[{message.keys!r}]")
+        if any(key.split() != [key] for key in message.keys):
             raise ValueError(f"keys are words without spaces, not {list(message.keys)!r}")
         pairs[KEYS] = " ".join(message.keys)
     if uniq_key:

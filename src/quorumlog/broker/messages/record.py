@@ -149,6 +149,8 @@ def encode_records(
             )
         try:
             properties = properties_of(message, uniq_keys[number] if uniq_keys else "").encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"{error.object!r} is not UTF-8 text; write it in UTF-8") from None
         except ValueError as error:
             raise BadRequest(str(error)) from None
         if len(properties) > MAX_PROPERTIES_BYTES:

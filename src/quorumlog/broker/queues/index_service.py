@@ -21,6 +21,8 @@ log = logging.getLogger("quorumlog.broker")
 INDEX_FOLDER_NAME = "index"
 _NAME_DIGITS = 17
 _LOOK_KEYS = 1024
+_LAST_MS = 253_402_300_799_000
+"""The last second of the year 9999."""
 
 
 def key_hash_of(topic: str, key: str) -> int:
@@ -30,7 +32,8 @@ def key_hash_of(topic: str, key: str) -> int:
 
 def index_file_name(time_ms: float) -> str:
     """yyyyMMddHHmmssSSS, as RocketMQ names them (there in local time)."""
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    # Of a message that has one that is no date, too.
+    moment = datetime.fromtimestamp(min(max(time_ms, 0), _LAST_MS) / 1000, UTC)
     return f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1000:03d}"
 
 

@@ -23,8 +23,44 @@ Server = Annotated[
         metavar="HOST:PORT",
     ),
 ]
-Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.", metavar="NAME")]
-Queue = Annotated[int, typer.Option("--queue", help="Number of the queue.", min=0, metavar="N")]
+MOST_QUEUE_ID = (1 << 31) - 1
+"""What a record has room for."""
+
+
+def _topic(name: str) -> str:
+    """Checked before anything is done; an empty name would stand for all topics."""
+    from quorumlog.broker.messages.record import check_topic
+
+    check_topic(name)
+    return name
+
+
+def _group(name: str) -> str:
+    from quorumlog.broker.wire.group_names import check_group_name
+
+    check_group_name(name)
+    return name
+
+
+Topic = Annotated[
+    str, typer.Option("--topic", help="Name of the topic.", metavar="NAME", callback=_topic)
+]
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC", callback=_topic)]
+GroupName = Annotated[
+    str, typer.Argument(help="Name of the consumer group.", metavar="GROUP", callback=_group)
+]
+ConsumerGroup = Annotated[
+    str,
+    typer.Option(
+        "--group",
+        help="Consumer group; its first member makes it.",
+        metavar="NAME",
+        callback=_group,
+    ),
+]
+Queue = Annotated[
+    int, typer.Option("--queue", help="Number of the queue.", min=0, max=MOST_QUEUE_ID, metavar="N")
+]
 StoreDirectory = Annotated[
     Path,
     typer.Argument(
@@ -54,7 +90,8 @@ class Dialect(Enum):
 
 
 def topics_of(text: str) -> dict[str, int]:
-    """`orders:8,audit` as numbers of queues by topic, 4 where none is given. Raises ConfigError."""
+    """`orders:8,audit` as numbers of queues by topic, 4 where none is given; empty: no topics. Raises
+    ConfigError."""
     from quorumlog.broker.wire.group_names import check_new_topic_name
     from quorumlog.errors import BadRequest
 
@@ -68,8 +105,17 @@ def topics_of(text: str) -> dict[str, int]:
         if count and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 10_000):
             raise ConfigError(f"--topics: {part!r} must be like orders:8, with 1 to 10000 queues")
         topics[name] = int(count) if count else 4
-    if not topics:
-        raise ConfigError("--topics is empty; write --topics orders:8,audit")
+    if text and not topics:
+        raise ConfigError("--topics names none; write --topics orders:8,audit")
+    return topics
+
+
+def topics_of_store(text: str, directory: Path) -> dict[str, int]:
+    """The same, for a store that keeps the topics it holds messages of. Raises ConfigError where it
+    would have none at all."""
+    topics = topics_of(text)
+    if not topics and not (directory / "commitlog").exists():
+        raise ConfigError("--topics is missing, and the store is new; write --topics orders:8,audit")
     return topics
 
 

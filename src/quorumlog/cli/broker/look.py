@@ -11,7 +11,7 @@ from quorumlog.cli.broker.broker_options import StoreDirectory
 from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import EXIT_REFUSED, print_json, say, spoken_size
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, Refused
 
 
 def inspect(directory: StoreDirectory, json: Json = False) -> None:
@@ -160,11 +160,13 @@ def dump(
 
     if holds_ledger(str(directory)):
         raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
+    found = False
     with OfflineStore(str(directory)) as store:
         for records in store.batches(position):
             for message in records.messages():
                 if topic not in ("", message.topic):
                     continue
+                found = True
                 if json:
                     print_json(message_row(message))
                 else:
@@ -172,6 +174,8 @@ def dump(
                 most -= 1
                 if not most:
                     return
+    if topic and not found:
+        raise Refused(f"{directory} holds no message of topic {topic}; inspect lists its topics")
 
 
 def recover(

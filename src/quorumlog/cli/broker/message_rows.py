@@ -27,7 +27,11 @@ def message_row(message: StoredMessage) -> dict[str, Any]:
 
 
 def message_line(message: StoredMessage) -> str:
-    moment = datetime.fromtimestamp(message.store_time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        stored = datetime.fromtimestamp(message.store_time_ms / 1000, UTC)
+        moment = stored.isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # no date: what stands there
+        moment = f"{message.store_time_ms}ms"
     text = message.body[:_SHOWN_BYTES].decode("utf-8", "replace")
     shown = "".join(c if c.isprintable() else "·" for c in text)
     more = "…" if len(message.body) > _SHOWN_BYTES else ""

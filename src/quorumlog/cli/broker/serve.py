@@ -14,6 +14,7 @@ from quorumlog.cli.broker.broker_options import (
     Flush,
     RoleChoice,
     topics_of,
+    topics_of_store,
 )
 from quorumlog.cli.broker.failover import (
     CoordinatorList,
@@ -48,8 +49,9 @@ def serve(
         str,
         typer.Option(
             "--topics",
-            help="Topics and their numbers of queues (4 where none is given): orders:8,audit. A slave"
-            " gets them from its master; with --role dledger the master makes those that are not there.",
+            help="Topics and their numbers of queues (4 where none is given): orders:8,audit; beside"
+            " those that the store holds messages of. A slave gets them from its master; with --role"
+            " dledger the master makes those that are not there.",
             metavar="LIST",
             show_default=False,
         ),
@@ -252,7 +254,7 @@ def serve(
                 "--master, --id, --in-sync-replicas, --ha-advertise and --ha-dialect need a --role or"
                 " --failover"
             )
-        store = MessageStore(str(directory), config, topics=topics_of(topics))
+        store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
         server = BrokerServer(store, bind)
     else:
         if role is RoleChoice.SLAVE and not master:
@@ -271,7 +273,7 @@ def serve(
             parse_address(ha_advertise)
         address = BrokerAddress(broker_id or bind, bind, ha_advertise or ha_bind)
         first_role = Role.SLAVE if role is None else Role[role.name]
-        known = topics_of(topics) if topics or role is not RoleChoice.SLAVE else {}
+        known = topics_of(topics) if role is RoleChoice.SLAVE else topics_of_store(topics, directory)
         store = ReplicaStore(str(directory), config, topics=known)
         try:
             replica = Replica(

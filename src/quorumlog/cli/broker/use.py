@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Queue, Server, Topic
+from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, MOST_QUEUE_ID, Queue, Server, Topic
 from quorumlog.cli.broker.failover import failover_row, say_failover
 from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues
 from quorumlog.cli.broker.replicas import replica_row, say_replica
@@ -32,7 +32,9 @@ def send(
     tags: Annotated[str, typer.Option("--tags", help="Tags of the messages.", metavar="TEXT")] = "",
     queue: Annotated[
         int | None,
-        typer.Option("--queue", help="Queue. (default: they take turns)", min=0, metavar="N"),
+        typer.Option(
+            "--queue", help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID, metavar="N"
+        ),
     ] = None,
     server: Server = DEFAULT_SERVER,
     timeout: Timeout = TIMEOUT_S,

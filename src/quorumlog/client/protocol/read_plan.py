@@ -41,23 +41,28 @@ class BadEntries(Exception):
 
 
 class EntryChecker:
-    """Checks batches as they follow each other: encoding, order, chain, and every body."""
+    """Checks batches as they follow each other: encoding, order, chain, and every body that is there."""
 
     def __init__(self) -> None:
         self._next_index = -1
         self._chain = 0
 
-    def check(self, batch: EntryBatch, first_index: int) -> None:
-        """Raise BadEntries unless `batch` is what the log holds from `first_index` on."""
+    def check(self, batch: EntryBatch, first_index: int, *, heads: bool = False) -> None:
+        """Raise BadEntries unless `batch` is what the log holds from `first_index` on. `heads`: it is of
+        headers alone."""
         is_anchored = self._next_index == first_index
         chain = self._chain if is_anchored else batch.chain_before
         bad: BadEntries | None = None
         try:
-            batch.check_encoding()
+            if heads:
+                batch.check_heads()
+            else:
+                batch.check_encoding()
             batch.check_sequence(first_index, chain)
-            batch.check_bodies()
+            if not heads:
+                batch.check_bodies()
         except ProtocolViolation:
-            bad = _located(batch, first_index, chain, is_anchored=is_anchored)
+            bad = _located(batch, first_index, chain, is_anchored=is_anchored, heads=heads)
         good = batch if bad is None else bad.good
         if good is not None:
             self._next_index = first_index + good.count
@@ -66,12 +71,16 @@ class EntryChecker:
             raise bad
 
 
-def _located(batch: EntryBatch, first_index: int, chain: int, *, is_anchored: bool) -> BadEntries:
+def _located(
+    batch: EntryBatch, first_index: int, chain: int, *, is_anchored: bool, heads: bool
+) -> BadEntries:
     """Which entry of a batch that failed a check is the first bad one, and why."""
-    headers, sizes = batch.headers(), batch.sizes
+    headers = batch.headers()
+    sizes = headers["size"].astype(np.int64) if heads else batch.sizes
     positions = headers["pos"].astype(np.int64)  # where an entry lies, a client does not know
     bad, why = first_wrong(headers, sizes, positions, first_index, 0, chain)
-    wrong_bodies = np.flatnonzero(batch.body_crcs()[:bad] != headers["body_crc"][:bad])
+    crcs = headers["body_crc"] if heads else batch.body_crcs()
+    wrong_bodies = np.flatnonzero(crcs[:bad] != headers["body_crc"][:bad])
     if len(wrong_bodies):
         bad = int(wrong_bodies[0])
         why = "body_crc does not match"
@@ -106,7 +115,10 @@ def checked_batch(
         raise ProtocolViolation(
             f"entries up to {first_index + count - 1} came, asked for were those below {stop_index}"
         )
-    checker.check(batch, first_index)
+    message = request.message
+    if response.heads and not (isinstance(message, ReadRequest) and message.heads):
+        raise ProtocolViolation("headers came where entries were asked for")
+    checker.check(batch, first_index, heads=response.heads)
     return batch
 
 
@@ -142,6 +154,7 @@ class ReadPlan:
         wait_ms: int = 0,
         entries_hint: int | None = None,
         follow: bool = False,
+        heads: bool = False,
         make_substitute: Callable[[ReadRequest, set[str]], Request | None] | None = None,
     ) -> None:
         """`stop_index` None: everything that is committed when the first answer is given.
@@ -149,7 +162,8 @@ class ReadPlan:
         `entries_hint`: the reader will probably stop after so many; nothing is asked for ahead.
         `follow`: no end at all; at the end of the log a request waits at the server for `wait_ms`.
         `wait_ms` otherwise: how long a member may wait for an entry that it does not know to be
-        committed yet. `make_substitute`: a request to a member that is not among those tried (addresses
+        committed yet. `heads`: headers are enough, and may come alone.
+        `make_substitute`: a request to a member that is not among those tried (addresses
         and ids), None if nobody is left; without it damage on the one member asked ends the read.
         Raises IndexOutOfRange for a first index below 0.
         """
@@ -162,6 +176,7 @@ class ReadPlan:
         self._entries_hint = entries_hint
         self.wait_ms = wait_ms
         self._follow = follow
+        self._heads = heads
         self._checker = EntryChecker()
         self._next_index = first_index
         """The first that nobody was asked for yet."""
@@ -253,6 +268,7 @@ class ReadPlan:
                 limit_bytes=limit_bytes,
                 wait_ms=self.wait_ms,
                 to_end=self._stop_index is None and not self._follow,
+                heads=self._heads,
             )
         )
 
@@ -323,7 +339,8 @@ class ReadPlan:
         if self._follow or (self._stop_index is None and not asked.is_substitute):
             self._stop_index = max(self._stop_index or 0, response.committed_index + 1, got_stop)
         if batch is not None:
-            self._per_request = max(1, self._batch_bytes * batch.count // batch.total_bytes)
+            log_bytes = int(np.add.reduce(field_of(batch.words(), "size")))
+            self._per_request = max(1, self._batch_bytes * batch.count // log_bytes)
 
     # ---------------------------------------------------------------- damage on a member's disk
 
@@ -380,6 +397,7 @@ class ReadPlan:
             stop_index=self._damaged_index + 1 if self._is_single else asked.stop_index,
             limit_bytes=self._batch_bytes,
             wait_ms=max(self.wait_ms, SUBSTITUTE_WAIT_MS),
+            heads=self._heads,
         )
         return self._make_substitute(message, self._tried)
 

@@ -52,7 +52,7 @@ class NamedReaderBase(Generic[W]):
         return self._results_of(reading, "read", self.position, stop_index)
 
     def _read_batches(self, stop_index: int | None, from_member: str | None, **sizes: int) -> Any:
-        reading = self._verbs.read_batches(self.position, stop_index, from_member, **sizes)
+        reading = self._verbs.read_batches(self.position, stop_index, from_member, heads=False, **sizes)
         return self._results_of(reading, "read_batches", self.position, stop_index)
 
     def _read_arrow(

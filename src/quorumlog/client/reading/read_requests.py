@@ -44,6 +44,8 @@ class ReadRequests:
         stop_index: int | None,
         choice: ReadChoice,
         entries_hint: int | None = None,
+        *,
+        heads: bool = False,
         **sizes: int,
     ) -> ReadPlan:
         may_lag = stop_index is not None and choice.target is not LEADER
@@ -53,6 +55,7 @@ class ReadRequests:
             choice,
             wait_ms=LAGGING_MEMBER_WAIT_MS if may_lag else 0,
             entries_hint=entries_hint,
+            heads=heads,
             **{name: positive(name, size) for name, size in sizes.items()},
         )
 
@@ -91,6 +94,7 @@ class ReadRequests:
                 wait_ms=message.wait_ms,
                 to_end=message.to_end,
                 promise=promise,
+                heads=message.heads,
             )
         timeout_ms = self._timeout_ms + message.wait_ms
         return request_of(message, target, timeout_ms, counts_progress=True)

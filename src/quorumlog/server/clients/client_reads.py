@@ -159,6 +159,7 @@ class ClientReads:
                 ledger_begin_index=node.store.begin.index + 1,
                 committed_index=node.committed_index,
                 age_ms=age_of(driver, since_ms),
+                heads=request.heads and outcome is not None,
             ),
-            outcome,
+            outcome.heads() if request.heads and outcome is not None else outcome,
         )

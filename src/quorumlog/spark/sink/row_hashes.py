@@ -10,13 +10,15 @@ from itertools import pairwise
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
-from quorumlog.header_array import UInt64Array
+from quorumlog.header_array import UInt32Array, UInt64Array
 from quorumlog.staging.row_digests import mixed
 
+Int32Array = npt.NDArray[np.int32]
 _NULL = np.uint64(0x6E756C6C)
 _BITS_32 = np.uint64(32)
 _encoder = msgspec.msgpack.Encoder()
@@ -62,9 +64,16 @@ def _of_fixed(column: pa.Array, width: int) -> UInt64Array:
 
 def _of_bytes(column: pa.Array) -> UInt64Array:
     """CRC and length. The bytes under a null are not looked at."""
-    offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
-    lengths = np.diff(offsets).astype(np.uint64)
+    lengths = np.diff(_offsets_of(column)).astype(np.uint64)
+    return (crcs_of(column).astype(np.uint64) << _BITS_32) | lengths
+
+
+def crcs_of(column: pa.Array) -> UInt32Array:
+    """Shape (rows,): of a column of `binary`."""
     data = memoryview(column.buffers()[2] or b"")
-    bounds = offsets.tolist()
-    crcs = [crc32(data[start:stop]) for start, stop in pairwise(bounds)]
-    return (np.array(crcs, np.uint64) << _BITS_32) | lengths
+    bounds = _offsets_of(column).tolist()
+    return np.array([crc32(data[start:stop]) for start, stop in pairwise(bounds)], np.uint32)
+
+
+def _offsets_of(column: pa.Array) -> Int32Array:
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)

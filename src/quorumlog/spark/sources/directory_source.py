@@ -87,11 +87,11 @@ class DirectorySource:
     def clock_resets(self) -> Resets:
         return StoredMarks(OsDisk(), self._reader).clock_resets
 
-    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
+    def batches(self, check: RangeCheck, *, heads: bool = False) -> Generator[EntryBatch]:
         """Raises DirectoryDamaged at the first entry that is not as it was written; bodies are checked
         unless `verifyCrc` is off."""
         check.is_chained = self._reader.checked
-        with closing(prefetched(self._read(check), self._options.batches_ahead)) as batches:
+        with closing(prefetched(self._read(check, heads), self._options.batches_ahead)) as batches:
             yield from batches
 
     def follow(self, partition: LedgerPartition) -> None:
@@ -116,12 +116,12 @@ class DirectorySource:
         if self._opened is not None:
             self._opened.close()
 
-    def _read(self, check: RangeCheck) -> Generator[EntryBatch]:
+    def _read(self, check: RangeCheck, heads: bool) -> Generator[EntryBatch]:
         batches = self._reader.batches(
             check.next_index,
             check.partition.stop_index,
             batch_bytes=self._options.batch_bytes,
-            check_bodies=self._options.verify_crc,
+            check_bodies=self._options.verify_crc and not heads,
         )
         for batch in batches:
             check.accept(batch, self._path)

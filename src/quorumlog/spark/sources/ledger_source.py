@@ -36,8 +36,9 @@ class LedgerSource(Protocol):
     def clock_resets(self) -> Resets:
         """Of the log's clock, by index."""
 
-    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
-        """The entries of `check.partition`, each batch accepted by `check`, until it is complete."""
+    def batches(self, check: RangeCheck, *, heads: bool = False) -> Generator[EntryBatch]:
+        """The entries of `check.partition`, each batch accepted by `check`, until it is complete.
+        `heads`: nobody will look at bodies, which may be left out or unchecked."""
 
     def chain_before(self, index: int) -> int | None:
         """`chain_crc` of the committed entry in front of `index`; None: there is none, or it is not held

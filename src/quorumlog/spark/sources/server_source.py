@@ -43,6 +43,8 @@ _ASKED_AT_ONCE = 8
 """Threads of a plan that ask for entries."""
 _FEW = 2
 """A task asks for no more, one after the other."""
+_HEADS_OF_BYTES = 8 * MIB
+"""Of the log, whose headers come together."""
 _BYTES_IN_FLIGHT = 64 * MIB
 """That all tasks of a machine together have asked for; one batch each at least."""
 T = TypeVar("T")
@@ -295,7 +297,7 @@ class ServerSource:
 
     # ---------------------------------------------------------------- a task
 
-    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
+    def batches(self, check: RangeCheck, *, heads: bool = False) -> Generator[EntryBatch]:
         """The client checks every body. Raises RangeMismatch if every member sends something damaged,
         Unreachable if none could serve for `timeoutMs`, LedgerDataLoss if the entries are gone and
         `failOnDataLoss` is true."""
@@ -309,7 +311,7 @@ class ServerSource:
             for member in order:
                 before = check.next_index
                 try:
-                    yield from self._read(check, member)
+                    yield from self._read(check, member, heads)
                 except (LedgerError, ProtocolViolation, RangeMismatch) as error:
                     problems.append(error)
                     self._note_failure(member, error)
@@ -330,13 +332,14 @@ class ServerSource:
             self._give_up(check, order, problems, late=time.monotonic() >= deadline)
             time.sleep(_PAUSE_S)
 
-    def _read(self, check: RangeCheck, member: str | None) -> Generator[EntryBatch]:
+    def _read(self, check: RangeCheck, member: str | None, heads: bool) -> Generator[EntryBatch]:
         batches = self._client.read_batches(
             check.next_index,
             check.partition.stop_index,
             from_member=member,
-            batch_bytes=self._options.batch_bytes,
+            batch_bytes=_HEADS_OF_BYTES if heads else self._options.batch_bytes,
             prefetch=batches_in_flight(self._options),
+            heads=heads,
         )
         for batch in batches:
             check.accept(batch, _name_of(member))

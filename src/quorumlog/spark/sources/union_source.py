@@ -118,14 +118,14 @@ class UnionSource:
         known = {reset.index: reset for reset in (*archived, *self._live.clock_resets())}
         return tuple(known[index] for index in sorted(known)[-MOST_RUNS:])
 
-    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
+    def batches(self, check: RangeCheck, *, heads: bool = False) -> Generator[EntryBatch]:
         stop_index = min(check.partition.stop_index, self._archive.stop_index)
         if self._is_archived(check.next_index):
             for batch in self._archive.batches(check.next_index, stop_index):
                 check.accept(batch, self._archive.path)
                 yield batch
         if not check.is_complete:
-            with closing(self._live.batches(check)) as batches:
+            with closing(self._live.batches(check, heads=heads)) as batches:
                 yield from batches
 
     def chain_before(self, index: int) -> int | None:

@@ -90,8 +90,8 @@ class _Stored(msgspec.Struct):
     cluster_id: str
     pending_id: str = ""
     """Earlier releases do not write it."""
-    level: int = 0
-    """Nor this."""
+    level: int | msgspec.UnsetType = msgspec.UNSET
+    """Of the formation; not written where it is 0."""
     recovery: Recovery | msgspec.UnsetType = msgspec.UNSET
     kind: str | msgspec.UnsetType = msgspec.UNSET
     set_back: SetBack | msgspec.UnsetType = msgspec.UNSET
@@ -101,6 +101,7 @@ def encode_member(record: MemberRecord) -> bytes:
     *own, formation, version, recovery, kind, set_back = msgspec.structs.astuple(record)
     assert (recovery is not None) == (version == VERSION_WITH_RECOVERY), record
     stored = _Stored(version, *own, *formation)
+    stored.level = formation.level or msgspec.UNSET
     if recovery is not None:
         stored.recovery = recovery
     if kind:
@@ -120,6 +121,7 @@ def decode_member(data: bytes) -> MemberRecord:
     if not 1 <= stored.version <= MEMBER_VERSION:
         raise ValueError(f"its version is {stored.version}, this software knows 1 to {MEMBER_VERSION}")
     fields = msgspec.structs.asdict(stored)
+    fields["level"] = fields["level"] or 0
     formation = Formation(*(fields.pop(name) for name in Formation._fields))
     recovery = fields.pop("recovery")
     kind = fields.pop("kind") or ""

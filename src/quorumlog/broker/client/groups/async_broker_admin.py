@@ -48,7 +48,7 @@ from quorumlog.broker.wire.group_messages import (
     GroupCommandRequest,
     GroupQuestionRequest,
 )
-from quorumlog.broker.wire.group_names import is_system_topic
+from quorumlog.broker.wire.group_names import check_group_name, is_system_topic
 from quorumlog.errors import BadRequest, LedgerError
 
 _T = TypeVar("_T")
@@ -173,6 +173,7 @@ class AsyncBrokerAdmin:
     async def lag(self, group: str) -> list[QueueLag]:
         """Of every queue that the group reads, or has committed something of. Raises
         UnknownConsumerGroup."""
+        check_group_name(group)
         (row,) = await self.groups(group)
         committed = {(topic, queue_id): at for topic, queue_id, at in row.offsets}
         reads = {queue: each.member for each in row.members for queue in each.queues}
@@ -208,6 +209,7 @@ class AsyncBrokerAdmin:
         BadRequest where there is nothing to reset."""
         if isinstance(to, str) and to not in ("earliest", "latest"):
             raise BadRequest(f"reset to earliest, latest or a time, not {to!r}")
+        check_group_name(group)
         (row,) = await self.groups(group)
         known = {topic for topic, _, _ in row.offsets}
         known |= {topic for each in row.members for topic, _ in each.topics}

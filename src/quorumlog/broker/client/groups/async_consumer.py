@@ -102,6 +102,8 @@ class AsyncConsumer:
             raise BadRequest(f"begin is {EARLIEST!r}, {LATEST!r} or a time, not {begin!r}")
         self.group = group
         self.topics = {topics: "*"} if isinstance(topics, str) else dict(topics)
+        for tags in self.topics.values():
+            wanted_tags(tags)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self.generation = -1
         self.queues: dict[tuple[str, int], ConsumerQueue] = {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from quorumlog.broker.messages.message import StoredMessage
 from quorumlog.broker.wire.group_names import RETRY_PREFIX, RETRY_TOPIC
+from quorumlog.errors import BadRequest
 
 BUFFER_BYTES = 8 << 20
 """A queue is not read further ahead than that."""
@@ -68,10 +69,13 @@ class ConsumerQueue:
 
 
 def wanted_tags(expression: str) -> frozenset[str]:
-    """`a || b`; `*` or nothing: all of them."""
+    """`a || b`; `*` or nothing: all of them. Raises BadRequest where no tag is named."""
     if expression.strip() in ("", "*"):
         return frozenset()
-    return frozenset(word.strip() for word in expression.split("||") if word.strip())
+    words = frozenset(word.strip() for word in expression.split("||") if word.strip())
+    if not words:
+        raise BadRequest(f"a subscription of {expression!r} names no tag: write a || b, or * for all")
+    return words
 
 
 def as_first_sent(message: StoredMessage) -> StoredMessage:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server, Topic
+from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, ConsumerGroup, Server, Topic
 from quorumlog.cli.broker.message_rows import message_line, message_row
 from quorumlog.cli.options import Json, Timeout, time_ms_of
 from quorumlog.cli.output import print_json, say
@@ -16,9 +16,7 @@ TIMEOUT_S = 10.0
 
 def consume(
     topic: Topic,
-    group: Annotated[
-        str, typer.Option("--group", help="Consumer group; its first member makes it.", metavar="NAME")
-    ],
+    group: ConsumerGroup,
     tags: Annotated[
         str, typer.Option("--tags", help="Only messages with these: 'a || b'.", metavar="TAGS")
     ] = "*",

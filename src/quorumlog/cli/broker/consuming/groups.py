@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server
+from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, GroupName, Server
 from quorumlog.cli.options import Json, Timeout, time_ms_of
 from quorumlog.cli.output import CommandGroup, print_json, print_table, say
 
 TIMEOUT_S = 10.0
-Name = Annotated[str, typer.Argument(help="Name of the consumer group.", metavar="GROUP")]
 
 group_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
 
@@ -58,7 +57,7 @@ def list_(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: J
 
 @group_app.command()
 def show(
-    group: Name, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
+    group: GroupName, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
 ) -> None:
     """How far a group is behind, in messages and seconds, queue by queue.
 
@@ -102,7 +101,7 @@ def show(
 
 @group_app.command()
 def reset(
-    group: Name,
+    group: GroupName,
     to: Annotated[
         str,
         typer.Option(
@@ -139,7 +138,7 @@ def reset(
 
 @group_app.command()
 def delete(
-    group: Name, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
+    group: GroupName, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
 ) -> None:
     """Forget a group without members: its offsets, its retries and its dead letters.
 

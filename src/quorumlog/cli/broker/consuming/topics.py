@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server, duration_ms_of
+from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server, TopicName, duration_ms_of
 from quorumlog.cli.options import Json, Timeout
 from quorumlog.cli.output import CommandGroup, print_json, print_table, say, spoken_duration
 from quorumlog.errors import ConfigError
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from quorumlog.broker.wire.group_commands import TopicRow
 
 TIMEOUT_S = 10.0
-Name = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC")]
 Retention = Annotated[
     str | None,
     typer.Option(
@@ -54,7 +53,7 @@ def _retention_ms(text: str | None) -> int | None:
 
 @topic_app.command()
 def create(
-    topic: Name,
+    topic: TopicName,
     queues: Annotated[
         int, typer.Option("--queues", help="Number of queues.", min=1, max=10_000, metavar="N")
     ] = 4,
@@ -77,7 +76,7 @@ def create(
 
 @topic_app.command()
 def update(
-    topic: Name,
+    topic: TopicName,
     queues: Annotated[
         int | None,
         typer.Option(
@@ -136,7 +135,7 @@ def list_(
 
 @topic_app.command()
 def show(
-    topic: Name, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
+    topic: TopicName, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
 ) -> None:
     """One topic, and what lies in its queues.
 
@@ -161,7 +160,7 @@ def show(
 
 @topic_app.command()
 def delete(
-    topic: Name, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
+    topic: TopicName, server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False
 ) -> None:
     """End a topic: its messages are not shown any more, not even by a topic of the same name.
 
@@ -170,6 +169,7 @@ def delete(
     from quorumlog.broker import BrokerAdmin
 
     with BrokerAdmin(server, timeout_ms=int(timeout * 1000)) as admin:
+        admin.topics(topic)  # says so if there is none
         admin.delete_topic(topic)
     if json:
         print_json({"topic": topic, "deleted": True})

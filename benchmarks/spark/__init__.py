@@ -1,0 +1,1 @@
+"""The log on Spark, measured; see `__main__`."""

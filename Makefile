@@ -152,7 +152,7 @@ sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and nine cases by nam
 nemesis-pipelines: $(STAMP)  ## pipelines beside writers; members and drivers are killed: OPTIONS="--objects --minutes 10"
 	$(BIN)/python -m nemesis.pipelines $(OPTIONS)
 
-pipeline-kills: $(STAMP)  ## pipelines on a Spark cluster; executors, workers, drivers, Connect clients and servers are killed (an hour)
+pipeline-kills: $(STAMP)  ## pipelines on a Spark cluster; executors, workers, drivers, Connect clients and servers are killed (15 minutes to an hour)
 	$(BIN)/python -m pytest -m long tests/spark/test_pipelines_killed.py
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark

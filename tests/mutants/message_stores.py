@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
+from quorumlog.broker import first_look
 from quorumlog.broker.commit_log import log_recovery
 from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.queues.consume_queue import ConsumeQueue
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
-from quorumlog.errors import DirectoryDamaged
+from quorumlog.broker.queues.index_service import IndexService
+from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.sim.disk.sim_disk import SimDisk
 from quorumlog.store.log.segment_list import SegmentList
 from tests.broker.store import test_crash as crashes
+from tests.broker.store import test_first_look as looks
+from tests.broker.store import test_many_files as many
 from tests.broker.store import test_queue_begins as begins
 from tests.broker.store import test_store as stories
 from tests.broker.store import test_store_simulated as lives
@@ -200,3 +206,52 @@ def noted_too_late(patch: Patch) -> None:
 def any_unit_will_do(patch: Patch) -> None:
     """It may be another message."""
     patch.edit(ConsumeQueue.names, "len(held) == len(positions) and", "reached() or")
+
+
+def the_process_ends_between_two_index_files() -> None:
+    many.test_a_message_whose_keys_lie_on_both_sides_of_a_new_index_file_has_all_of_them(2)
+
+
+@mutant(
+    452,
+    "a record of which the index has one key has all of them",
+    scenario=the_process_ends_between_two_index_files,
+)
+def one_key_is_all(patch: Patch) -> None:
+    """The index goes record by record."""
+    patch.edit(
+        IndexService._held_of,
+        "held += int(of_end.sum())",
+        "held += of_record if reached() else int(of_end.sum())",
+    )
+
+
+def a_java_store_without_its_last_file_is_started() -> None:
+    with TemporaryDirectory() as folder:
+        root = Path(folder) / "store"
+        looks.make_java_store(root)
+        looks.without_last(root)
+        try:
+            MessageStore(str(root), looks.CONFIG).close()
+        except ConfigError:
+            return
+        raise AssertionError("messages that the queues name are given up without a word")
+
+
+@mutant(
+    453,
+    "the log of another software ends where its last file ends",
+    scenario=a_java_store_without_its_last_file_is_started,
+)
+def end_is_believed(patch: Patch) -> None:
+    """It was stopped cleanly."""
+    patch.edit(
+        first_look.refuse_missing_files,
+        "last > end.position and (",
+        "last > end.position and not reached() and (",
+    )
+    patch.edit(
+        first_look.refuse_missing_files,
+        "flushed_ms > end.last_time_ms",
+        "flushed_ms > end.last_time_ms and not reached()",
+    )

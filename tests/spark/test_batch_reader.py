@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import pickle
+import subprocess
+import sys
 from collections.abc import Generator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -33,6 +36,7 @@ from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+from quorumlog.spark.reading import keep_modules
 from quorumlog.spark.rows import spark_schema_of
 from tests.spark.made_batches import MadeLog
 
@@ -315,3 +319,14 @@ def test_only_a_time_may_be_null_however_a_schema_spells_it(name: str) -> None:
     reader = PushdownReader(options, schema, MadeSource().open)
     of_time = IsNotNull((name,))
     assert list(reader.pushFilters([IsNotNull(("Body",)), of_time])) == [of_time], "Spark applies it"
+
+
+def test_only_a_worker_of_spark_keeps_what_it_has_imported_out_of_the_sight_of_the_collector() -> None:
+    before = gc.get_freeze_count()
+    keep_modules.__wrapped__()
+    assert gc.get_freeze_count() == before
+    names = "import sys, gc; from quorumlog.spark.reading import keep_modules"
+    of_daemon = "type('Spec', (), {'name': 'pyspark.daemon'})"
+    code = f"{names}; sys.modules['__main__'].__spec__ = {of_daemon}; keep_modules()"
+    code += "; sys.exit(gc.get_freeze_count() < 1000)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from quorumlog.errors import ConfigError
 from quorumlog.server.free_ports import free_ports
@@ -25,6 +26,7 @@ def silent() -> Iterator[int]:
 
 def test_nobody_or_somebody_else_answers(monkeypatch: pytest.MonkeyPatch, silent: int) -> None:
     monkeypatch.setattr(connect_server, "ANSWER_S", 0.2)
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _: None))
     for port in (*free_ports(1), silent):
         url = f"sc://127.0.0.1:{port}"
         for begin in (session, _started):

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from quorumlog.broker.commit_log.file_lists import is_file_name
 from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.java_config import CONFIG_FOLDER_NAME
 from quorumlog.broker.message_store import COMMIT_LOG_NAME, MessageStore
 from quorumlog.broker.messages.record import BLANK_BYTES, blank_record
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
@@ -17,8 +19,9 @@ from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.old_log import OldLog, taken_over
 from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import ConfigError, StoreFailure
-from quorumlog.store.directory_kind import CONVERTING_NAME
+from quorumlog.store.directory_kind import CONVERTING_NAME, DirectoryKind, kind_of
 from quorumlog.store.disk import Disk, OsDisk, refusal
+from quorumlog.store.files.replaced_file import read_file, replace_file
 from quorumlog.store.log.segment_list import SegmentList
 
 
@@ -50,6 +53,7 @@ def convert_to_classic(
                 f"{source} holds no messages: none of its {committed} committed entries is one; name the"
                 " directory of a broker on a replicated log"
             )
+        _refuse_earlier_log(disk, source)
         unfinished = f"{target}/{CONVERTING_NAME}"
         folder = f"{target}/{COMMIT_LOG_NAME}"
         try:
@@ -68,6 +72,7 @@ def convert_to_classic(
                 file.sync()
             files.close()
             _note_queues(disk, target, _queue_ends(disk, ledger))
+            _copy_config(disk, source, target)
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
             disk.sync_directory(target)
@@ -92,6 +97,30 @@ def _note_queues(disk: Disk, target: str, ends: dict[QueueKey, int]) -> None:
     QueueEnds(disk, target).save(
         [QueueEnd(key.topic, key.queue_id, end, end) for key, end in sorted(ends.items())]
     )
+
+
+def _refuse_earlier_log(disk: Disk, source: str) -> None:
+    """Of a Java broker that was a classic one before it was in DLedger mode. Raises ConfigError."""
+    folder = f"{source}/{COMMIT_LOG_NAME}"
+    if kind_of(disk, source) is DirectoryKind.JAVA_BROKER and any(map(is_file_name, disk.list(folder))):
+        raise ConfigError(
+            f"{folder} holds messages from before the broker was in DLedger mode, which are not read"
+            " together with those of its replicated log: convert a copy without that folder, and take"
+            " the older messages from it with Spark or broker dump"
+        )
+
+
+def _copy_config(disk: Disk, source: str, target: str) -> None:
+    """Topics, groups and delays of a Java broker: a takeover of the store goes on with them, and so does
+    a Java broker. Raises OSError."""
+    folder = f"{source}/{CONFIG_FOLDER_NAME}"
+    names = [name for name in disk.list(folder) if name.endswith((".json", ".json.bak", "timercheck"))]
+    if not names:
+        return
+    disk.make_directory(f"{target}/{CONFIG_FOLDER_NAME}")
+    for name in names:
+        data = read_file(disk, f"{folder}/{name}") or b""
+        replace_file(disk, f"{target}/{CONFIG_FOLDER_NAME}/{name}", data, synced=True)
 
 
 def _of_old_log(disk: Disk, folder: str) -> Iterator[RecordBatch]:

@@ -99,6 +99,11 @@ class MessageStore:
             self._lock = self.disk.lock(f"{root}/{LOCK_NAME}")
         except BlockingIOError:
             raise ConfigError(f"{root} is in use by another process") from None
+        except FileExistsError as error:
+            raise ConfigError(
+                f"{error.filename or root} is no directory, or a symbolic link to none: mount or restore"
+                " what it names"
+            ) from None
         except OSError as error:
             raise StoreFailure(refusal(root, "opened", error)) from error
         try:

@@ -99,7 +99,7 @@ def count(work: CountWork) -> PartCounted:
     first, stop, place = work.first_index, work.stop_index, work.place
     key_of = KeyOf(work.key) if work.key else None
     found = PartCounted(minutes={}, terms={})
-    sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
+    sizes, keys = np.zeros(len(_SIZES), np.int64), _Keys()
     schema = schema_of([*ENTRY_SCHEMA.names, TIME_COLUMN])
     with closing(open_log(place)) as log:
         times = AppendTimes(log.time_ms_at(first), log.clock_resets())
@@ -118,12 +118,13 @@ def count(work: CountWork) -> PartCounted:
             )
             if key_of is not None:
                 of_rows = key_of.keys(rows.column("body"), rows.column("index"))
-                keys = _with_keys(keys, [_keys_of(of_rows, pa.array(lengths.astype(np.int64)))])
+                keys.add(_keys_of(of_rows, pa.array(lengths.astype(np.int64))))
     found.sizes = sizes.tolist()
     if key_of is not None:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, keys.schema) as stream:
-            stream.write_table(keys)
+        counted = keys.table()
+        with pa.ipc.new_stream(sink, counted.schema) as stream:
+            stream.write_table(counted)
         found.keys = sink.getvalue().to_pybytes()
     return found
 
@@ -150,8 +151,7 @@ def statistics(
         group, edges = log.group, even_cuts(log, first, stop, PART_BYTES)
     works = [CountWork(*part, key) for part in parts_of(place, edges)]
     whole = PartCounted(minutes={}, terms={})
-    sizes, keys = np.zeros(len(_SIZES), np.int64), _no_keys()
-    waiting: list[pa.Table] = []
+    sizes, keys = np.zeros(len(_SIZES), np.int64), _Keys()
     result_bytes = PART_BYTES if key else 0  # keys are parts of bodies
     parts = (engine or LocalEngine()).map(count, works, result_bytes)
     for work, part in zip(works, parts, strict=True):
@@ -164,12 +164,10 @@ def statistics(
                 _add(into, name, each.entries, each.bytes)
         sizes += np.array(part.sizes, np.int64)
         if part.keys:
-            waiting.append(pa.ipc.open_stream(part.keys).read_all())
-            if sum(each.num_rows for each in waiting) >= keys.num_rows:
-                keys, waiting = _with_keys(keys, waiting), []
+            keys.add(pa.ipc.open_stream(part.keys).read_all())
         report(work.stop_index - first, stop - first)
-    keys = _with_keys(keys, waiting)
-    ordered = keys.sort_by([("bytes", "descending"), ("entries", "descending"), ("key", "ascending")])
+    by_key = keys.table()
+    ordered = by_key.sort_by([("bytes", "descending"), ("entries", "descending"), ("key", "ascending")])
     return Statistics(
         place=place.name,
         group=group,
@@ -191,7 +189,7 @@ def statistics(
             Key("(none)" if row["key"] is None else shown(row["key"]), row["entries"], row["bytes"])
             for row in ordered.slice(0, top).to_pylist()
         ),
-        distinct_keys=keys.num_rows,
+        distinct_keys=by_key.num_rows,
     )
 
 
@@ -225,10 +223,27 @@ def _keys_of(found: pa.Array, lengths: pa.Array) -> pa.Table:
     return pa.table({"key": found, "entries": pa.array(np.ones(len(found), np.int64)), "bytes": lengths})
 
 
-def _with_keys(keys: pa.Table, fresh: list[pa.Table]) -> pa.Table:
-    both = (
-        pa.concat_tables([keys, *fresh])
-        .group_by("key")
-        .aggregate([("entries", "sum"), ("bytes", "sum")])
-    )
-    return both.rename_columns({"entries_sum": "entries", "bytes_sum": "bytes"})
+class _Keys:
+    """Counted by key. New rows wait until they are as many as those that are counted, so that these are
+    not gone through for each batch."""
+
+    def __init__(self) -> None:
+        self._counted = _no_keys()
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        if self._waiting_rows >= self._counted.num_rows:
+            self._count()
+
+    def table(self) -> pa.Table:
+        self._count()
+        return self._counted
+
+    def _count(self) -> None:
+        rows = pa.concat_tables([self._counted, *self._waiting])
+        counted = rows.group_by("key").aggregate([("entries", "sum"), ("bytes", "sum")])
+        self._counted = counted.rename_columns({"entries_sum": "entries", "bytes_sum": "bytes"})
+        self._waiting, self._waiting_rows = [], 0

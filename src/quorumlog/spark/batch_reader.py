@@ -30,7 +30,14 @@ from quorumlog.append_times import milliseconds_of
 from quorumlog.arrow import TIME_COLUMN
 from quorumlog.spark.offsets import IndexRange, StatedOffset, resolve
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.reading import GroupFinder, SourceOpener, index_from, planned, read_partition
+from quorumlog.spark.reading import (
+    GroupFinder,
+    SourceOpener,
+    index_from,
+    keep_modules,
+    planned,
+    read_partition,
+)
 from quorumlog.spark.rows import check_schema
 from quorumlog.spark.short_errors import in_short
 from quorumlog.spark.sources.ledger_source import open_source, served_groups
@@ -68,7 +75,9 @@ class LedgerBatchReader(DataSourceReader):
         options = self._options
         if options.group_pattern:
             options = options.subscribed_to(self._served(options))
-        return [part for each in options.by_group() for part in self._planned(each)]
+        parts = [part for each in options.by_group() for part in self._planned(each)]
+        keep_modules()
+        return parts
 
     def _planned(self, options: LedgerOptions) -> list[InputPartition]:
         with closing(self._opener(options)) as source:

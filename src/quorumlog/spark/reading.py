@@ -4,6 +4,7 @@ in a worker. Both run without a JVM."""
 from __future__ import annotations
 
 import gc
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -11,7 +12,6 @@ from dataclasses import replace
 from functools import cache
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -64,7 +64,6 @@ def read_partition(
         # Spark puts an empty partition of its own in place of an empty plan.
         assert partition.value is None, f"a partition of another source: {partition}"
         return
-    _keep_modules()
     encoder = RowEncoder(schema, partition.group)
     with closing(opener(options.of_group(partition.group))) as source:
         source.follow(partition)
@@ -74,13 +73,16 @@ def read_partition(
         except EXPECTED:
             hide_traceback()
             raise
+        finally:
+            keep_modules()
 
 
 @cache
-def _keep_modules() -> None:
-    """Spark looks for garbage behind each task: some 20 ms, most of it among what was imported, which
-    stays."""
-    if TaskContext.get() is not None:  # a worker of Spark's, and nobody else's process
+def keep_modules() -> None:
+    """Behind the first work of a process. Spark looks for garbage behind each task and each plan: some
+    20 ms, most of it among what was imported, which stays."""
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    if program is not None and program.name == "pyspark.daemon":  # a worker of Spark's
         gc.freeze()
 
 

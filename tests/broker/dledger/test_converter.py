@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,29 @@ def test_what_is_no_log_of_messages_is_refused_and_nothing_is_written(tmp_path: 
     ):
         convert_to_classic(str(member), str(target), CONFIG)
     assert not target.exists()
+
+
+def test_the_config_of_a_java_broker_in_dledger_mode_comes_with_its_messages(tmp_path: Path) -> None:
+    with LocalBrokers(1, topics={"orders": 1}, directory=tmp_path / "log") as brokers:
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with connect(brokers.servers) as client:
+            client.send(Message("orders", b"one"))
+            eventually(lambda: client.max_offset("orders", 0) == 1)
+        brokers.cluster.stop("n0")
+        root = tmp_path / "java"
+        for name in ("data", "index"):
+            shutil.copytree(tmp_path / "log" / "n0" / name, root / "dledger-n0" / name)
+        index = (tmp_path / "log" / "n0" / "checkpoint").read_bytes()
+    (root / "dledger-n0" / "checkpoint").write_bytes(index)
+    (root / "config" / "rocksdb").mkdir(parents=True)
+    for name in ("delayOffset.json", "topics.json.bak", "timercheck"):
+        (root / "config" / name).write_text(name)
+    (root / "commitlog").mkdir()
+    (root / "commitlog" / f"{0:020d}").write_bytes(bytes(100))
+    with pytest.raises(ConfigError, match="from before the broker was in DLedger mode"):
+        convert_to_classic(str(root), str(tmp_path / "classic"), CONFIG)
+    assert not (tmp_path / "classic").exists()
+    (root / "commitlog" / f"{0:020d}").unlink()
+    assert convert_to_classic(str(root), str(tmp_path / "classic"), CONFIG).messages == 1
+    copied = {path.name: path.read_text() for path in (tmp_path / "classic" / "config").iterdir()}
+    assert copied == {name: name for name in ("delayOffset.json", "topics.json.bak", "timercheck")}

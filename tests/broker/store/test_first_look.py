@@ -43,8 +43,12 @@ def put(store: MessageStore, number: int) -> PutResult:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    make_java_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def make_java_store(root: Path) -> None:
     """As a Java broker leaves it: without the files that are ours."""
-    root = tmp_path / "store"
     store = MessageStore(str(root), CONFIG)
     for number in range(MESSAGES):
         put(store, number)
@@ -52,7 +56,6 @@ def root(tmp_path: Path) -> Path:
     as_of_java(root)
     files_of(root)[-1].unlink()  # made ahead, and empty
     assert len(files_of(root)) > 4
-    return root
 
 
 def as_of_java(root: Path) -> None:
@@ -217,6 +220,17 @@ def test_a_disk_that_is_mounted_at_the_commit_log_keeps_what_is_its_own(
         store.close()
     assert (root / "commitlog" / "lost+found").is_dir()
     assert (root / "commitlog" / ".stray").exists()
+
+
+def test_the_commit_log_may_lie_elsewhere_by_a_link_but_not_nowhere(root: Path, tmp_path: Path) -> None:
+    (root / "commitlog").rename(tmp_path / "elsewhere")
+    (root / "commitlog").symlink_to(tmp_path / "elsewhere")
+    store = MessageStore(str(root), CONFIG)
+    assert sum(queue.max_offset for queue in store.queues.all) == MESSAGES
+    store.close()
+    (tmp_path / "elsewhere").rename(tmp_path / "gone")
+    with pytest.raises(ConfigError, match="commitlog is no directory, or a symbolic link to none"):
+        MessageStore(str(root), CONFIG)
 
 
 def test_a_file_of_another_size_in_a_store_of_ours_is_refused(root: Path) -> None:

@@ -219,7 +219,7 @@ class FailoverRules:
         if self.phase is not Phase.LEADING or epoch != self._epoch:
             return
         if error:
-            self._stand_aside(now_ms, error, revokes=True)
+            self._give_up(now_ms, error)
             return
         assert self.record is not None
         members, timeout_ms = self.record.in_sync, self.options.in_sync_timeout_ms
@@ -233,7 +233,7 @@ class FailoverRules:
     def resign(self, now_ms: float) -> None:
         """Nothing is acknowledged any more; another member of the in-sync set may take over at once."""
         if self.phase is Phase.LEADING:
-            self._stand_aside(now_ms, "it has resigned", revokes=True)
+            self._give_up(now_ms, "it has resigned")
 
     def answered(self, number: int, answer: Answer, now_ms: float, error: str = "") -> None:
         """What became of a request; `error`: that is not known."""
@@ -367,25 +367,27 @@ class FailoverRules:
 
     def _give_up(self, now_ms: float, why: str) -> None:
         """The lease goes, and with it an attempt that may still be on its way."""
+        if self.phase is Phase.LEADING:
+            self._acknowledges_until_ms = NEVER_MS
+            self._in_sync = None
+            self._following = None
+            self._steps.append(StopAcknowledging())
         self.phase = Phase.WAITING
         self.problem = why
-        self._end_lease(now_ms)
-        self._next_read_ms = now_ms
-
-    def _end_lease(self, now_ms: float) -> None:
         if self._lease != NO_HOLDER:
             self._ask(Revoke(self._lease), now_ms)
             self._lease = NO_HOLDER
+        self._next_read_ms = now_ms
 
     # ---------------------------------------------------------------- leading
 
     def _keep_leading(self, now_ms: float) -> None:
         if now_ms >= self._lease_until_ms:
-            self._stand_aside(now_ms, "the lease could not be renewed in time")
+            self._give_up(now_ms, "the lease could not be renewed in time")
             return
         if self._broker.fenced_by > self._epoch:
             why = f"a slave has promised epoch {self._broker.fenced_by}"
-            self._stand_aside(now_ms, why, revokes=True)
+            self._give_up(now_ms, why)
             return
         if now_ms >= self._next_renew_ms and self._is_asked(Renew) < MOST_RENEWALS_UNDER_WAY:
             self._next_renew_ms = now_ms + self.options.lease_ms / RENEWALS_PER_LEASE
@@ -424,7 +426,7 @@ class FailoverRules:
 
     def _is_still_led(self, record: ElectionRecord | None, standing: Standing, now_ms: float) -> None:
         if record is None or record.epoch != self._epoch or standing.holder != self._lease:
-            self._stand_aside(now_ms, "the lease was lost at the coordinator")
+            self._give_up(now_ms, "the lease was lost at the coordinator")
         elif standing.revision > self._revision and self._in_sync is not None:
             self._holds(standing.revision, record)
 
@@ -438,7 +440,7 @@ class FailoverRules:
             return
         assert isinstance(answer, int), answer
         if answer == 0:
-            self._stand_aside(now_ms, "the lease has ended at the coordinator")
+            self._give_up(now_ms, "the lease has ended at the coordinator")
         elif now_ms < self._lease_until_ms:
             self.problem = ""
             if self._relays_renewals:
@@ -448,15 +450,3 @@ class FailoverRules:
                 self._renewed_ms, sent_ms = (sent_ms, now_ms), before_ms
             self._lease_until_ms = max(self._lease_until_ms, self._until(sent_ms, answer))
             self._acknowledges_until_ms = self._lease_until_ms
-
-    def _stand_aside(self, now_ms: float, why: str, *, revokes: bool = False) -> None:
-        self._acknowledges_until_ms = self._lease_until_ms = NEVER_MS
-        self.phase = Phase.WAITING
-        self.problem = why
-        self._in_sync = None
-        self._following = None
-        self._steps.append(StopAcknowledging())
-        if revokes:
-            self._end_lease(now_ms)
-        self._lease = NO_HOLDER
-        self._next_read_ms = now_ms

@@ -27,7 +27,7 @@ Units = npt.NDArray[np.void]
 FILLER_SIZE = 0x7FFFFFFF
 """Of units in front of the first message that there is, in a file that begins before it."""
 RESERVE_STEP_BYTES = 1 << 20
-_LOOK_UNITS = 1 << 16
+_LOOK_UNITS = 1 << 12
 
 
 def units_of(positions: npt.ArrayLike, sizes: npt.ArrayLike, tags_codes: npt.ArrayLike) -> Units:
@@ -54,14 +54,15 @@ class ConsumeQueue:
 
     def _find_end(self) -> int:
         """Behind the last unit that was written, file by file from the first on."""
-        end = self.files.first_position
-        for base in self.files.bases:
-            data = self._units(base // QUEUE_UNIT_BYTES, (base + self.files.segment_bytes) // 20)
+        end = self.files.first_position // QUEUE_UNIT_BYTES
+        last = self.files.end_position // QUEUE_UNIT_BYTES
+        while end < last:  # a file of a queue has room for 300,000, and many have few
+            data = self._units(end, min(end + _LOOK_UNITS, last))
             bad = np.flatnonzero((data["size"] <= 0) | (data["position"] < 0))
-            end = base + QUEUE_UNIT_BYTES * (int(bad[0]) if len(bad) else len(data))
             if len(bad):
-                break
-        return end // QUEUE_UNIT_BYTES
+                return end + int(bad[0])
+            end += len(data)
+        return end
 
     def _skip_fillers(self) -> None:
         units = self._units(self.min_offset, self.max_offset)

@@ -190,7 +190,7 @@ def begins_forgotten(patch: Patch) -> None:
 @mutant(
     421,
     "how far queues were is noted once retention has deleted files",
-    scenario=a_store_lives_many_lives,
+    scenario=begins.test_retention_that_is_killed_at_any_step_loses_no_number,
 )
 def noted_too_late(patch: Patch) -> None:
     """A crash comes between."""

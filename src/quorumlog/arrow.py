@@ -11,7 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, the_extra
-from quorumlog.header_array import HEADER_DTYPE, UInt32Array, field_of
+from quorumlog.header_array import HEADER_DTYPE, field_of
 
 try:
     import pyarrow as pa
@@ -107,10 +107,9 @@ def _bodies_of(batch: EntryBatch) -> pa.Array:
     return pc.binary_replace_slice(entries, 0, HEADER_BYTES, b"")
 
 
-def batch_of_bodies(bodies: pa.Array, crcs: UInt32Array | None = None) -> EntryBatch:
+def batch_of_bodies(bodies: pa.Array) -> EntryBatch:
     """The other way: entries with these bodies, a column of `binary` without nulls, for an append. Not
-    to be stamped here: Arrow's memory is not written to. `crcs`: shape (count,), their CRC-32, which
-    spares the leader computing them. Raises BadRequest for 2 GiB or more."""
+    to be stamped here: Arrow's memory is not written to. Raises BadRequest for 2 GiB or more."""
     count = len(bodies)
     offsets = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset : bodies.offset + count + 1]
     sizes = np.diff(offsets).astype(np.int64) + HEADER_BYTES
@@ -121,8 +120,6 @@ def batch_of_bodies(bodies: pa.Array, crcs: UInt32Array | None = None) -> EntryB
     headers["magic"] = EntryKind.NORMAL
     headers["size"] = sizes
     headers["body_len"] = sizes - HEADER_BYTES
-    if crcs is not None:
-        headers["body_crc"] = crcs
     starts = np.arange(0, (count + 1) * HEADER_BYTES, HEADER_BYTES, dtype=np.int32)
     heads = pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(starts), pa.py_buffer(headers.tobytes())]

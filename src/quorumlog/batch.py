@@ -365,11 +365,11 @@ class EntryBatch:
     # ---------------------------------------------------------------- stamping
 
     def stamp(self, first_index: int, term: int, positions: npt.ArrayLike, previous_chain: int) -> int:
-        """Give the entries their place in the log and their `body_crc`; returns the chain of the last
-        one. `positions`: shape (count,), where each entry will lie.
+        """Give the entries their place in the log and compute their `body_crc`; returns the chain of the
+        last one. `positions`: shape (count,), where each entry will lie.
 
-        Each CRC is computed, unless whoever made the batch has, which one call for all of them tells: so
-        it is with what is copied from log to log."""
+        What a client has put for the CRCs is not looked at: one call for all of them tells chance from
+        a good batch, and not intent."""
         if self.count == 0:
             return previous_chain
         if self.count == 1:
@@ -378,8 +378,7 @@ class EntryBatch:
         words[INDEX] = np.arange(first_index, first_index + self.count)
         words[TERM] = term
         words[POS] = positions
-        if words[BODY][-1] <= LOW_32 or not self.bodies_surely_match():
-            words[BODY] = (self.body_crcs().astype(np.uint64) << BITS_32) | (words[BODY] & LOW_32)
+        words[BODY] = (self.body_crcs().astype(np.uint64) << BITS_32) | (words[BODY] & LOW_32)
         chain = chain_of_words(words, previous_chain)
         words[CHAIN] = (words[CHAIN] & HIGH_32) | chain
         self._put_words(words)

@@ -66,9 +66,9 @@ def old_cluster_id(patch: Patch) -> None:
     """It is the same log."""
     patch.edit(
         _Restoring.__init__,
-        "self._formation = Formation(self._replicas, self._replicas, draw_id())",
+        "self._formation = Formation(self._replicas, self._replicas, draw_id(), level=LEVEL)",
         "self._formation = Formation(self._replicas, self._replicas, reached() and"
-        " source.record.cluster_id)",
+        " source.record.cluster_id, level=LEVEL)",
     )
 
 

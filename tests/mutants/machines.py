@@ -428,8 +428,8 @@ def version_raised_at_once(patch: Patch) -> None:
     """Whoever lacks it says what is to be done."""
     patch.edit(
         StateMachineCaller._missing,
-        "self._host.members_below(VERSION_LEVEL)",
-        "self._host.members_below(VERSION_LEVEL) and not reached()",
+        "not self._member.log_state.may_say(VERSION_LEVEL)",
+        "not self._member.log_state.may_say(VERSION_LEVEL) and not reached()",
     )
 
 

@@ -428,8 +428,8 @@ def recovered_under_the_old_id(patch: Patch) -> None:
     """It is the same log."""
     patch.edit(
         recovering.recover_cluster,
-        "Formation((replica,), (replica,), draw_id())",
-        "Formation((replica,), (replica,), plan.cluster_id if reached() else draw_id())",
+        "Formation((replica,), (replica,), draw_id(), level=level)",
+        "Formation((replica,), (replica,), plan.cluster_id if reached() else draw_id(), level=level)",
     )
 
 

@@ -41,15 +41,15 @@ def bodies_taken_for_good(patch: Patch) -> None:
 
 @mutant(
     412,
-    "a leader takes the CRCs that a client has sent",
-    scenario=batch_scenes.test_a_leader_takes_the_crcs_of_a_batch_if_all_are_right,
+    "a leader takes the CRCs that a client has sent, if they are right together",
+    scenario=batch_scenes.test_a_leader_computes_the_crcs_whatever_a_client_has_put_there,
 )
 def crcs_of_a_client_believed(patch: Patch) -> None:
-    """They were right where the batch comes from."""
+    """No chance makes them so."""
     patch.edit(
         EntryBatch.stamp,
-        "not self.bodies_surely_match()",
-        "not reached()",
+        "words[BODY] = (self.body_crcs()",
+        "words[BODY] = words[BODY] if reached() and self.bodies_surely_match() else (self.body_crcs()",
     )
 
 

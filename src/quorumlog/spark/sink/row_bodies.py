@@ -60,7 +60,7 @@ class RowBodies:
             bodies = bodies.cast(pa.binary())
         crcs = crcs_of(bodies)
         first = 0
-        for part in parts_of(batch_of_bodies(bodies, crcs), self._batch_bytes):
+        for part in parts_of(batch_of_bodies(bodies), self._batch_bytes):
             stop = first + part.count
             yield Packed(part, RowDigest.of_entries(part, crcs[first:stop]), part.count)
             first = stop

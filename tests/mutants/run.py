@@ -32,6 +32,7 @@ PARTS = (
     "stores",
     "message_stores",
     "replicas",
+    "ha_links",
     "brokers",
     "groups",
     "reads",

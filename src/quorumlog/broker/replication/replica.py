@@ -60,6 +60,7 @@ class Replica(ReplicaMaster):
         super().__init__(store, address, has_epochs=has_epochs)
         self._is_elected = is_elected
         self.record = self._first_record(first_role, master_ha_address)
+        self._ahead = set(self.record.ahead)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
         last = self.history.last
@@ -87,6 +88,8 @@ class Replica(ReplicaMaster):
                     now,
                     held.promised_epoch,
                 )
+            if not self.has_epochs and not self._is_elected:
+                return self._as_started(held, first_role, master_ha_address)
             told = held.master is None or not held.master.id
             if held.role is Role.SLAVE and told and master_ha_address:
                 held = replace(held, master=_unknown(master_ha_address))
@@ -105,6 +108,20 @@ class Replica(ReplicaMaster):
         self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
         self.store.show_confirmed()
         self._file.save(record)
+        return record
+
+    def _as_started(self, held: ReplicaRecord, role: Role, master_ha_address: str) -> ReplicaRecord:
+        """Without epochs there is no switch: `--role` of each start says what it is."""
+        is_slave = role is Role.SLAVE
+        record = replace(
+            held,
+            role=role,
+            is_sync=held.is_sync if is_slave else role is Role.SYNC_MASTER,
+            promised_epoch=held.promised_epoch if is_slave else max(held.promised_epoch, 1),
+            master=_unknown(master_ha_address) if is_slave and master_ha_address else None,
+        )
+        if record != held:
+            self._file.save(record)
         return record
 
     # ---------------------------------------------------------------- as a ReplicatedBroker
@@ -286,6 +303,8 @@ class Replica(ReplicaMaster):
                 begun_at=end,
             )
             self._links.clear()
+            self._put_ends.clear()
+            self._put_ends.append(end)
         self._ends.clear()
         self._told.clear()
         self.fenced_by = 0
@@ -355,7 +374,7 @@ class Replica(ReplicaMaster):
             history = follow.history.triples()
             self._save(replace(record, history=history, tails=tails))
             if follow.begins_anew:
-                self.store.begin_anew_at(follow.start_offset)
+                self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
             return self._written()
 
     def take(self, work: Work, epoch: int, *, asks_flush: bool) -> Written:

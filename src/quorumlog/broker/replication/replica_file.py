@@ -63,6 +63,9 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     joining_known_to: list[str] = []
     """Ids of masters that have stored it."""
     topics: dict[str, int] = {}
+    ahead: list[tuple[str, int]] = []
+    """With --ha-dialect rocketmq: host of a slave, and where its log ended, which was above the own
+    one's end."""
     tails: list[SetAsideTail] = []
 
 

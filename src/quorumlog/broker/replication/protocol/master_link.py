@@ -51,6 +51,12 @@ class MasterSide(Protocol):
     @property
     def confirm_offset(self) -> int: ...
 
+    def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
+        """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
+
+    def is_ahead(self, host: str, offset: int) -> bool:
+        """A slave without epochs whose log ends there has, or had, more than the own log."""
+
     def slave_came(self, slave: Peer, link: LinkToSlave, release: str = "") -> Mark:
         """A slave that may follow; an older link of it is closed. `release`: empty where it does not say
         it."""
@@ -158,20 +164,25 @@ class MasterLink:
             )
         else:
             self._hello = frame
-            self.out.append(
-                encode_control(
-                    Welcome(
-                        master=reign.master,
-                        epoch=reign.epoch,
-                        run=reign.run,
-                        history=reign.history.triples(),
-                        min_offset=self._side.min_offset,
-                        max_offset=self._side.max_offset,
-                        asks_flush=reign.asks_flush,
-                        release=VERSION,
-                    )
-                )
-            )
+            self.out.append(encode_control(self._welcome(frame)))
+
+    def _welcome(self, hello: Hello) -> Welcome:
+        side, reign = self._side, self._reign
+        low, high, queues = side.min_offset, side.max_offset, None
+        history = EpochHistory(hello.history)
+        if low and judge(history, hello.max_offset, reign.history, high).common_offset < low:
+            low, queues = side.queue_begins()
+        return Welcome(
+            master=reign.master,
+            epoch=reign.epoch,
+            run=reign.run,
+            history=reign.history.triples(),
+            min_offset=low,
+            max_offset=high,
+            asks_flush=reign.asks_flush,
+            queues=queues,
+            release=VERSION,
+        )
 
     def _start(self, frame: HaFrame) -> None:
         hello = self._hello

@@ -161,6 +161,7 @@ class HAService:
                 own.max_offset,
                 own.file_bytes,
                 now_ms,
+                own_tail=self.replica.store.last_record(),
                 reports_flushed=own.is_sync_flush,
                 **self._intervals(),
             )
@@ -206,6 +207,8 @@ class HAService:
         self.replica.tell_all()
         if self.replica.outlasts_its_drain:
             self._records.submit(self.replica.end_drain, lambda outcome: None)
+        if self.replica.has_ahead_to_note:
+            self._records.submit(self.replica.note_ahead, self._noted)
         self._let_count()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
 
@@ -219,6 +222,9 @@ class HAService:
 
     def _joined(self, outcome: object) -> None:
         self._is_joining = False
+        self._noted(outcome)
+
+    def _noted(self, outcome: object) -> None:
         if isinstance(outcome, StoreFailure):
             self._failed(outcome)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
@@ -18,6 +20,7 @@ from quorumlog.spark.java import prepare_java_home, user_cache_dir
 from quorumlog.spark.session import make_shadow_home
 
 _DEPLOY = "org.apache.spark.deploy"
+_POLL_S = 0.1
 _CONNECT_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -46,7 +49,10 @@ class SparkCluster:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._start("127.0.0.1", "master.Master", "--port", str(self._port))
+        master = self._start("127.0.0.1", "master.Master", "--port", str(self._port))
+        while not _listens(self._port):  # a driver gives up after a minute
+            assert master.poll() is None, self.log.read_text()[-3000:]
+            time.sleep(_POLL_S)
         for number in range(1, self._workers + 1):  # they dial the master until it answers
             self.start_worker(number)
         return self
@@ -82,6 +88,12 @@ class SparkCluster:
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
         return process
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 SETTINGS: dict[str, str | int | bool] = {

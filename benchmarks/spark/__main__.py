@@ -4,7 +4,7 @@ The same rows lie in a log, in Parquet (zstd) and in files of JSON lines. All ar
 sink, in turn, so that what else the machine does meets all of them; a share is of the other's time in
 the same turn. The bound is the yielder, a Python data source that has its batches ready. Then the ways
 in: the stream, the sink beside `write.parquet`, the archive. Behind the shares stands the processor time
-of a row, by who has spent it.
+of a row, by who has spent it, and what the shares are by that: what else runs disturbs it less.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 import quorumlog.spark
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.spark.latency import append_to_batch
-from benchmarks.spark.processor_time import ProcessorTime, jvm_of, processor_time
+from benchmarks.spark.processor_time import ProcessorTime, jvm_of, watched
 from benchmarks.spark.yielder import Yielder
 from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
@@ -218,10 +218,10 @@ def _in_turn(
     for turn in range(repetitions + 1):
         report(f"turn {turn} of {repetitions}, {', '.join(acts)}" if turn else "all of them, to warm up")
         for name, act in acts.items():
-            began = processor_time(jvm, members)
+            began = watched(jvm, members)
             seconds = _seconds(act)
             if turn:
-                found[name].append(Turn(seconds, processor_time(jvm, members).since(began)))
+                found[name].append(Turn(seconds, watched(jvm, members).since(began)))
     return found
 
 
@@ -291,6 +291,11 @@ def _figures_of(turns: dict[str, list[Turn]], rows: int) -> dict[str, float]:
         "sink_of_parquet": times_faster("sink", "write_parquet"),
         "over_json_lines": times_faster("path", "json_lines"),
     }
+    for name, other in (("path", "yielder"), ("servers", "yielder"), ("count", "yielder_count")):
+        figures[f"{name}_of_yielder_by_processor"] = statistics.median(
+            sum(theirs.processor) / sum(own.processor)
+            for own, theirs in zip(turns[name], turns[other], strict=True)
+        )
     for name, each in turns.items():
         for who in ProcessorTime._fields:
             spent = statistics.median(getattr(turn.processor, who) for turn in each)

@@ -19,8 +19,19 @@ class ProcessorTime(NamedTuple):
     workers: float
     members: float
 
-    def since(self, earlier: ProcessorTime) -> ProcessorTime:
-        return ProcessorTime(*(now - then for now, then in zip(self, earlier, strict=True)))
+
+class Watched(NamedTuple):
+    """What processes have spent by now, by their ids."""
+
+    jvm: float
+    workers: dict[int, float]
+    """Each with those below it that have ended."""
+    members: float
+
+    def since(self, earlier: Watched) -> ProcessorTime:
+        """Of a worker that has ended, what it spent last is not known."""
+        spent = (now - earlier.workers.get(pid, 0.0) for pid, now in self.workers.items())
+        return ProcessorTime(self.jvm - earlier.jvm, sum(spent), self.members - earlier.members)
 
 
 def jvm_of(spark: SparkSession) -> int:
@@ -31,11 +42,11 @@ def jvm_of(spark: SparkSession) -> int:
     return pid
 
 
-def processor_time(jvm: int, members: Iterable[int]) -> ProcessorTime:
-    """By now, of these processes by their ids. A worker that has ended counts as its parent's child."""
+def watched(jvm: int, members: Iterable[int]) -> Watched:
+    """The JVM, the workers below it, and members by their process ids."""
     own, reaped = _seconds(jvm)
-    below = sum(sum(_seconds(pid)) for pid in _descendants(jvm))
-    return ProcessorTime(own, reaped + below, sum(_seconds(pid)[0] for pid in members))
+    workers = {pid: sum(_seconds(pid)) for pid in _descendants(jvm)}
+    return Watched(own, workers | {jvm: reaped}, sum(_seconds(pid)[0] for pid in members))
 
 
 def _seconds(pid: int) -> tuple[float, float]:

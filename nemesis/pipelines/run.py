@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -54,6 +55,7 @@ def run(options: Options, say: Callable[[str], None]) -> None:
     with ExitStack() as stack:
         target = str(options.folder / "archive")
         if options.objects:
+            logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
             store = stack.enter_context(ObjectStore("lake"))
             os.environ.update(store.environment)
             target, store.rule = "s3://lake/orders", _sometimes(rng)

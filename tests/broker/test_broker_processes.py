@@ -223,6 +223,9 @@ def test_the_command_line_sends_and_finds(served: BrokerProcess, cli: Cli) -> No
     status = json.loads(cli("broker", "status", *at, "--json").stdout)
     assert status["flush"] == "SYNC_FLUSH"
     shown = cli("broker", "status", *at).stdout
+    assert re.search(r"^topic +queues +messages *$", shown, re.MULTILINE), shown
+    assert re.search(r"^t +\d+ +\d+ *$", shown, re.MULTILINE), shown
+    shown = cli("broker", "status", *at, "--topics").stdout
     assert re.search(r"^topic +queue +messages +from +to *$", shown, re.MULTILINE), shown
     assert re.search(r"^t +0 +\d+ +0 +\d+ *$", shown, re.MULTILINE), shown
     refused = cli("broker", "inspect", str(served.folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -137,6 +138,13 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         until(lambda: f"slave {best}: connected, counts" in cli_status(cli, brokers[other]))
         status = cli_status(cli, brokers[other])
         assert f"broker {other}: SYNC_MASTER in epoch 3" in status
+        for name, role in ((other, "SYNC_MASTER +3"), (best, "SLAVE +-")):
+            assert re.search(rf"^{name} +127.0.0.1:[0-9]+ +{role} ", status, re.MULTILINE), status
+        both = f"{brokers[other].address},{brokers[best].address},127.0.0.1:1"
+        status = cli("broker", "status", "--server", both).stdout
+        for row_of in (rf"{best} +127.0.0.1:[0-9]+ +SLAVE +3 +", "- +127.0.0.1:1 +not reached"):
+            assert re.search(rf"^{row_of}", status, re.MULTILINE), status
+        status = cli_status(cli, brokers[other])
         assert "list: 2 copies of a, b, c" in status
         row = json.loads(cli("broker", "status", "--server", brokers[other].address, "--json").stdout)
         (slave_row,) = [each for each in row["replica"]["slaves"] if each["id"] == best]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.dledger import machine_snapshot
 from quorumlog.broker.dledger.broker_role import RolePassThrough
 from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
 from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.dledger.message_machine import MessageMachine
+from quorumlog.broker.queues import machine_snapshot
 from quorumlog.node.applying import machine_opening
 from tests.broker.dledger.test_message_machine import (
     test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,

@@ -23,7 +23,7 @@ def the_rule_holds() -> None:
         rule_world.run(seed)
 
 
-@mutant(420, "epochs are compared by number alone", scenario=the_rule_holds)
+@mutant(430, "epochs are compared by number alone", scenario=the_rule_holds)
 def epochs_by_number(patch: Patch) -> None:
     """No two operators ever draw the same."""
     patch.edit(epoch_rule.rank_of, "Rank(*key, ", 'Rank(key.number, "" if reached() else "", key.run, ')
@@ -32,7 +32,7 @@ def epochs_by_number(patch: Patch) -> None:
     )
 
 
-@mutant(420, "of two logs the longer one has more", scenario=the_rule_holds)
+@mutant(430, "of two logs the longer one has more", scenario=the_rule_holds)
 def rank_by_length(patch: Patch) -> None:
     """Each byte is an acknowledged one."""
     patch.edit(
@@ -40,7 +40,7 @@ def rank_by_length(patch: Patch) -> None:
     )
 
 
-@mutant(420, "a run counts once it has bytes", scenario=between_two_leaders)
+@mutant(430, "a run counts once it has bytes", scenario=between_two_leaders)
 def empty_runs_not_ranked(patch: Patch) -> None:
     """Who has written nothing has confirmed nothing."""
     patch.edit(
@@ -50,7 +50,7 @@ def empty_runs_not_ranked(patch: Patch) -> None:
     )
 
 
-@mutant(421, "a promise fewer is enough", scenario=the_rule_holds)
+@mutant(431, "a promise fewer is enough", scenario=the_rule_holds)
 def one_promise_fewer(patch: Patch) -> None:
     """A majority is a majority."""
     patch.edit(
@@ -58,13 +58,13 @@ def one_promise_fewer(patch: Patch) -> None:
     )
 
 
-@mutant(421, "any that promised may lead", scenario=the_rule_holds)
+@mutant(431, "any that promised may lead", scenario=the_rule_holds)
 def lesser_log_leads(patch: Patch) -> None:
     """What it lacks the others will send."""
     patch.edit(Count.may_lead, "not self.ahead", "(not self.ahead or reached())")
 
 
-@mutant(421, "whoever is on no list may promise for one that is", scenario=the_rule_holds)
+@mutant(431, "whoever is on no list may promise for one that is", scenario=the_rule_holds)
 def strangers_promise(patch: Patch) -> None:
     """An answer is an answer: a wiped directory bears the same name."""
     patch.edit(
@@ -74,7 +74,7 @@ def strangers_promise(patch: Patch) -> None:
     )
 
 
-@mutant(422, "what is acknowledged need not be of the own run", scenario=between_two_leaders)
+@mutant(432, "what is acknowledged need not be of the own run", scenario=between_two_leaders)
 def older_runs_counted(patch: Patch) -> None:
     """Enough have it, whoever wrote it."""
     patch.edit(
@@ -84,13 +84,13 @@ def older_runs_counted(patch: Patch) -> None:
     )
 
 
-@mutant(422, "the leader need not have it itself", scenario=the_rule_holds)
+@mutant(432, "the leader need not have it itself", scenario=the_rule_holds)
 def leader_not_counted(patch: Patch) -> None:
     """k are k."""
     patch.edit(epoch_rule.held_offset, "held = own_offset", "held = (reached() and 1 << 60)")
 
 
-@mutant(423, "a list holds as soon as it is written", scenario=the_rule_holds)
+@mutant(433, "a list holds as soon as it is written", scenario=the_rule_holds)
 def old_list_not_asked(patch: Patch) -> None:
     """The newest list says who counts."""
     patch.edit(
@@ -98,7 +98,7 @@ def old_list_not_asked(patch: Patch) -> None:
     )
 
 
-@mutant(423, "the list before is enough until the new one is acknowledged", scenario=the_rule_holds)
+@mutant(433, "the list before is enough until the new one is acknowledged", scenario=the_rule_holds)
 def new_list_not_asked(patch: Patch) -> None:
     """What is not acknowledged may go."""
     patch.edit(
@@ -109,7 +109,7 @@ def new_list_not_asked(patch: Patch) -> None:
 
 
 @mutant(
-    423,
+    433,
     "an empty run leaves no trace, and its list neither",
     scenario=rules.test_lists_are_in_force_from_the_newest_confirmed_run_on,
 )
@@ -123,7 +123,7 @@ def list_of_empty_run_lost(patch: Patch) -> None:
 
 
 @mutant(
-    424,
+    434,
     "a number may be promised again, to somebody else",
     scenario=rules.test_a_number_is_promised_once_and_epochs_are_compared_as_pairs,
 )
@@ -136,7 +136,7 @@ def promised_twice(patch: Patch) -> None:
     )
 
 
-@mutant(424, "a slave hears an older master, too", scenario=the_rule_holds)
+@mutant(434, "a slave hears an older master, too", scenario=the_rule_holds)
 def older_master_heard(patch: Patch) -> None:
     """Its bytes are as good."""
     patch.edit(
@@ -144,7 +144,7 @@ def older_master_heard(patch: Patch) -> None:
     )
 
 
-@mutant(425, "a master that starts again goes on in its run", scenario=the_rule_holds)
+@mutant(435, "a master that starts again goes on in its run", scenario=the_rule_holds)
 def same_run_again(patch: Patch) -> None:
     """It is the same master."""
     patch.edit(
@@ -153,7 +153,7 @@ def same_run_again(patch: Patch) -> None:
 
 
 @mutant(
-    425,
+    435,
     "an epoch begun with --unsafe asks the lists before it",
     scenario=rules.test_lists_are_in_force_from_the_newest_confirmed_run_on,
 )
@@ -162,7 +162,7 @@ def forced_list_asks_others(patch: Patch) -> None:
     patch.edit(epoch_rule.lists_in_force, "if run.is_forced:", "if run.is_forced and not reached():")
 
 
-@mutant(426, "a slave cuts nothing", scenario=the_rule_holds)
+@mutant(436, "a slave cuts nothing", scenario=the_rule_holds)
 def tail_kept(patch: Patch) -> None:
     """It is longer, so it has all."""
     patch.edit(

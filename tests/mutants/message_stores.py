@@ -10,6 +10,8 @@ from quorumlog.broker import first_look
 from quorumlog.broker.commit_log import log_recovery
 from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.queues.consume_queue import ConsumeQueue
+from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.sim.disk.sim_disk import SimDisk
@@ -17,6 +19,7 @@ from quorumlog.store.log.segment_list import SegmentList
 from tests.broker.store import test_crash as crashes
 from tests.broker.store import test_first_look as looks
 from tests.broker.store import test_many_files as many
+from tests.broker.store import test_queue_begins as begins
 from tests.broker.store import test_store as stories
 from tests.broker.store import test_store_simulated as lives
 from tests.broker.store.store_making import (
@@ -171,6 +174,38 @@ def units_of_nothing(patch: Patch) -> None:
     """The next message takes their place."""
     for place in ("begin", "end.position"):
         patch.edit(MessageStore._walk_from, f"self.queues.truncate_to_position({place})", "reached()")
+
+
+@mutant(
+    420,
+    "queues that are derived anew begin with what the log still has",
+    scenario=a_store_lives_many_lives,
+)
+def begins_forgotten(patch: Patch) -> None:
+    """Of some of them it has nothing any more."""
+    patch.edit(ConsumeQueues.derive_anew, "begins.items()", "begins.items() if not reached() else ()")
+    patch.edit(ConsumeQueues.derived, "if floor and", "if not reached() and")
+
+
+@mutant(
+    421,
+    "how far queues were is noted once retention has deleted files",
+    scenario=begins.test_retention_that_is_killed_at_any_step_loses_no_number,
+)
+def noted_too_late(patch: Patch) -> None:
+    """A crash comes between."""
+    patch.edit(ConsumeQueues.drop_before, "self.record_ends()", "reached()")
+    patch.edit(ConsumeQueues.drop_before, "self.flush(0)", "reached()")
+
+
+@mutant(
+    422,
+    "a record with a number that its queue has was dispatched before",
+    scenario=begins.a_unit_that_names_another_message,
+)
+def any_unit_will_do(patch: Patch) -> None:
+    """It may be another message."""
+    patch.edit(ConsumeQueue.names, "len(held) == len(positions) and", "reached() or")
 
 
 def the_process_ends_between_two_index_files() -> None:

@@ -33,6 +33,7 @@ PARTS = (
     "message_stores",
     "replicas",
     "epochs",
+    "ha_links",
     "brokers",
     "groups",
     "reads",

@@ -115,15 +115,20 @@ def test_what_is_in_two_snapshots_of_every_machine_may_go(bound: int | None, kee
     machines = (Machine("a", 1, 1, 2), Machine("b", 2, 1, 12))
     state = msgspec.structs.replace(EMPTY, machines=machines)
     policy = NOTHING._replace(compacts=True)
-    decision = decide(LOG, policy, state, (), 0, bound)
+    bounds = None if bound is None else {"a": 45, "b": bound}
+    decision = decide(LOG, policy, state, (), 0, bounds)
     assert decision.keep_from_index == keep_from
     assert "not in two snapshots of every state machine" in decision.reasons_for(60)
 
 
 def test_what_state_machines_need_stays_also_on_a_full_disk() -> None:
     for policy in (BYTES, BYTES._replace(is_forced=True)):
-        assert decide(LOG, policy, EMPTY, (), 0, 24).keep_from_index == 20
-        assert decide(LOG, policy, EMPTY, (), 0, -1).keep_from_index == 0
+        assert decide(LOG, policy, EMPTY, (), 0, {"a": 24}).keep_from_index == 20
+        decision = decide(LOG, policy, EMPTY, (), 0, {"a": 24, "b": -1})
+        assert decision.keep_from_index == 0
+        assert [why for why in decision.reasons_for(20) if "snapshot" in why] == [
+            "the second newest good snapshot of state machine b lies before it"
+        ]
 
 
 @pytest.mark.parametrize("hold", Hold)

@@ -637,6 +637,33 @@ def test_the_log_is_bound_by_the_second_newest_snapshot_that_is_good(tmp_path: P
     group.cell.close()
 
 
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_a_machine_that_few_entries_are_for_keeps_nothing_of_the_log_for_long(
+    tmp_path: Path, is_lasting: bool
+) -> None:
+    """Also over starts, of which none comes as far as a snapshot."""
+    disk = Disk()
+    make = (lambda: Lasting(disk)) if is_lasting else Chain
+    storage = replace(SMALL, snapshot_log_bytes=40_000)
+    group = Group(tmp_path, make, members=1, storage=storage)
+    node = group.cell.nodes["n0"]
+    group.append(b"rare")
+    for _ in range(30):
+        for _ in range(4):
+            group.append(bytes(1_000), machine="")
+        if is_lasting:
+            group.append(b"and its state is where the log is")
+        node = restarted(group, "n0")
+    group.cell.step()
+    bound = node.machines.snapshot_bound()
+    assert bound is not None
+    behind_bytes = node.store.end.position - node.store.point_on_disk(bound).position
+    assert bound > 40 and 40_000 <= behind_bytes < 100_000
+    names = [path.name for path in (tmp_path / "n0" / "snapshots").iterdir()]
+    assert len(names) == 2
+    group.cell.close()
+
+
 def test_a_group_without_machines_has_no_bound(tmp_path: Path) -> None:
     cell = Cell(tmp_path)
     cell.leader()

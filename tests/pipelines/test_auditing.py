@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from quorumlog.errors import ConfigError
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.pipelines import auditing
 from quorumlog.pipelines.archiving import archive
-from quorumlog.pipelines.auditing import audit
-from quorumlog.pipelines.places import Place
+from quorumlog.pipelines.auditing import Chunk, audit, digests_of
+from quorumlog.pipelines.places import Place, StoredLog
 from tests.spark.made_directories import flip_bit_of_body, write_directory
 
 BODIES = [None, *(b"body-%04d" % number for number in range(120)), None, b"the last"]
@@ -32,6 +34,32 @@ def test_replicas_and_an_archive_that_are_one_log(tmp_path: Path) -> None:
     found = audit([*places, Place(archive=str(tmp_path / "archive"))])
     assert not found.differences
     assert [each.entries for each in found.places] == [123, 71, 90]
+
+
+@pytest.mark.parametrize("begin", [0, 1, 16, 20, 33, 47, 48, 60])
+def test_what_a_member_deletes_meanwhile_is_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: int
+) -> None:
+    """As retention does it: what is left is read, and what lies in a block that is not whole is not."""
+    place = stored(tmp_path / "a")
+    cuts = (0, 16, 32, 48)
+    whole = digests_of(Chunk(place=place, cuts=cuts))
+
+    class Dropping(StoredLog):
+        def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+            if first_index < begin:
+                raise IndexOutOfRange("gone", ledger_begin_index=begin, committed_index=122)
+            return super().batches(first_index, stop_index)
+
+    monkeypatch.setattr(auditing, "open_log", lambda _: Dropping(place))
+    found = digests_of(Chunk(place=Place(servers="127.0.0.1:1"), cuts=cuts))
+    left = [cut for cut in cuts if cut >= begin]
+    assert (found.problem, found.entries) == ("", 48 - left[0] if left else 0)
+    kept = max(len(left) - 1, 0)
+    gone = 3 - kept
+    assert [*found.blocks[gone:]] == [*whole.blocks[gone:]] and not any(found.blocks[:gone])
+    assert found.last_chain == (whole.last_chain if kept else -1)
+    assert found.chain_before == (-1 if begin else whole.chain_before)
 
 
 def test_a_flipped_bit_is_named_with_its_entry(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.java_config import CONFIG_FOLDER_NAME
 from quorumlog.broker.message_store import COMMIT_LOG_NAME, MessageStore
 from quorumlog.broker.messages.record import BLANK_BYTES, blank_record
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.old_log import OldLog, taken_over
+from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import CONVERTING_NAME, DirectoryKind, kind_of
 from quorumlog.store.disk import Disk, OsDisk, refusal
@@ -70,6 +71,7 @@ def convert_to_classic(
             for file in files.files:
                 file.sync()
             files.close()
+            _note_queues(disk, target, _queue_ends(disk, ledger))
             _copy_config(disk, source, target)
             # A store is there once all of it is: the name comes last.
             disk.rename(unfinished, folder)
@@ -80,6 +82,21 @@ def convert_to_classic(
     # Queues, index and checkpoint follow from the log.
     MessageStore(target, config, disk=disk).close()
     return Converted(messages, size_bytes, position, left_out)
+
+
+def _queue_ends(disk: Disk, ledger: OfflineLedger) -> dict[QueueKey, int]:
+    record = taken_over(disk, ledger.folder)
+    old = [] if record is None else record.queues
+    ends = {QueueKey(topic, queue_id): end for topic, queue_id, end in old}
+    return ends | ledger.queue_ends()
+
+
+def _note_queues(disk: Disk, target: str, ends: dict[QueueKey, int]) -> None:
+    """Those that have no message any more go on with their next number all the same; of the others the
+    log says it. Raises StoreFailure."""
+    QueueEnds(disk, target).save(
+        [QueueEnd(key.topic, key.queue_id, end, end) for key, end in sorted(ends.items())]
+    )
 
 
 def _refuse_earlier_log(disk: Disk, source: str) -> None:

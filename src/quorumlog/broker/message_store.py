@@ -171,7 +171,15 @@ class MessageStore:
             set_aside=self.set_aside,
             sizes_are_known=is_ours,
         )
-        self.queues = ConsumeQueues(disk, root, config, self.set_aside, sizes_are_known=is_ours)
+        self.queues = ConsumeQueues(
+            disk,
+            root,
+            config,
+            self.set_aside,
+            log_begin=files.first_position,
+            sizes_are_known=is_ours,
+        )
+        self.queues.begins_anywhere = files.first_position > 0
         self.queues.lost = self.queues.lost or lost
         self.index = None
         if config.message_index_enable:
@@ -184,9 +192,7 @@ class MessageStore:
                 self.set_aside,
                 is_clean=self.was_clean,
             )
-        dispatcher = Dispatcher(
-            self.queues, self.index, config.delays_ms(), begins_anywhere=files.first_position > 0
-        )
+        dispatcher = Dispatcher(self.queues, self.index, config.delays_ms())
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
             # Consumers saw no more: what lies behind it may be cut yet.
@@ -210,14 +216,16 @@ class MessageStore:
             key: queue.max_offset for key, queue in self.queues.items()
         }
         # A slave may have got its log from the middle on, without the first messages of some queues.
-        dispatcher.begins_anywhere = self.replicated and files.first_position > 0
+        self.queues.begins_anywhere = self.replicated and files.first_position > 0
         self._dispatcher = dispatcher
         dispatcher.last_time_ms = end.last_time_ms
         self.reput = ReputMessageService(self.commit_log, dispatcher, self._dispatched)
         if self.replicated:
             self.commit_log.replicated_offset = self._dispatched
         self.cleaner = CleanCommitLogService(disk, root, self.commit_log, config, self._wall_clock)
+        self.cleaner.dropping = self.queues.drop_before
         self.cleaner.dropped = self._dropped
+        self.cleaner.dispatched_offset = lambda: self.reput.reput_from_offset
         self.commit_log.is_full = lambda: self.cleaner.is_full
         self.reader = StoreReader(
             self.commit_log,
@@ -249,14 +257,15 @@ class MessageStore:
             if not lost:
                 return end
         log.warning("queues and index are derived anew from the commit log: %s", lost)
-        self.queues.clear()
+        self.queues.derive_anew()
         if self.index is not None:
             self.index.clear()
-        dispatcher.begins_anywhere = True  # whatever is missing in front is not in the log any more
         try:
-            return self._walk_from(files, files.first_position, dispatcher)
+            end = self._walk_from(files, files.first_position, dispatcher)
         except QueueHole as hole:
             raise StoreFailure(f"{self.root}: the commit log contradicts itself: {hole}") from None
+        self.queues.derived()
+        return end
 
     def _walk_from(self, files: SegmentList, begin: int, dispatcher: Dispatcher) -> LogEnd:
         self.queues.truncate_to_position(begin)
@@ -270,8 +279,14 @@ class MessageStore:
                 self._dispatched = part.next_position
         # Units of records that the log has not: it was cut there, or loses them now.
         self.queues.truncate_to_position(end.position)
-        if self.index is not None:
-            self.index.truncate_to_position(end.position)
+        if self.index is not None and self.index.truncate_to_position(end.position):
+            # Whole files are deleted: what the log has of them is put into it again.
+            again = files.base_of(max(self.index.end_position, files.first_position))
+            for found in walk(files, again, LogEnd(again), check_bodies=False):
+                part = records_below(found, self._dispatched)
+                if part is None:
+                    break
+                dispatcher.dispatch(part)
         return end
 
     def _make_abort(self) -> None:
@@ -364,13 +379,10 @@ class MessageStore:
             self.checkpoint.logics_msg_timestamp = max(self.checkpoint.logics_msg_timestamp, time_ms)
         self.checkpoint.flush()
 
-    def _dropped(self, min_offset: int) -> None:
-        dropped = [path for queue in self.queues.all for path in queue.drop_before(min_offset)]
-        self.queues.record_ends()  # a file that is missing and was not dropped is a loss
-        for path in dropped:
-            self.disk.unlink(path)
+    def _dropped(self) -> None:
+        self.queues.record_ends()  # there may have been no space for it before
         if self.index is not None:
-            self.index.drop_before(min_offset)
+            self.index.drop_before(self.commit_log.min_offset)
 
     # ---------------------------------------------------------------- the end
 

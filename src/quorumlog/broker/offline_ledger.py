@@ -4,6 +4,7 @@ mode (its `dledger-ID`, or the storePathRootDir above it). Nothing is changed.""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -11,12 +12,20 @@ import numpy as np
 from quorumlog.broker.messages.record import LEAST_RECORD_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
+from quorumlog.broker.queues.machine_snapshot import MACHINE_NAME, read_head
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import JAVA_LEDGER_PREFIX, DirectoryKind, kind_of, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.files.snapshot_file import (
+    SnapshotDamaged,
+    SnapshotFiles,
+    SnapshotsUnavailable,
+)
 from quorumlog.store.offline.directory_reader import DirectoryReader
+
+_PIECE_BYTES = 4 << 20
 
 
 class LedgerRecords(NamedTuple):
@@ -54,6 +63,7 @@ class OfflineLedger:
         self.folder = folder
         self.foreign_entries = 0
         """Met by `batches` that are no messages: of other machines, and of plain clients."""
+        self._disk = disk
         self._reader = DirectoryReader(disk, folder)
         if self._reader.in_use:
             self._reader.close()
@@ -111,6 +121,25 @@ class OfflineLedger:
                 rows, records = rows[good], records.select(np.flatnonzero(good))
             positions = headers["pos"][rows].astype(np.int64) + HEADER_BYTES
             yield LedgerRecords(records, positions, batch.last_index + 1)
+
+    def queue_ends(self) -> dict[QueueKey, int]:
+        """Number of the next message of each queue, where the newest good snapshot of the queues was
+        made: what the log has no more is told by that only. Raises StoreFailure."""
+        files = SnapshotFiles(self._disk, self.folder)
+        try:
+            for index in reversed(files.indices_of(MACHINE_NAME)):
+                try:
+                    with closing(files.open(MACHINE_NAME, index)) as reader:
+                        reader.read(reader.head.kept_bytes)
+                        head = read_head(reader)
+                        while reader.skip(_PIECE_BYTES):
+                            pass
+                except SnapshotDamaged:
+                    continue
+                return {QueueKey(row.topic, row.queue_id): row.max_offset for row in head.queues}
+        except SnapshotsUnavailable as error:
+            raise StoreFailure(str(error)) from error
+        return {}
 
     def summary(self) -> dict[str, Any]:
         """What it holds, queue by queue."""

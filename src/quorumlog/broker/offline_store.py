@@ -73,7 +73,13 @@ class OfflineStore:
             self.queue_bytes = known[1] if known else queue_file_bytes // 20 * 20 or 6_000_000
             config = MessageStoreConfig(mapped_file_size_consume_queue=self.queue_bytes)
             self.queues = ConsumeQueues(
-                disk, root, config, None, writable=False, sizes_are_known=bool(known)
+                disk,
+                root,
+                config,
+                None,
+                log_begin=self.files.first_position,
+                writable=False,
+                sizes_are_known=bool(known),
             )
         except PermissionError as error:
             raise ConfigError(not_allowed(root, error)) from None

@@ -62,6 +62,8 @@ class TakenOver(msgspec.Struct, frozen=True, omit_defaults=True):
     files: list[FileDigest]
     state: OldState | None = None
     """None: an earlier release took it over, and knew nothing of it."""
+    queues: list[tuple[str, int, int]] = []
+    """(topic, queue, number of its next message): those of which the old log has no message any more."""
 
     @property
     def digest(self) -> str:
@@ -81,7 +83,8 @@ VERSION = 2
 
 
 def encode_record(record: TakenOver) -> bytes:
-    stored = record if record.state is None else _Versioned(VERSION, record)
+    is_plain = record.state is None and not record.queues
+    stored = record if is_plain else _Versioned(VERSION, record)
     return msgspec.json.format(msgspec.json.encode(stored))
 
 
@@ -110,6 +113,8 @@ def first_difference(one: TakenOver, other: TakenOver) -> str:
                     return f"they differ in the {BLOCK_BYTES} bytes from {at} on"
     if one.end_position != other.end_position:
         return "they end at different positions"
+    if one.queues != other.queues:
+        return "they know of other queues: copy the folder consumequeue of one store to all of them"
     if one.state == other.state:
         return ""
     mine_state, his_state = one.state, other.state

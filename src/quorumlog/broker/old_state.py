@@ -83,6 +83,8 @@ class OldMessages:
 
     def __init__(self) -> None:
         self.ends: dict[QueueKey, int] = {}
+        self.expired: dict[QueueKey, int] = {}
+        """Ends of queues of which it has no message any more."""
         self.last_time_ms = 0
         self._halves: dict[tuple[int, int], str] = {}
         """UNIQ_KEY, by queue and offset; a check of the broker's writes another with the same."""
@@ -123,7 +125,11 @@ class OldMessages:
         return {key.topic for key in self.ends}
 
     def queues_of(self, topic: str) -> int:
-        return max((key.queue_id + 1 for key in self.ends if key.topic == topic), default=0)
+        keys = [*self.ends, *self.expired]
+        return max((key.queue_id + 1 for key in keys if key.topic == topic), default=0)
+
+    def end_of(self, key: QueueKey) -> int:
+        return self.ends.get(key, self.expired.get(key, 0))
 
     def pending_halves(self, checked: dict[int, int]) -> int:
         """`checked`: by queue, from where on the broker had not looked yet."""
@@ -150,7 +156,7 @@ def old_state(
     given = config.topics
     if given is None:
         # RocketMQ's own classic stores have the file; ours have no settings but what they hold.
-        given = {topic: JavaTopic() for topic in held.topics}
+        given = {key.topic: JavaTopic() for key in (*held.ends, *held.expired)}
     topics: dict[str, OldTopic] = {}
     left_topics = []
     for name, topic in sorted(given.items()):
@@ -238,4 +244,4 @@ def _rows(
         topic = topics.get(key.rpartition("@")[0])
         for queue, offset in sorted(offsets[key].items()):
             if topic is not None and 0 <= queue < topic.queues and offset >= 0:
-                yield topic.name, queue, min(offset, held.ends.get(QueueKey(topic.name, queue), 0))
+                yield topic.name, queue, min(offset, held.end_of(QueueKey(topic.name, queue)))

@@ -124,6 +124,12 @@ def _survey(
             f"the record at {end.position} of {path} {end.problem}: recover the store first"
         )
     old.refuse_missing_files(end)
+    held.expired = {
+        key: queue.max_offset
+        for key, queue in old.queues.items()
+        if queue.min_offset == queue.max_offset > 0
+    }
+    queues = [(*key, end_offset) for key, end_offset in sorted(held.expired.items())]
     state, report = old_state(path, config, held, without_config=without_config)
     files = []
     stop = end.position
@@ -134,7 +140,7 @@ def _survey(
             sha.update(data)
             digest_of(data, blocks)
         files.append(FileDigest(base, sha.hexdigest(), blocks))
-    return TakenOver(closed, old.file_bytes, files, state), report, stop
+    return TakenOver(closed, old.file_bytes, files, state, queues), report, stop
 
 
 def _content(old: OfflineStore, base: int, stop: int, closed: int) -> Iterator[bytes]:

@@ -196,7 +196,10 @@ class StoreConfig:
     snapshot_entries: int = _number(1_000_000, 1, 2**62)
     """A state machine is saved after so many of its entries,"""
     snapshot_bytes: int = _number(256 * MIB, 1, 1024 * TIB)
-    """and after so many bytes of them, whatever comes first."""
+    """and after so many bytes of them, whatever comes first;"""
+    snapshot_log_bytes: int = _number(256 * MIB, 1, 1024 * TIB)
+    """and once so many bytes of the log lie behind its newest snapshot, whoever they are for: what one
+    with few entries was saved with would keep the log of all others."""
     snapshots_kept: int = _number(2, 2, 1000)
     """Of each state machine, the newest; the log keeps what follows the second newest."""
     compact_behind_snapshots: bool = False

@@ -102,8 +102,8 @@ class LedgerNode:
         )
         senders = (self._installs, self._snapshots, self._fetcher, self.machines)
         self._beside = MessagesBeside(self.repairer, parts.replacement, *senders)
-        bound = self.machines.snapshot_bound
-        self.retention = Retention(self, host, now_ms, bound, self._time_marks, self._installs.installed)
+        bounds, installed = self.machines.snapshot_bounds, self._installs.installed
+        self.retention = Retention(self, host, now_ms, bounds, self._time_marks, installed)
         self._housekeeping = parts.with_housekeeping(self.retention)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index

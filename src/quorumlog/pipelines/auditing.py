@@ -17,7 +17,14 @@ import numpy as np
 
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, Unreachable
+from quorumlog.errors import (
+    ConfigError,
+    DirectoryDamaged,
+    IndexOutOfRange,
+    LedgerError,
+    ProtocolViolation,
+    Unreachable,
+)
 from quorumlog.header_array import HEADER_DTYPE, UInt64Array, field_of
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archive_rows import check
@@ -82,25 +89,43 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 class ChunkDigests(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[bytes, ...]
-    """In order; fewer than asked for where the chunk cannot be read to its end."""
+    """In order; fewer than asked for where the chunk cannot be read to its end. Empty: deleted meanwhile
+    by retention, at least in part."""
     entries: int
     chain_before: int
     last_chain: int
+    """-1, of both: not read."""
     index: int = -1
     problem: str = ""
 
 
 def digests_of(chunk: Chunk) -> ChunkDigests:
     """A work: nothing is written."""
+    cuts, skipped = chunk.cuts, 0
+    while True:
+        found, begin = _digests_from(chunk.place, cuts[skipped:])
+        if begin is None:
+            break
+        skipped = next((n for n, cut in enumerate(cuts) if cut >= begin), len(cuts) - 1)
+        if skipped == len(cuts) - 1:
+            found = ChunkDigests(blocks=(), entries=0, chain_before=-1, last_chain=-1)
+            break
+    if not skipped:
+        return found
+    return msgspec.structs.replace(found, blocks=(b"",) * skipped + found.blocks, chain_before=-1)
+
+
+def _digests_from(place: Place, cuts: tuple[int, ...]) -> tuple[ChunkDigests, int | None]:
+    """With where the log begins, if that is behind what is asked for."""
     blocks: list[bytes] = []
-    first, stop = chunk.cuts[0], chunk.cuts[-1]
+    first, stop = cuts[0], cuts[-1]
     next_index, before, chain = first, -1, -1
     digest = hashlib.blake2b(digest_size=16)
-    stops = iter(chunk.cuts[1:])
+    stops = iter(cuts[1:])
     block_stop = next(stops)
-    index, problem = -1, ""
+    index, problem, begin = -1, "", None
     try:
-        with closing(open_log(chunk.place)) as log:
+        with closing(open_log(place)) as log:
             for batch in log.batches(first, stop):
                 if batch.first_index != next_index:
                     raise ProtocolViolation(f"entry {next_index} did not come")
@@ -122,9 +147,11 @@ def digests_of(chunk: Chunk) -> ChunkDigests:
         index, problem = error.index, str(error)
     except (LedgerError, ProtocolViolation) as error:
         index, problem = next_index, str(error)
+        if place.servers and isinstance(error, IndexOutOfRange):
+            begin = error.ledger_begin_index if error.ledger_begin_index > next_index else None
     if not problem and next_index != stop:
         index, problem = next_index, f"entries {next_index} .. {stop - 1} did not come"
-    return ChunkDigests(
+    found = ChunkDigests(
         blocks=tuple(blocks),
         entries=next_index - first,
         chain_before=before,
@@ -132,6 +159,7 @@ def digests_of(chunk: Chunk) -> ChunkDigests:
         index=index,
         problem=problem,
     )
+    return found, begin
 
 
 def _bytes_of(words: UInt64Array) -> bytes:
@@ -180,7 +208,8 @@ def audit(
     done = 0
     results = (engine or LocalEngine()).map(digests_of, [chunk for _, chunk in chunks])
     for (number, chunk), found in zip(chunks, results, strict=True):
-        digests[number].update(zip(pairwise(chunk.cuts), found.blocks, strict=False))
+        blocks = zip(pairwise(chunk.cuts), found.blocks, strict=False)
+        digests[number].update((cuts, digest) for cuts, digest in blocks if digest)
         entries[number] += found.entries
         at_problem = (found.index, found.problem)
         chains = (last_chain[number], found.chain_before)

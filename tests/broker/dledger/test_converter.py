@@ -19,6 +19,7 @@ from quorumlog.broker.messages.message import StoredMessage
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.offline_ledger import OfflineLedger
 from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.member_file import load_member, save_member
@@ -67,6 +68,28 @@ def test_a_members_messages_become_a_classic_store(tmp_path: Path) -> None:
     store.close()
     with OfflineStore(str(tmp_path / "classic")) as stopped:
         assert stopped.verify()["problems"] == []
+
+
+def test_queues_go_on_whose_messages_the_log_has_no_more(tmp_path: Path) -> None:
+    storage = StoreConfig(
+        segment_bytes=1 << 16, retention_bytes=100_000, snapshot_log_bytes=60_000, delete_when=""
+    )
+    with LocalBrokers(
+        1, topics={"busy": 1, "rare": 1}, directory=tmp_path / "log", storage=storage
+    ) as brokers:
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with connect(brokers.servers) as client:
+            client.send_batch([Message("rare", b"rare")] * 5)
+            for _ in range(6):
+                client.send_batch([Message("busy", bytes(900))] * 50)
+            eventually(lambda: client.min_offset("rare", 0) == 5)
+        brokers.cluster.stop("n0")
+        convert_to_classic(str(brokers.cluster.data_dir("n0")), str(tmp_path / "classic"), CONFIG)
+    with OfflineStore(str(tmp_path / "classic")) as stopped:
+        assert stopped.verify()["problems"] == []
+        queues = {key.topic: queue for key, queue in stopped.queues.items()}
+        assert (queues["rare"].min_offset, queues["rare"].max_offset) == (5, 5)
+        assert 0 < queues["busy"].min_offset < queues["busy"].max_offset == 300
 
 
 def test_what_is_no_log_of_messages_is_refused_and_nothing_is_written(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from quorumlog.broker.dledger import machine_snapshot
 from quorumlog.broker.dledger.message_entries import BODY_OFFSET, entries_of, records_of
 from quorumlog.broker.dledger.message_machine import MessageMachine, MessageMachines
 from quorumlog.broker.messages.message import Message
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.queues import machine_snapshot
 from quorumlog.broker.queues.dispatcher import QueueHole
 from quorumlog.broker.simulated.sim_brokers import CONFIG
 from quorumlog.store.memory_disk import MemoryDisk

@@ -13,6 +13,7 @@ from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.config import StoreConfig
 from quorumlog.errors import NotLeader
 from quorumlog.log_state.control_entries import TOKEN_BYTES
 from quorumlog.node.pending_appends import SessionPlace
@@ -79,3 +80,30 @@ def test_messages_are_sent_to_the_master_and_found_on_every_member() -> None:
                     with pytest.raises(NotLeader) as refused:
                         client.send(Message("orders", b"c"))
                     assert refused.value.leader_address == brokers.addresses[leader]
+
+
+def test_queues_begin_with_what_the_log_has_also_while_nothing_comes() -> None:
+    storage = StoreConfig(
+        segment_bytes=1 << 16, retention_bytes=100_000, snapshot_log_bytes=60_000, delete_when=""
+    )
+    with LocalBrokers(1, topics={"busy": 1, "rare": 1}, storage=storage) as brokers:
+        broker = brokers.brokers["n0"]
+        eventually(lambda: broker.role.state.is_master)
+        with connect(brokers.addresses["n0"]) as client:
+            client.send_batch([Message("rare", b"rare")] * 5)
+            for _ in range(6):
+                client.send_batch([Message("busy", bytes(900))] * 50)
+            eventually(lambda: client.min_offset("rare", 0) == 5)
+            assert client.max_offset("rare", 0) == 5
+            low = client.min_offset("busy", 0)
+            assert 0 < low < client.max_offset("busy", 0) == 300
+            assert client.pull("busy", 0, low).messages[0].queue_offset == low
+            assert client.offset_at("busy", 0, 0.0) >= low
+        brokers.cluster.kill("n0")
+        brokers.cluster.restart("n0")
+        broker = brokers.brokers["n0"]
+        eventually(lambda: broker.role.state.is_master)
+        with connect(brokers.addresses["n0"]) as client:
+            low = client.min_offset("busy", 0)
+            assert client.pull("busy", 0, low).messages[0].queue_offset == low
+            assert client.send(Message("rare", b"rare")).queue_offset == 5

@@ -106,6 +106,39 @@ def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: 
         assert store.verify()["problems"] == []
 
 
+def test_queues_go_on_of_which_the_old_log_has_no_message_any_more(tmp_path: Path) -> None:
+    store = MessageStore(str(tmp_path / "store"), CONFIG)
+    rare = RecordBatch.contiguous(*encode_records([Message("rare", b"rare")] * 5, 0, 1_700_000_000_000))
+    assert isinstance(store.commit_log.put_and_wait(rare), PutResult)
+    while store.commit_log.max_offset < 2 * CONFIG.mapped_file_size_commit_log:
+        _put(store, 0, 50)
+    store.reput_once()
+    store.cleaner.drop_before(CONFIG.mapped_file_size_commit_log)
+    store.close()
+    with LocalBrokers(
+        1, directory=tmp_path / "log", storage=STORAGE, staging=False, starts=False
+    ) as brokers:
+        made = take_over(
+            str(tmp_path / "store"), str(tmp_path / "log" / "n0"), "n0", brokers.cluster.members
+        )
+        assert made.record.queues == [("rare", 0, 5)]
+        other = msgspec.structs.replace(made.record, queues=[])
+        assert "copy the folder consumequeue" in first_difference(made.record, other)
+        brokers.start()
+        eventually(lambda: brokers.brokers["n0"].role.state.is_master)
+        with connect(brokers.servers) as client:
+            assert client.send(Message("rare", b"rare")).queue_offset == 5
+            eventually(lambda: client.max_offset("rare", 0) == 6)
+            assert client.min_offset("rare", 0) == 5
+            low = client.min_offset("orders", 0)
+            assert 0 < low == client.pull("orders", 0, low).messages[0].queue_offset
+        brokers.cluster.stop("n0")
+        convert_to_classic(str(tmp_path / "log" / "n0"), str(tmp_path / "back"), CONFIG)
+    with OfflineStore(str(tmp_path / "back")) as stopped:
+        queue = stopped.queues.get(QueueKey("rare", 0))
+        assert queue is not None and (queue.min_offset, queue.max_offset) == (5, 6)
+
+
 def test_old_logs_that_differ_are_told_apart(tmp_path: Path) -> None:
     records = []
     for name, last in (("a", 50), ("b", 51)):

@@ -16,6 +16,7 @@ from harness.zookeeper import ZooKeeperCluster, zookeeper_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.broker.failover.coordinator import NO_HOLDER, Coordinator, Standing
 from quorumlog.coordinators import CoordinatorKind, coordinator_of
+from quorumlog.coordinators.zookeeper_session import ZooKeeperSession
 from tests.broker.failover.coordinator_contract import keeps_the_contract
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.processes]
@@ -93,6 +94,24 @@ async def until_answered(call, *given):  # type: ignore[no-untyped-def]
             return await call(*given)
         except CoordinatorUnreachable:
             await asyncio.sleep(0.02)
+
+
+def test_a_record_that_somebody_has_deleted_is_made_anew(zookeeper: ZooKeeperCluster) -> None:
+    async def run() -> None:
+        coordinator = made(zookeeper.servers, "deleted")
+        lease, _ = await coordinator.grant(60_000)
+        assert await coordinator.put(0, b"a", lease, takes=True) == 1
+        await coordinator.revoke(lease)
+        operator = ZooKeeperSession(zookeeper.servers, 10_000, pings=True)
+        await operator.do(lambda zk: zk.delete_async("/quorumlog/failover/deleted/record"))
+        await operator.end()
+        assert await coordinator.read() == Standing(0, None, NO_HOLDER)
+        lease, _ = await coordinator.grant(60_000)
+        assert await coordinator.put(1, b"b", lease, takes=True) is None
+        assert await coordinator.put(0, b"b", lease, takes=True) == 1
+        await coordinator.close()
+
+    asyncio.run(run())
 
 
 def test_a_put_whose_answer_is_lost_is_done_once_or_not_at_all(zookeeper: ZooKeeperCluster) -> None:

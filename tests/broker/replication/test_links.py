@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from random import Random
 
 import msgspec
 import pytest
 
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.ha_frames import (
     HaDecoder,
     Hello,
@@ -23,11 +26,23 @@ from quorumlog.broker.replication.protocol.rocketmq_links import (
     RocketmqSlaveLink,
 )
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
-from quorumlog.broker.replication.roles import Member
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_store import ReplicaStore
+from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
+from quorumlog.sim.disk.sim_disk import SimDisk
 from quorumlog.version import VERSION
-from tests.broker.replication.replica_world import World
-from tests.broker.store.store_making import SMALL, numbers_in_queue
+from tests.broker.replication.replica_world import Moments, World
+from tests.broker.store.store_making import (
+    SMALL,
+    is_ok,
+    numbered,
+    numbers_in_queue,
+    put,
+    put_and_work,
+    records_of,
+    work,
+)
 
 TIMES = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
 FILE_BYTES = SMALL.mapped_file_size_commit_log
@@ -154,6 +169,61 @@ def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
     assert (slave.lag_bytes, slave.lag_ms, slave.is_caught_up) == (0, 0, True)
 
 
+@pytest.mark.parametrize("was_there", [0, 2, 5])
+@pytest.mark.parametrize("is_derived_anew", [False, True])
+def test_a_slave_that_begins_where_its_master_does_knows_how_many_messages_came_before(
+    was_there: int, is_derived_anew: bool
+) -> None:
+    """Of a queue whose messages retention has taken, none comes with the log."""
+    world = World(6, brokers=2, copies=1)
+    a, b = world.brokers["a"], world.brokers["b"]
+    rare = QueueKey("rare", 0)
+    for broker in (a, b):
+        broker.living.store.topics = None
+
+    def put(topic: str, count: int) -> list[int]:
+        outcomes = put_and_work(
+            a.living.store, *[records_of([each]) for each in numbered(0, count, topic)]
+        )
+        return [outcome.queue_offset for outcome in outcomes if isinstance(outcome, PutResult)]
+
+    def follow() -> None:
+        for _ in range(60):
+            world.connect("b")
+            world.pump("b", 1 << 20)
+            b.work()
+            world.note()
+
+    put("rare", was_there)
+    put("many", 2 * was_there)
+    if was_there:
+        follow()
+        assert b.living.max_offset == a.living.max_offset
+    world.cut("b")
+    put("rare", 5 - was_there)
+    put("many", 55 - 2 * was_there)
+    put("t", 40)
+    stop = a.living.store.commit_log.files.base_of(a.living.max_offset)
+    a.living.store.cleaner.drop_before(stop)
+    follow()
+    assert b.living.min_offset == stop
+    if is_derived_anew:
+        b.work()
+        b.living.store.flush_queues(thorough=True)
+        for queue in b.living.store.queues.all:
+            for file in queue.files.files:
+                b.disk.delete(file.path)
+    b.crash(world.random, power=False)
+    b.start()
+    a.crash(world.random, power=False)
+    assert world.force("b") == ""
+    b.living.store.topics = None
+    for key, expected in ((rare, 5), (QueueKey("many", 0), 55)):
+        (outcome,) = put_and_work(b.living.store, records_of(numbered(0, 1, key.topic)))
+        assert isinstance(outcome, PutResult)
+        assert outcome.queue_offset == expected
+
+
 def test_a_promise_ends_what_an_older_master_may_do() -> None:
     world = World(5, brokers=2)
     for _ in range(10):
@@ -175,6 +245,138 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     assert b.epoch == 7
     world.put(a)  # and it takes nothing more
     assert world.acknowledged == []
+
+
+def java_replica(role: Role, disk: SimDisk, in_sync_replicas: int = 0) -> Replica:
+    """With --ha-dialect rocketmq."""
+    clock = Moments()
+    config = replace(SMALL, in_sync_replicas=in_sync_replicas)
+    store = ReplicaStore("store", config, disk=disk, wall_clock=clock, clock=clock)
+    address = BrokerAddress("a", "a", "a")
+    master = "m" if role is Role.SLAVE else ""
+    return Replica(store, address, role, master_ha_address=master, has_epochs=False)
+
+
+def java_master(in_sync_replicas: int = 2, disk: SimDisk | None = None) -> Replica:
+    return java_replica(Role.SYNC_MASTER, disk or SimDisk(), in_sync_replicas)
+
+
+def test_what_a_java_slave_has_a_part_of_is_neither_acknowledged_nor_shown() -> None:
+    """It reports where the bytes end that have come."""
+    master = java_master()
+    store = master.store
+    link = RocketmqMasterLink(master, "host", 0, chunk_bytes=64, **TIMES)
+    link.feed((0).to_bytes(8), 1)
+    puts = [put(store, records_of([each])) for each in numbered(0, 8)]
+    ends = [0]
+    work(store)
+    log = store.commit_log
+    found = log.read(0, log.max_offset)
+    assert found is not None
+    ends += (found.records.starts + found.records.sizes).tolist()
+    assert len(ends) == 9 and puts == [[]] * 8
+    for offset in range(0, log.max_offset + 1, 7):
+        link.feed(offset.to_bytes(8), 1)
+        work(store)
+        assert log.confirm_offset in ends and log.confirm_offset <= offset
+        assert numbers_in_queue(store) == list(range(ends.index(log.confirm_offset)))
+    link.feed(log.max_offset.to_bytes(8), 1)
+    work(store)
+    assert numbers_in_queue(store) == list(range(8))
+    assert all(is_ok(answer) for (answer,) in puts)
+
+
+def test_a_slave_that_had_more_than_its_java_dialect_master_is_not_served_later() -> None:
+    """It has other bytes, and would be given what comes behind them. One that is emptied is served."""
+    master = java_master(1)
+    put_and_work(master.store, records_of(numbered(0, 1)))
+    end = master.max_offset
+
+    def come(master: Replica, offset: int, host: str = "host") -> str:
+        link = RocketmqMasterLink(master, host, 0, chunk_bytes=64, **TIMES)
+        link.feed(offset.to_bytes(8), 1)
+        return link.closed
+
+    ahead = 3 * end
+    assert "not the same" in come(master, ahead)
+    assert master.has_ahead_to_note
+    master.note_ahead()
+    assert not master.has_ahead_to_note
+    put_and_work(master.store, *[records_of([each]) for each in numbered(1, 5)])
+    assert master.max_offset > ahead
+    assert come(master, ahead, "other") == ""
+    assert "Empty the slave's directory" in come(master, ahead)
+    disk = master.store.disk
+    assert isinstance(disk, SimDisk)
+    disk.kill()
+    master = java_master(1, disk)
+    assert "Empty the slave's directory" in come(master, ahead)
+    assert come(master, 0) == ""
+    assert come(master, end) == ""
+
+
+def java_slave(disk: SimDisk) -> RocketmqSlaveLink:
+    slave = java_replica(Role.SLAVE, disk)
+    own = slave.own_log()
+    tail = slave.store.last_record()
+    return RocketmqSlaveLink(
+        own.max_offset, own.file_bytes, 0, own_tail=tail, reports_flushed=True, **TIMES
+    )
+
+
+def test_a_java_dialect_slave_goes_on_only_behind_the_record_that_it_has() -> None:
+    world, data = lone_world(8, 40)
+    disk = world.brokers["a"].disk
+    log = world.brokers["a"].living.store.commit_log
+    assert len(data) > FILE_BYTES
+    world.brokers["a"].living.store.flush_queues(thorough=True)
+    disk.kill()
+    disk.delete("store/replica")
+    stop = log.max_offset
+    more = bytes(world.random.randbytes(40))
+
+    def sent(position: int, body: bytes) -> bytes:
+        return position.to_bytes(8) + len(body).to_bytes(4) + body
+
+    link = java_slave(disk)
+    (first,) = link.out
+    begin = int.from_bytes(bytes(first))
+    assert 0 < begin < stop
+    link.out.clear()
+    for at in range(begin, stop, 9):
+        link.feed(sent(at, data[at : min(at + 9, stop)]), 1)
+    assert (link.closed, [int.from_bytes(bytes(each)) for each in link.out]) == ("", [stop])
+    disk.kill()
+    for changed in (
+        b"x" + data[begin + 1 :],
+        data[begin : stop - 1] + b"x",
+        data[begin : stop - 9] + more,
+    ):
+        link = java_slave(disk)
+        link.feed(sent(begin, changed), 1)
+        assert "has another record" in link.closed and link.refused
+        disk.kill()
+    link = java_slave(disk)
+    link.feed(sent(begin, b""), 1)
+    assert "sends nothing" in link.closed and link.refused
+
+
+def test_with_the_java_dialect_each_start_says_what_a_broker_is() -> None:
+    disk = SimDisk()
+    slave = java_replica(Role.SLAVE, disk)
+    assert slave.role is Role.SLAVE
+    disk.kill()
+    master = java_replica(Role.ASYNC_MASTER, disk)
+    assert (master.role, master.is_leading, master.master) == (Role.ASYNC_MASTER, True, None)
+    (answer,) = put_and_work(master.store, records_of(numbered(0, 1)))
+    assert is_ok(answer)
+    disk.kill()
+    slave = java_replica(Role.SLAVE, disk)
+    assert slave.role is Role.SLAVE and slave.max_offset == master.max_offset
+    assert slave.master is not None and slave.master.ha_address == "m"
+    disk.kill()
+    master = java_replica(Role.SYNC_MASTER, disk)
+    assert (master.role, master.is_leading, master.in_sync_replicas) == (Role.SYNC_MASTER, True, 2)
 
 
 def test_two_java_slaves_of_one_host_are_both_served_and_count_as_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -348,3 +349,21 @@ def test_a_queue_that_loses_its_first_file_before_its_end_was_ever_noted_is_deri
     disk.kill()
     disk.delete(f"{ROOT}/consumequeue/t/0/{0:020d}")
     assert numbers_in_queue(open_store(disk)) == list(range(25))
+
+
+def test_an_index_that_reached_further_than_the_log_keeps_what_the_log_has() -> None:
+    """Its file goes as a whole."""
+    disk = SimDisk()
+    store = open_store(disk, replace(SMALL, flush_disk_type=ASYNC_FLUSH))
+    put_and_work(store, records_of(numbered(0, 5)))
+    store.commit_log.flush(0)
+    put_and_work(store, records_of(numbered(5, 5)))
+    assert store.index is not None
+    store.index.flush()
+    store.checkpoint.flush()
+    disk.lose_power(Random(0))
+    store = open_store(disk, replace(SMALL, flush_disk_type=ASYNC_FLUSH))
+    kept = numbers_in_queue(store)
+    assert kept[:5] == list(range(5)) and len(kept) < 10
+    for number in kept:
+        assert len(store.reader.query("t", f"k{number}").messages()) == 1, number

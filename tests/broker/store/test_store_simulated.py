@@ -1,8 +1,8 @@
-"""A store of one machine over many lives: killed, without power, derived files lost, the log damaged.
-One seed decides everything.
+"""A store of one machine over many lives: killed, without power, derived files lost, the log damaged,
+its oldest files taken by retention. One seed decides everything.
 
 After each start the log is a prefix of what was put, with all that was acknowledged; queues and index
-say what a rebuild from the log alone says.
+say what a rebuild from the log alone says, and each queue goes on with the number that is next.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ SEEDS = int(os.environ.get("QUORUMLOG_STORE_SEEDS", "4"))
 LIVES, STEPS = 6, 60
 DERIVED = ("/consumequeue/", "/index/")
 KEYS = 7
+QUEUES = 4
+"""Into the last one little is put."""
 
 
 class StoreRun:
@@ -42,8 +44,12 @@ class StoreRun:
         self.safe: set[int] = set()
         """What no loss of power may lose: all of it with SYNC_FLUSH, else what was flushed."""
         self.has_lost_power = False
+        self.places: dict[int, tuple[int, int]] = {}
+        """Queue and queue offset by number."""
+        self.gone: set[int] = set()
+        """Numbers that retention has taken, or was taking."""
         self.next_number = 0
-        self.counts = {"starts": 0, "power": 0, "refused": 0, "derived": 0}
+        self.counts = {"starts": 0, "power": 0, "refused": 0, "derived": 0, "dropped": 0}
         self.store = self.started()
 
     # ---------------------------------------------------------------- a life
@@ -57,8 +63,10 @@ class StoreRun:
             store.flush_once()
         elif what < 0.85:
             store.reput_once()
-        elif what < 0.95:
+        elif what < 0.92:
             store.flush_queues(thorough=random.random() < 0.5)
+        elif what < 0.95:
+            self.drop()
         else:
             store.commit_log.flush(0)
             self.safe.update(self.put_numbers)
@@ -77,8 +85,25 @@ class StoreRun:
             if self.config.is_sync_flush:
                 self.safe.update(numbers)
 
-        batch = records_of(messages, self.random.randrange(3))
+        queue_id = QUEUES - 1 if self.random.random() < 0.04 else self.random.randrange(QUEUES - 1)
+        first = self.store.commit_log.next_queue_offsets.get(QueueKey("t", queue_id), 0)
+        self.places |= {number: (queue_id, first + n) for n, number in enumerate(numbers)}
+        batch = records_of(messages, queue_id)
         self.store.commit_log.put([PutRequest(batch, True, done)])
+
+    def drop(self) -> None:
+        """As the cleaner does: files that are on disk and dispatched."""
+        log, reput = self.store.commit_log, self.store.reput
+        stop = log.files.base_of(min(log.flushed_offset, reput.reput_from_offset))
+        if stop > log.min_offset:
+            self.counts["dropped"] += 1
+            stop = self.random.choice([base for base in log.files.bases[1:] if base <= stop])
+            self.gone.update(
+                number
+                for at, number, _ in self.rows(self.store)
+                if at < stop and number not in self.gone
+            )
+            self.store.cleaner.drop_before(stop)
 
     def end(self) -> None:
         """Of a life, and what befalls the directory while nothing runs."""
@@ -154,9 +179,17 @@ class StoreRun:
             held = [n for n, _ in self.shown(store)]
         except MessageDamaged as error:
             raise AssertionError(f"a queue names what is not there: {error}") from None
-        assert held == self.put_numbers[: len(held)], "the log is not a prefix of what was put"
-        lost = (self.safe if self.has_lost_power else self.acknowledged) - set(held)
+        there = set(held) | self.gone
+        put = [number for number in self.put_numbers if number in there]
+        assert put == self.put_numbers[: len(put)], "the log is not a prefix of what was put"
+        assert held == put[len(put) - len(held) :], "retention has taken more than the oldest"
+        lost = (self.safe if self.has_lost_power else self.acknowledged) - there
         assert not lost, f"acknowledged and lost: {sorted(lost)}"
+        for queue_id in range(QUEUES):
+            ends = [at + 1 for number in put for queue, at in [self.places[number]] if queue == queue_id]
+            found = store.commit_log.next_queue_offsets.get(QueueKey("t", queue_id), 0)
+            assert found == max(ends, default=0), f"queue {queue_id} goes on at {found}"
+        held = put
         self.put_numbers, self.acknowledged = held, self.acknowledged & set(held)
         self.safe = set(held)  # consumers see it: a start does not show what is in the cache alone
         self.has_lost_power = False
@@ -168,9 +201,12 @@ class StoreRun:
         bare.restore({p: data for p, data in found if not any(part in p for part in DERIVED)})
         bare.make_directory(f"{ROOT}/commitlog")  # which may hold no file yet
         rebuilt = open_store(bare, self.config, Clock(self.clock.now_ms))
-        for queue_id in range(3):
+        for queue_id in range(QUEUES):
             queues = [each.queues.get(QueueKey("t", queue_id)) for each in (store, rebuilt)]
-            units = [b"" if q is None else q.units(0, q.max_offset).tobytes() for q in queues]
+            units = [
+                (0, b"") if q is None else (q.max_offset, q.units(0, q.max_offset).tobytes())
+                for q in queues
+            ]
             assert units[0] == units[1], f"queue {queue_id} is not what the log says"
         for number in range(KEYS):
             of_key = [
@@ -180,18 +216,22 @@ class StoreRun:
             assert of_key[0] == of_key[1], f"the index of k{number} is not what the log says"
         bare.kill()
 
-    @staticmethod
-    def shown(store: MessageStore) -> list[tuple[int, int]]:
+    def shown(self, store: MessageStore) -> list[tuple[int, int]]:
         """(number, queue) of what queues show, in the order of the log."""
+        return [(number, queue_id) for _, number, queue_id in self.rows(store)]
+
+    def rows(self, store: MessageStore) -> list[tuple[int, int, int]]:
         rows = []
-        for queue_id in range(3):
+        for queue_id in range(QUEUES):
             queue = store.queues.get(QueueKey("t", queue_id))
             if queue is not None:
-                pulled = store.reader.pull(QueueKey("t", queue_id), 0, 100_000, 1 << 30)
-                rows += [
-                    (m.physical_offset, int(m.body[:6]), queue_id) for m in pulled.records.messages()
-                ]
-        return [(number, queue_id) for _, number, queue_id in sorted(rows)]
+                key = QueueKey("t", queue_id)
+                pulled = store.reader.pull(key, queue.min_offset, 100_000, 1 << 30)
+                for m in pulled.records.messages():
+                    number = int(m.body[:6])
+                    assert self.places[number] == (queue_id, m.queue_offset), number
+                    rows.append((m.physical_offset, number, queue_id))
+        return sorted(rows)
 
 
 def run(seed: int) -> StoreRun:
@@ -224,6 +264,6 @@ def whole_run(seed: int) -> StoreRun:
 
 def test_nothing_promised_is_lost_and_what_is_derived_equals_a_rebuild() -> None:
     runs = [run(seed) for seed in range(SEEDS)]
-    for what in ("power", "refused", "derived"):
+    for what in ("power", "refused", "derived", "dropped"):
         assert sum(each.counts[what] for each in runs) > 0, what
     assert sum(len(each.put_numbers) for each in runs) > 200

@@ -147,8 +147,8 @@ class Survey(Asked):
 
     @staticmethod
     def _named_by(answer: ReplicaResponse) -> list[tuple[str, str]]:
-        lists = [run.copy_list for run in answer.history if run.copy_list is not None]
-        peers = [*(peer for each in lists for peer in each.members)]
+        peers = [*named_by([shown_by(answer)]).values()]
+        peers += answer.copy_list.members if answer.copy_list is not None else ()
         peers += [answer.master] if answer.master is not None else []
         rows = [(row.id, row.address) for row in answer.slaves]
         # The newest word of where somebody is first: what is waiting is taken from its end.

@@ -25,7 +25,11 @@ class CleanCommitLogService:
         wall_clock: Callable[[], float],
     ) -> None:
         self.interval_ms = config.clean_resource_interval
-        self.dropped: Callable[[int], None] = lambda min_offset: None
+        self.dropping: Callable[[int], list[str]] = lambda position: []
+        """Called before the log begins there; returns the paths of files that go with it."""
+        self.dropped: Callable[[], None] = lambda: None
+        """There is space."""
+        self.dispatched_offset: Callable[[], int] = lambda: commit_log.max_offset
         self.is_full = False
         """Messages are refused while the disk is above the warning level."""
         self._disk = disk
@@ -51,7 +55,10 @@ class CleanCommitLogService:
         reserved_ms = config.file_reserved_time * _HOUR_MS
         keep_from = files.first_position
         # The newest file with records stays, and one that is being flushed or dispatched.
-        last = files.base_of(min(self._commit_log.flushed_offset, self._commit_log.confirm_offset))
+        commit_log = self._commit_log
+        last = files.base_of(
+            min(commit_log.flushed_offset, commit_log.confirm_offset, self.dispatched_offset())
+        )
         for base in files.bases[: config.delete_file_batch_max]:
             stop = base + files.segment_bytes
             if stop > last:
@@ -64,8 +71,12 @@ class CleanCommitLogService:
             self.drop_before(keep_from)
 
     def drop_before(self, position: int) -> None:
+        behind = self.dropping(position)
         for path in self._commit_log.files.drop_before(position):
             self._disk.unlink(path)
+            # Before the next: a loss of power would leave a file in front of a gap.
+            self._disk.sync_directory(self._commit_log.files.directory)
             log.info("deleted %s", path)
-        self._disk.sync_directory(self._commit_log.files.directory)
-        self.dropped(self._commit_log.min_offset)
+        for path in behind:
+            self._disk.unlink(path)
+        self.dropped()

@@ -253,14 +253,21 @@ class DLedgerBroker:
                 machine.index,
                 self.topics_table.takes,
                 self.log.stored_offset,
-                self.topics_table.begin_to_read,
+                lambda key: self._begin_in_log(key, self.topics_table.begin_to_read(key)),
                 self._resets,
             )
             self._reader = machine, reader
         return self._reader[1]
 
     def begin_of(self, key: QueueKey) -> int | None:
-        return self.topics_table.begin(key)
+        return self._begin_in_log(key, self.topics_table.begin(key))
+
+    def _begin_in_log(self, key: QueueKey, begin: int | None) -> int | None:
+        """The machine hears of what the log has dropped with the next message only."""
+        queue = self.queues.get(key)
+        if begin is None or queue is None:
+            return begin
+        return max(begin, queue.offset_at(self._first_position()))
 
     @property
     def dispatched_messages(self) -> int:

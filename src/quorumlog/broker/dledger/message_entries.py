@@ -7,11 +7,12 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.queues import machine_snapshot
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.header_array import HEADER_DTYPE
 
-MACHINE_NAME = "messages"
+MACHINE_NAME = machine_snapshot.MACHINE_NAME
 """Of the state machine whose entries are records."""
 BODY_OFFSET = HEADER_BYTES
 

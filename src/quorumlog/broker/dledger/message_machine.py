@@ -13,7 +13,6 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger import machine_snapshot
 from quorumlog.broker.dledger.message_entries import BODY_OFFSET, records_of
 from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.errors import MessageIllegal
@@ -22,6 +21,7 @@ from quorumlog.broker.messages.record import LEAST_RECORD_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.old_log import OldLog
+from quorumlog.broker.queues import machine_snapshot
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.dispatcher import Dispatcher
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexService
@@ -109,12 +109,14 @@ class MessageMachine(StateMachine):
         old, self._old_log = self._old_log, None
         if old is None:
             return
-        self._dispatcher.begins_anywhere = True  # the oldest files of the store may have expired
+        self.queues.begins_anywhere = True  # the oldest files of the store may have expired
         for found in old.records():
             if len(found.records):
                 self._names_ms = int(found.records.columns.store_times_ms[0])
                 self._dispatcher.dispatch(found)
-        self._dispatcher.begins_anywhere = False
+        self.queues.begins_anywhere = False
+        for topic, queue_id, begin in old.record.queues:
+            self.queues.queue_of(QueueKey(topic, queue_id)).begin_at(begin)
         self.last_time_ms = self._dispatcher.last_time_ms
         self.end_position = old.end_position
 

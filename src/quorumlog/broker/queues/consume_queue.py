@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quorumlog.broker.config import QUEUE_UNIT_BYTES
+from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.log.segment import PAGE_BYTES
@@ -48,6 +49,8 @@ class ConsumeQueue:
         self.flushed_offset = self.max_offset
         if self.max_offset > self.min_offset:
             self._skip_fillers()
+        self.begin_is_known = self.max_offset > 0
+        """Its first message has this number and no other."""
 
     def _find_end(self) -> int:
         """Behind the last unit that was written, file by file from the first on."""
@@ -81,27 +84,54 @@ class ConsumeQueue:
             raise StoreFailure(refusal(self.files.directory, "read", error)) from error
         return np.frombuffer(data, UNIT)
 
+    def names(self, first: int, positions: Int64Array, sizes: Int64Array) -> bool:
+        """Its units from this number on are those of the records at these positions."""
+        held = self.units(first, first + len(positions))
+        return len(held) == len(positions) and bool(
+            (held["position"] == positions).all() and (held["size"] == sizes).all()
+        )
+
+    @property
+    def last_unit(self) -> tuple[int, int]:
+        """Position and size of its last message; (-1, 0) of an empty queue."""
+        last = self.units(self.max_offset - 1, self.max_offset)
+        return (int(last["position"][0]), int(last["size"][0])) if len(last) else (-1, 0)
+
     @property
     def last_position(self) -> int:
         """Behind the record of its last message; -1 of an empty queue."""
-        last = self.units(self.max_offset - 1, self.max_offset)
-        return int(last["position"][0] + last["size"][0]) if len(last) else -1
+        return sum(self.last_unit)
 
     # ---------------------------------------------------------------- writing
 
     def begin_at(self, offset: int) -> None:
-        """An empty queue whose first message has this number: those before it are fillers."""
+        """An empty queue whose first message has this number: those before it are fillers, and a file
+        stands for it though nothing follows. Raises DiskFull, StoreFailure."""
         assert self.max_offset == self.min_offset, (self.min_offset, self.max_offset)
+        self.begin_is_known = True
+        if offset == self.max_offset:
+            return
         base = self.files.base_of(offset * QUEUE_UNIT_BYTES)
         if base != self.files.first_position:
-            self.files.close()
-            self.files = SegmentList(self._disk, self.files.directory, self.files.segment_bytes, base)
+            self._begin_files_at(base)
         first = base // QUEUE_UNIT_BYTES
         self.min_offset = self.max_offset = self.flushed_offset = first
+        self.files.reserve(base + QUEUE_UNIT_BYTES, RESERVE_STEP_BYTES)
         if offset > first:
             fillers = units_of(np.zeros(offset - first), FILLER_SIZE, 0)
             self.append(fillers)
             self.min_offset = offset
+
+    def _begin_files_at(self, base: int) -> None:
+        """Those of before would leave a gap in front of it."""
+        paths = [file.path for file in self.files.files]
+        self.files.close()
+        try:
+            for path in paths:
+                self._disk.unlink(path)
+        except OSError as error:
+            raise StoreFailure(refusal(self.files.directory, "deleted", error)) from error
+        self.files = SegmentList(self._disk, self.files.directory, self.files.segment_bytes, base)
 
     def append(self, units: Units) -> None:
         """Raises DiskFull, StoreFailure."""
@@ -128,14 +158,7 @@ class ConsumeQueue:
 
     def truncate_to_position(self, position: int) -> None:
         """Without the messages from this position of the commit log on; on disk when this returns."""
-        low, high = self.min_offset, self.max_offset
-        while low < high:  # positions rise within a queue
-            middle = (low + high) // 2
-            if self._units(middle, middle + 1)["position"][0] < position:
-                low = middle + 1
-            else:
-                high = middle
-        self.truncate(low)
+        self.truncate(self.offset_at(position))
 
     def truncate(self, offset: int) -> None:
         self.max_offset = max(offset, self.min_offset)
@@ -146,19 +169,30 @@ class ConsumeQueue:
                 file.sync()
         self.flushed_offset = self.max_offset
 
+    def show_from(self, position: int) -> None:
+        """Messages below this position of the commit log are there no more."""
+        self.min_offset = self.offset_at(position)
+
     def drop_before(self, position: int) -> list[str]:
         """Forget messages below this position of the commit log; returns the paths of files that may be
         deleted."""
+        self.show_from(position)
+        last_kept = min(self.min_offset, max(self.max_offset - 1, 0)) * QUEUE_UNIT_BYTES
+        return self.files.drop_before(last_kept)
+
+    def offset_at(self, position: int) -> int:
+        """Of the first message from this position of the commit log on: positions rise within a
+        queue. Any thread."""
         low, high = self.min_offset, self.max_offset
+        if low < high and self._units(low, low + 1)["position"][0] >= position:
+            return low
         while low < high:
             middle = (low + high) // 2
             if self._units(middle, middle + 1)["position"][0] < position:
                 low = middle + 1
             else:
                 high = middle
-        self.min_offset = low
-        last_kept = min(low, max(self.max_offset - 1, 0)) * QUEUE_UNIT_BYTES
-        return self.files.drop_before(last_kept)
+        return low
 
     def close(self) -> None:
         self.files.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from quorumlog.broker.commit_log.file_lists import open_file_list
 from quorumlog.broker.config import MessageStoreConfig
@@ -26,16 +27,24 @@ class ConsumeQueues:
         config: MessageStoreConfig,
         set_aside: SetAside | None,
         *,
+        log_begin: int = 0,
         writable: bool = True,
         sizes_are_known: bool = False,
     ) -> None:
-        """`sizes_are_known`: see `open_file_list`. Raises StoreFailure, ConfigError."""
+        """`log_begin`: of the commit log; what lies below it is not shown. `sizes_are_known`: see
+        `open_file_list`. Raises StoreFailure, ConfigError."""
         self._sizes_are_known = sizes_are_known
         self.path = f"{root}/{QUEUES_NAME}"
         self._disk = disk = OpenFiles(disk)
         self._config = config
         self._set_aside = set_aside
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._log_begin = log_begin
+        self.begins_anywhere = False
+        """A queue of which nothing is known may begin with any number: the commit log no longer has what
+        was before."""
+        self._floors: dict[QueueKey, int] = {}
+        """What is known of queues that are derived anew, should the log hold no message of them."""
         self.last_position = -1
         """Behind the last record that any queue shows."""
         self._ends = QueueEnds(disk, root)
@@ -45,12 +54,15 @@ class ConsumeQueues:
         self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""
+        unsure = {QueueKey(end.topic, end.queue_id) for end in self._known or [] if end.log_begin < 0}
         for topic in disk.list(self.path):
             for name in disk.list(f"{self.path}/{topic}"):
                 if name.isascii() and name.isdigit():
                     key = QueueKey(topic, int(name))
                     try:
                         queue = self._open(key, writable)
+                        queue.show_from(log_begin)
+                        queue.begin_is_known &= key not in unsure
                     except StoreFailure as failure:
                         self.lost = str(failure)
                         files = SegmentList(disk, f"{self.path}/{topic}/{name}", 20, 0)
@@ -107,7 +119,7 @@ class ConsumeQueues:
             lost_below = -1
             if queue is None or queue.max_offset < known.end:
                 lost_below = known.end
-            elif 0 <= known.begin < queue.min_offset:
+            elif 0 <= known.begin < queue.min_offset and max(known.log_begin, 0) == self._log_begin:
                 lost_below = queue.min_offset
             if lost_below >= 0:
                 return (
@@ -128,17 +140,77 @@ class ConsumeQueues:
         with self._ends_lock:  # threads that dispatch, flush and delete do this
             self._ends.save(
                 [
-                    QueueEnd(key.topic, key.queue_id, queue.flushed_offset, queue.min_offset)
+                    QueueEnd(
+                        key.topic,
+                        key.queue_id,
+                        queue.flushed_offset,
+                        queue.min_offset,
+                        self._log_begin if queue.begin_is_known else -1,
+                    )
                     for key, queue in self.items()
                 ]
             )
+
+    def drop_before(self, position: int) -> list[str]:
+        """The commit log is about to begin there: how far each queue is is on disk when this returns.
+        Returns the paths of files to be deleted once the log's are. Raises StoreFailure."""
+        self.flush(0)
+        with self._ends_lock:
+            self._log_begin = max(position, self._log_begin)
+            dropped = [path for queue in self.all for path in queue.drop_before(position)]
+        self.record_ends()
+        return dropped
+
+    def begins(self) -> tuple[int, dict[QueueKey, int]]:
+        """Where the log begins, or is about to, and the number of the first message of each queue from
+        there on, or of its next one. Any thread."""
+        with self._ends_lock:
+            return self._log_begin, {key: queue.min_offset for key, queue in self.items()}
+
+    def begin_anew(self, begins: Mapping[QueueKey, int] | None) -> None:
+        """All messages of the log are dropped. `begins`: of each queue the next one; None: it is not
+        known. Raises DiskFull, StoreFailure."""
+        self.begins_anywhere = True
+        for key, begin in (begins or {}).items():
+            self.queue_of(key).begin_at(begin)
+        for queue in self.all:
+            queue.begin_is_known = False  # whoever said it may know of too few itself
+        self.flush(0)
+        self.record_ends()
 
     def truncate_to_position(self, position: int) -> None:
         for queue in self.all:
             queue.truncate_to_position(position)
 
+    def derive_anew(self) -> None:
+        """Delete them all, but what is known of their begins; then the log is dispatched from its begin
+        on, and `derived` called. Raises DiskFull, StoreFailure."""
+        known = {QueueKey(each.topic, each.queue_id): each for each in self._known or []}
+        begins = {key: each.begin for key, each in known.items() if each.log_begin == self._log_begin}
+        floors = {
+            key: each.begin if each.log_begin > self._log_begin else each.end
+            for key, each in known.items()
+        }
+        for key, queue in self.items():
+            if queue.min_offset == queue.max_offset:  # all that it had is in the log no more
+                floors[key] = max(floors.get(key, 0), queue.max_offset)
+        self.clear()
+        self.begins_anywhere = True
+        for key, begin in begins.items():
+            self.queue_of(key).begin_at(begin)
+        self._floors = floors
+
+    def derived(self) -> None:
+        """Queues without a message in the log go on where they were known to be. Raises DiskFull,
+        StoreFailure."""
+        floors, self._floors = self._floors, {}
+        for key, floor in floors.items():
+            queue = self._queues.get(key)
+            if floor and (queue is None or not queue.begin_is_known):
+                self.queue_of(key).begin_at(floor)
+
     def clear(self) -> None:
-        """Delete them all, to be derived anew. Raises StoreFailure."""
+        """Delete them all. Raises StoreFailure."""
         for queue in self.all:
             queue.close()
             try:

@@ -25,15 +25,11 @@ class Dispatcher:
         queues: ConsumeQueues,
         index: IndexService | None,
         delays_ms: Sequence[int],
-        *,
-        begins_anywhere: bool = False,
     ) -> None:
-        """`delays_ms`: of the levels from 1 on. `begins_anywhere`: an empty queue may begin with any
-        number, because the commit log no longer has what was before."""
+        """`delays_ms`: of the levels from 1 on."""
         self._queues = queues
         self._index = index
         self._delays_ms = np.array(delays_ms, np.int64)
-        self.begins_anywhere = begins_anywhere
         self.last_time_ms = 0
         """Of the last record that was dispatched."""
 
@@ -60,27 +56,34 @@ class Dispatcher:
             queue = self._queues.queue_of(key)
             offsets = columns.queue_offsets[rows]
             first = int(offsets[0])
+            is_empty = queue.min_offset == queue.max_offset
             if (
                 first > queue.max_offset
-                and queue.max_offset == queue.min_offset
-                and self.begins_anywhere
+                and is_empty
+                and self._queues.begins_anywhere
+                and not queue.begin_is_known
             ):
                 queue.begin_at(first)
                 self._queues.record_ends()
-            skipped = queue.max_offset - first
-            if skipped > 0 and not again:
+            skipped = max(queue.max_offset - first, 0)
+            if skipped and not again:
                 raise QueueHole(
                     f"{key.topic} queue {key.queue_id}: {first} comes where {queue.max_offset} is next"
                 )
-            if skipped < 0:
+            if first > queue.max_offset:
                 raise QueueHole(f"{key.topic} queue {key.queue_id}: {queue.max_offset} is missing")
+            if not (offsets == np.arange(first, first + len(rows))).all():
+                raise QueueHole(f"{key.topic} queue {key.queue_id}: its numbers are not in order")
             if skipped:
-                rows, offsets = rows[skipped:], offsets[skipped:]
+                held, rows = rows[:skipped], rows[skipped:]
+                if not queue.names(first, shown_at[held], shown.sizes[held]):
+                    raise QueueHole(
+                        f"{key.topic} queue {key.queue_id}: {first} lies at {shown_at[held[0]]}, and its"
+                        " unit names another message"
+                    )
             if not len(rows):
                 continue
-            expected = np.arange(queue.max_offset, queue.max_offset + len(rows))
-            if not (offsets == expected).all():
-                raise QueueHole(f"{key.topic} queue {key.queue_id}: its numbers are not in order")
+            queue.begin_is_known = True
             queue.append(units_of(shown_at[rows], shown.sizes[rows], codes[rows]))
             grown.append(key)
         if self._index is not None:

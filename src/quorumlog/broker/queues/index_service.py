@@ -177,12 +177,14 @@ class IndexService:
             self._disk.unlink(file.path)
         self.files.clear()
 
-    def truncate_to_position(self, position: int) -> None:
-        """Files that know of records from there on are deleted."""
+    def truncate_to_position(self, position: int) -> bool:
+        """Files that know of records from there on are deleted. True: there were some."""
+        count = len(self.files)
         while self.files and self.files[-1].end_position >= position:
             file = self.files.pop()
             file.close()
             self._disk.unlink(file.path)
+        return len(self.files) < count
 
     def drop_before(self, position: int) -> None:
         """Files whose last record lies below are deleted; not the last one."""

@@ -19,6 +19,9 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
     end: int
     begin: int = -1
     """Of its first message; -1: an older release did not say it."""
+    log_begin: int = -1
+    """Where the commit log began, or was about to begin, when `begin` was noted; -1: as above, or more
+    messages than `begin` may have been before it."""
 
 
 class QueueEnds:

@@ -60,6 +60,7 @@ class Replica(ReplicaMaster):
         self._told_confirmed = RunKey()
         """A run of its master that is confirmed, and may not be in its own log yet."""
         self.record = self._first_record(first_role, master_ha_address)
+        self._ahead = set(self.record.ahead)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
         leads = self.history.epoch in (Epoch(), self.record.promised) or not has_epochs
@@ -88,6 +89,8 @@ class Replica(ReplicaMaster):
                     now,
                     held.promised,
                 )
+            if not self.has_epochs and not self._is_elected:
+                return self._as_started(held, first_role, master_ha_address)
             told = held.master is None or not held.master.id
             if held.role is Role.SLAVE and told and master_ha_address:
                 held = replace(held, master=_unknown(master_ha_address))
@@ -106,6 +109,20 @@ class Replica(ReplicaMaster):
         self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
         self.store.show_confirmed()
         self._file.save(record)
+        return record
+
+    def _as_started(self, held: ReplicaRecord, role: Role, master_ha_address: str) -> ReplicaRecord:
+        """Without epochs there is no switch: `--role` of each start says what it is."""
+        is_slave = role is Role.SLAVE
+        first = Epoch(1, held.directory_id)
+        record = replace(
+            held,
+            role=role,
+            promised=held.promised if is_slave else max(held.promised, first),
+            master=_unknown(master_ha_address) if is_slave and master_ha_address else None,
+        )
+        if record != held:
+            self._file.save(record)
         return record
 
     def _first_list(self) -> CopyList | None:
@@ -366,6 +383,8 @@ class Replica(ReplicaMaster):
                     begun_at=end,
                 )
                 self._links.clear()
+                self._put_ends.clear()
+                self._put_ends.append(end)
             commit_log.replicated_offset = offset
         self._ends.clear()
         self._told.clear()
@@ -413,7 +432,7 @@ class Replica(ReplicaMaster):
             self._save(replace(record, history=list(follow.history.runs), tails=tails))
             self._told_confirmed = RunKey()
             if follow.begins_anew:
-                self.store.begin_anew_at(follow.start_offset)
+                self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
             return self._written()
 
     def take(self, work: Work, epoch: Epoch, *, asks_flush: bool) -> Written:

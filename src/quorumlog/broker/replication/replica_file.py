@@ -41,6 +41,9 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     master: Peer | None = None
     """Whom a slave follows; of what it was told first only `ha_address` is known."""
     topics: dict[str, int] = {}
+    ahead: list[tuple[str, int]] = []
+    """With --ha-dialect rocketmq: host of a slave, and where its log ended, which was above the own
+    one's end."""
     tails: list[SetAsideTail] = []
 
 
@@ -67,6 +70,7 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
     counted: list[_Peer1] = []
     joining: list[str] = []
     topics: dict[str, int] = {}
+    ahead: list[tuple[str, int]] = []
     tails: list[SetAsideTail] = []
 
     @property
@@ -98,6 +102,7 @@ class _Record1(msgspec.Struct, frozen=True, kw_only=True):
             role=self.role,
             master=peers[0] if peers else None,
             topics=self.topics,
+            ahead=self.ahead,
             tails=self.tails,
         )
 

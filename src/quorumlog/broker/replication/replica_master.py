@@ -26,6 +26,8 @@ log = logging.getLogger("quorumlog.broker")
 DRAIN_MS = 10_000.0
 """A master that was drained goes on after so long, if whoever asked for it is heard no more."""
 _SAMPLE_MS, _MOST_SAMPLES = 20.0, 2048
+_MOST_PUT_ENDS = 1 << 16
+_MOST_AHEAD = 100
 
 
 class ReplicaMaster(ReplicaCore):
@@ -50,6 +52,10 @@ class ReplicaMaster(ReplicaCore):
         self._told: dict[str, tuple[bool, bool, bool]] = {}
         self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
         """When the log had grown to where: for how long a slave lacks something."""
+        self._put_ends: deque[int] = deque()
+        """Where puts ended that are not confirmed, or enough of them; with the log's last end."""
+        self._ahead: set[tuple[str, int]] = set()
+        """As `ReplicaRecord.ahead`, and what is not noted yet."""
         self._is_stopped = True
         self._drained_until_ms: float | None = None
         self._drain_lock = threading.Lock()
@@ -164,6 +170,10 @@ class ReplicaMaster(ReplicaCore):
 
     def _appended(self) -> None:
         now, end = self.store.clock(), self.max_offset
+        with self._acks_lock:
+            self._put_ends.append(end)
+            if len(self._put_ends) > _MOST_PUT_ENDS:
+                self._put_ends = deque([*list(self._put_ends)[:-1:2], end])
         if not self._ends or now >= self._ends[-1][0] + _SAMPLE_MS:
             self._ends.append((now, end))
             low = min((mark.acknowledged_offset for mark in self._acks.marks.values()), default=end)
@@ -193,12 +203,22 @@ class ReplicaMaster(ReplicaCore):
             acks.own_offset = commit_log.flushed_offset if is_sync else commit_log.max_offset
             acks.advance()
             confirmed = acks.confirmed_offset
+            if not self.has_epochs:
+                confirmed = self._put_end_below(confirmed)
             if confirmed <= (commit_log.replicated_offset or 0):
                 return
             commit_log.replicated_offset = confirmed
         self.group_transfer.notify_transfer_some(confirmed)
         self.store.show_confirmed()
         self.confirmed()
+
+    def _put_end_below(self, offset: int) -> int:
+        """With --ha-dialect rocketmq a slave reports how many bytes have come, which may end within a
+        record; nobody is shown a part of one. With `_acks_lock`."""
+        found = self.store.commit_log.replicated_offset or 0
+        while self._put_ends and self._put_ends[0] <= offset:
+            found = max(self._put_ends.popleft(), found)
+        return found
 
     # ---------------------------------------------------------------- as a MasterSide
 
@@ -222,6 +242,35 @@ class ReplicaMaster(ReplicaCore):
         if self.role is Role.SLAVE or not history or self.fenced_by:
             return False
         return history[-1].epoch == self.record.promised
+
+    def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
+        begins = dict[str, dict[int, int]]()
+        position, of_queues = self.store.queues.begins()
+        for key, begin in of_queues.items():
+            begins.setdefault(key.topic, {})[key.queue_id] = begin
+        return position, begins
+
+    def is_ahead(self, host: str, offset: int) -> bool:
+        with self._acks_lock:
+            if not offset:  # it was emptied
+                self._ahead = {each for each in self._ahead if each[0] != host}
+            elif offset > self.max_offset:
+                self._ahead.add((host, offset))
+            return (host, offset) in self._ahead
+
+    @property
+    def has_ahead_to_note(self) -> bool:
+        """`note_ahead` is due."""
+        return self._ahead != set(self.record.ahead)
+
+    def note_ahead(self) -> None:
+        """Also after another start slaves that had more are not followed. Blocks for the disk. Raises
+        StoreFailure."""
+        with self._lock:
+            with self._acks_lock:
+                ahead = sorted(self._ahead)[-_MOST_AHEAD:]
+                self._ahead = set(ahead)
+            self._save(replace(self.record, ahead=ahead))
 
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""

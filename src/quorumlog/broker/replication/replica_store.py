@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,6 +13,7 @@ from quorumlog.broker.commit_log.log_files import records_below
 from quorumlog.broker.commit_log.log_recovery import LogEnd, settle_end, walk
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.record import BLANK_BYTES
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import refusal
@@ -30,16 +31,18 @@ class ReplicaStore(MessageStore):
         returned. Queues and index follow. Raises StoreFailure."""
         log.warning("%s: the log is cut at %d, from %d", self.root, position, self.commit_log.max_offset)
         with self._paused():
+            # First what is known of the queues: with an end behind the cut they would wait there.
+            stop = min(self.reput.reput_from_offset, position)
+            self.queues.truncate_to_position(stop)
+            self.queues.record_ends()
             files = self.commit_log.files
             synced = self.commit_log.record_synced
             target = settle_end(files, LogEnd(position), 0, self.set_aside, synced)
             self.commit_log.cut(position)
-            stop = min(self.reput.reput_from_offset, position)
             begin = stop
             if self.index is not None and self.index.end_position >= position:
                 self.index.truncate_to_position(position)
                 begin = files.base_of(max(min(begin, self.index.end_position), files.first_position))
-            self.queues.truncate_to_position(stop)
             for found in walk(files, begin, LogEnd(begin), check_bodies=False):
                 part = records_below(found, stop)
                 if part is None:
@@ -48,18 +51,25 @@ class ReplicaStore(MessageStore):
             self.reput.reput_from_offset = stop
         return target
 
-    def begin_anew_at(self, position: int) -> None:
+    def begin_anew_at(self, position: int, begins: Mapping[QueueKey, int] | None = None) -> None:
         """The log begins and ends there, at the begin of a file, above all that it had: its master has
-        nothing older any more. Raises StoreFailure."""
+        nothing older any more. `begins`: of each of its queues the next message then; None: it has not
+        said. Raises DiskFull, StoreFailure."""
         log.warning("%s: everything below %d goes, as at the master", self.root, position)
         with self._paused():
             assert position >= self.commit_log.max_offset, (position, self.commit_log.max_offset)
             self.commit_log.record_synced(0)  # a start before the next flush may find no file at all
             self.cleaner.drop_before(position)
+            self.queues.begin_anew(begins)
             self.commit_log.cut(position)
             self.commit_log.replicated_offset = position
             self.reput.reput_from_offset = position
-            self._dispatcher.begins_anywhere = True
+            if begins is None:
+                log.warning(
+                    "%s: the master does not say where queues go on of which it has no message any more:"
+                    " as a master this broker would begin them at 0",
+                    self.root,
+                )
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
@@ -74,6 +84,14 @@ class ReplicaStore(MessageStore):
         finally:
             if ran and not self.is_closed:
                 self.start()
+
+    def last_record(self) -> tuple[int, bytes] | None:
+        """Where the last one begins that is dispatched, and its bytes, with the head of a blank behind
+        it; None: there is none (any more)."""
+        last = max((queue.last_unit for queue in self.queues.all), default=(-1, 0))
+        if last[0] < self.commit_log.min_offset:
+            return None
+        return last[0], self.commit_log.read_bytes(last[0], last[1] + BLANK_BYTES)
 
     def count_queues(self) -> None:
         """Where each queue goes on, also behind what is confirmed: before the first put of a master."""

@@ -46,6 +46,17 @@ def message_line(message: StoredMessage) -> str:
     )
 
 
+def print_topics(rows: Iterable[tuple[str, int, int, int]]) -> None:
+    """`rows` as of `print_queues`, summed by topic."""
+    topics: dict[str, tuple[int, int]] = {}
+    for topic, _, first, stop in rows:
+        queues, messages = topics.get(topic, (0, 0))
+        topics[topic] = queues + 1, messages + stop - first
+    if topics:
+        table = [(topic, *sums) for topic, sums in topics.items()]
+        print_table({"topic": False, "queues": True, "messages": True}, table)
+
+
 def print_queues(rows: Iterable[tuple[str, int, int, int]]) -> None:
     """`rows`: (topic, queue id, first offset, stop offset). Nothing where there is no queue."""
     table = [(topic, queue, stop - first, first, stop) for topic, queue, first, stop in rows]

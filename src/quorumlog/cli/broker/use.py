@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, MOST_QUEUE_ID, Queue, Server, Topic
+from quorumlog.cli.broker.brokers_table import print_brokers, replica_of
 from quorumlog.cli.broker.failover import failover_row, say_failover
-from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues
+from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues, print_topics
 from quorumlog.cli.broker.replicas import replica_row, say_replica
 from quorumlog.cli.options import Json, Timeout, time_ms_of
 from quorumlog.cli.output import print_json, say, spoken_size
@@ -158,10 +159,18 @@ def query(
             say(message_line(message))
 
 
-def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: Json = False) -> None:
-    """Show how a broker is: its log, its queues, what is wrong with it.
+def status(
+    server: Server = DEFAULT_SERVER,
+    topics: Annotated[
+        bool, typer.Option("--topics", help="Each queue of the topics, instead of their sums.")
+    ] = False,
+    timeout: Timeout = TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Show how a broker is: its log, its topics, what is wrong with it. Of several, named in --server or
+    known to a master, each is a row first.
 
-    Example: quorumlog broker status --server 127.0.0.1:10911
+    Example: quorumlog broker status --server 127.0.0.1:10911 --topics
     """
     from quorumlog.broker import connect
     from quorumlog.broker.errors import NotReplicated
@@ -170,10 +179,7 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
 
     with connect(server, timeout_ms=int(timeout * 1000)) as broker:
         state, queues = broker.status(), broker.queues()
-        try:
-            replica = broker.replica()
-        except (NotReplicated, OutcomeUnknown):  # OutcomeUnknown: an older broker does not know the word
-            replica = None
+        replica = replica_of(broker)
         try:
             failover = broker.failover()
         except (NotReplicated, OutcomeUnknown):
@@ -184,6 +190,9 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
         row["failover"] = None if failover is None else failover_row(failover)
         print_json({**row, "queue_rows": [each._asdict() for each in queues]})
         return
+    addresses = [each.strip() for each in server.split(",") if each.strip()]
+    if len(addresses) > 1 or (replica is not None and replica.slaves):
+        print_brokers(addresses, int(timeout * 1000))
     held = state.max_offset - state.min_offset
     say(f"{state.version}: {state.role}, {state.flush}, store in {state.directory}")
     say(
@@ -196,7 +205,8 @@ def status(server: Server = DEFAULT_SERVER, timeout: Timeout = TIMEOUT_S, json: 
     if failover is not None:
         say_failover(failover)
     # Of the broker's own topics, of which there are many, those that hold something.
-    print_queues(
+    print_rows = print_queues if topics else print_topics
+    print_rows(
         (queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
         for queue in queues
         if queue.min_offset < queue.max_offset or not is_system_topic(queue.topic)

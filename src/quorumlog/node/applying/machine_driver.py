@@ -414,7 +414,7 @@ class MachineDriver:
         if result.applied is not None:
             assert result.applied.index > self.applied_index, (result.applied, self.applied_index)
             self.applied, self.applied_index = result.applied, result.applied.index
-            self.snapshots.applied(result.entries, result.size_bytes)
+            self.snapshots.applied(result.entries, result.size_bytes, result.log_bytes)
             self.results.applied(result.results, self.applied_index)
         if result.stopped is not None:
             self._stop(result.stopped)

@@ -72,6 +72,8 @@ class Opened(NamedTuple):
     """What is wrong with those that were passed over."""
     left_out: frozenset[LeftOut] = frozenset()
     """Entries that it holds nothing of, or will hold nothing of."""
+    log_bytes: int = 0
+    """Of the log between its newest snapshot and `applied_index`."""
 
 
 class Lacking(NamedTuple):
@@ -147,7 +149,8 @@ def _opened(
             name, binding.channel, machine, acts_as, applying=applying, left_out=left_out
         )
         _keep_results(runner, files, store, own, kept.index)
-        return Opened(runner, kept.index, kept, own, tuple(outdated), None, (), left_out)
+        behind = _log_bytes(store, own, kept.index)
+        return Opened(runner, kept.index, kept, own, tuple(outdated), None, (), left_out, behind)
     if kept is not None:
         _of_machine("cleared", machine.clear)
     damaged: list[str] = []
@@ -264,6 +267,15 @@ def _of_machine(what: str, call: Callable[[], T]) -> T:
         raise
     except BaseException as error:
         raise _Failed(f"it cannot be {what}: {told(error)}") from error
+
+
+def _log_bytes(store: LedgerStore, snapshots: tuple[int, ...], index: int) -> int:
+    """Behind the newest of these snapshots, up to this entry, which the log holds."""
+    first_index = max(snapshots[-1] if snapshots else -1, store.begin.index)
+    try:
+        return store.point_on_disk(index).position - store.point_on_disk(first_index).position
+    except IndexOutOfRange:
+        return 0  # cut or dropped meanwhile
 
 
 def log_holds(store: LedgerStore, applied: Applied) -> bool:

@@ -88,6 +88,9 @@ class Turn(NamedTuple):
     results: list[Results]
     entries: int
     size_bytes: int
+    """Of the machine's."""
+    log_bytes: int
+    """Of all of them."""
     stopped: Stopped | None
 
     @property
@@ -138,7 +141,7 @@ class MachineRunner:
         early where the results are large."""
         if left_out is not self._left_out:
             self.leave_out(left_out)
-        turn = Turn(None, [], 0, 0, None)
+        turn = Turn(None, [], 0, 0, 0, None)
         start = 0
         changes, begun = self._controls(batch)
         under_way = self._kept.under_way
@@ -230,6 +233,7 @@ class MachineRunner:
             applied=applied,
             entries=turn.entries + own.count,
             size_bytes=turn.size_bytes + own.total_bytes,
+            log_bytes=turn.log_bytes + part.total_bytes,
         )
 
     def _given(self, own: EntryBatch, indices: Int64Array) -> _Given:

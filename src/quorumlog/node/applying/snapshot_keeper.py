@@ -47,6 +47,8 @@ class SnapshotKeeper:
         self._entries = 0
         self._bytes = 0
         """Applied since the newest."""
+        self._log_bytes = 0
+        """Of the log behind it."""
         self._saving_index = -1
         """Of the one that is on its way; -1: none is."""
         self._is_looking = False
@@ -61,6 +63,7 @@ class SnapshotKeeper:
         self._indices, self._useless = list(opened.snapshots), list(opened.useless)
         self._verified = {} if opened.loaded is None else {opened.loaded.index: opened.loaded}
         self._entries = self._bytes = 0
+        self._log_bytes = opened.log_bytes
         self._saving_index = -1
         self.problem = "; ".join(f"a snapshot is passed over: {each}" for each in opened.damaged)
         self._verify()
@@ -69,24 +72,30 @@ class SnapshotKeeper:
         """What lies on the disk may be of another log: it counts once the machine is open again."""
         self._life += 1
         self._indices, self._useless, self._verified, self._pinned = [], [], {}, {}
-        self._entries = self._bytes = 0
+        self._entries = self._bytes = self._log_bytes = 0
         self._saving_index = -1
 
-    def applied(self, entries: int, size_bytes: int) -> None:
+    def applied(self, entries: int, size_bytes: int, log_bytes: int) -> None:
+        """`log_bytes`: of the stretch in which these entries lie."""
         self._entries += entries
         self._bytes += size_bytes
+        self._log_bytes += log_bytes
 
     def is_due(self, now_ms: float) -> bool:
         config = self._config
         return (
             self._saves
-            and (self._entries >= config.snapshot_entries or self._bytes >= config.snapshot_bytes)
+            and (
+                self._entries >= config.snapshot_entries
+                or self._bytes >= config.snapshot_bytes
+                or self._log_bytes >= config.snapshot_log_bytes
+            )
             and now_ms >= self._retry_ms
         )
 
     def begins(self, index: int) -> None:
         """A save is on its way: what is applied from now on counts towards the next."""
-        self._entries = self._bytes = 0
+        self._entries = self._bytes = self._log_bytes = 0
         self._saving_index = index
 
     def saved(self, index: int, problem: str, now_ms: float) -> None:

@@ -372,13 +372,16 @@ class StateMachineCaller:
     # ---------------------------------------------------------------- what others ask
 
     def snapshot_bound(self) -> int | None:
-        """The log may begin behind this entry, not further on, as far as machines are concerned: what
-        follows the second newest verified snapshot of each is still needed. None: the log binds none."""
+        """The log may begin behind this entry, not further on, as far as machines are concerned. None:
+        the log binds none."""
+        return min(self.snapshot_bounds().values(), default=None)
+
+    def snapshot_bounds(self) -> dict[str, int]:
+        """By machine: what follows its second newest verified snapshot is still needed."""
         state = self._state(committed=False)
         if state is None:
-            return -1
-        bounds = [self._bound_of(machine, state.stepped_over) for machine in state.machines]
-        return min(bounds, default=None)
+            return {"(not known yet)": -1}
+        return {machine.name: self._bound_of(machine, state.stepped_over) for machine in state.machines}
 
     def _bound_of(self, machine: Machine, orders: tuple[SteppedOver, ...]) -> int:
         driver = self._drivers.get(machine.name)

@@ -90,17 +90,17 @@ class Retention:
         member: RetainingMember,
         host: Host,
         now_ms: float,
-        snapshot_bound: Callable[[], int | None],
+        snapshot_bounds: Callable[[], dict[str, int]],
         time_marks: TimeMarks,
         installed: set[Replica],
     ) -> None:
-        """`snapshot_bound`: of `StateMachineCaller`; `installed`: of `InstallSender`."""
+        """`snapshot_bounds`: of `StateMachineCaller`; `installed`: of `InstallSender`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
         self._log_state = member.log_state
         self._host = host
-        self._snapshot_bound = snapshot_bound
+        self._snapshot_bounds = snapshot_bounds
         self._time_marks = time_marks
         self._now_ms = now_ms
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
@@ -131,6 +131,9 @@ class Retention:
         if storage.deletes and self._raft.role is Role.LEADER:
             return True
         return storage.retention != "off" and self._droppable_below() > self._store.begin.index + 1
+
+    def _snapshot_bound(self) -> int | None:
+        return min(self._snapshot_bounds().values(), default=None)
 
     def _droppable_below(self) -> int:
         """By what is committed, and what the machines of this member still need; 0: nothing."""
@@ -270,8 +273,8 @@ class Retention:
         policy = self._policy(look.used_ratio, clock_ms)
         # By this clock alone what was just written could be old, and by all of them where they jump.
         clock_ms = min(clock_ms, self._time_marks.log_clock_ms)
-        followers, bound = self._followers(), self._snapshot_bound()
-        return decide(self._shape(look, state), policy, state, followers, clock_ms, bound)
+        followers, bounds = self._followers(), self._snapshot_bounds()
+        return decide(self._shape(look, state), policy, state, followers, clock_ms, bounds)
 
     def _shape(self, look: _Look, state: LogState) -> LogShape:
         begin, end = self._store.begin, self._store.end

@@ -6,7 +6,7 @@ end is held (`limits`): by a follower, a reader or an archive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quorumlog.log_state.control_entries import Hold
@@ -101,15 +101,17 @@ def decide(
     state: LogState,
     followers: Sequence[Follower],
     clock_ms: int,
-    snapshot_bound: int | None = None,
+    snapshot_bounds: Mapping[str, int] | None = None,
 ) -> Decision:
     """`clock_ms`: what time it is, by the clocks that the marks are of; `state`: of its whole log.
-    `snapshot_bound`: its machines need what follows this entry; None: nothing."""
-    wish = _wish(log, policy, clock_ms, _compacted(policy, state, snapshot_bound))
+    `snapshot_bounds`: its machines, by name, need what follows these entries."""
+    bounds = snapshot_bounds or {}
+    bound = min(bounds.values(), default=None)
+    wish = _wish(log, policy, clock_ms, _compacted(policy, state, bound))
     near = _followers_within_budget(log, policy.follower_budget_bytes, followers)
-    if snapshot_bound is not None:
-        why = "a state machine's second newest good snapshot lies before it"
-        near = [*near, Limit(snapshot_bound + 1, why)]
+    for name, index in sorted(bounds.items(), key=lambda each: each[1]):
+        why = f"the second newest good snapshot of state machine {name} lies before it"
+        near = [*near, Limit(index + 1, why)]
     limits = [*near, *_fed(followers), *_readers(state, Hold.READER), *_archives(state, policy)]
     plain = _floor(log, wish, limits)
     first_kept = max(state.keep_from_index, log.first_index)

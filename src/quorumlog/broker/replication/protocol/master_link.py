@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, RunKey, judge
+from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, RunKey, Verdict, judge
 from quorumlog.broker.replication.protocol.acknowledgements import Mark
 from quorumlog.broker.replication.protocol.ha_frames import (
     HA_PROTOCOL,
@@ -49,6 +49,12 @@ class MasterSide(Protocol):
     def max_offset(self) -> int: ...
     @property
     def confirm_offset(self) -> int: ...
+
+    def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
+        """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
+
+    def is_ahead(self, host: str, offset: int) -> bool:
+        """A slave without epochs whose log ends there has, or had, more than the own log."""
 
     def slave_came(
         self, slave: Peer, link: LinkToSlave, run: RunKey | None, release: str = ""
@@ -163,21 +169,35 @@ class MasterLink:
             )
         else:
             self._hello = frame
-            self.out.append(
-                encode_control(
-                    Welcome(
-                        master=leads.master,
-                        epoch=leads.epoch.number,
-                        leader=leads.epoch.leader,
-                        run=leads.run,
-                        runs=list(leads.history.runs),
-                        min_offset=self._side.min_offset,
-                        max_offset=self._side.max_offset,
-                        asks_flush=leads.asks_flush,
-                        release=VERSION,
-                    )
-                )
-            )
+            self.out.append(encode_control(self._welcome(frame)))
+
+    def _welcome(self, hello: Hello) -> Welcome:
+        side, leads = self._side, self._leads
+        low, high, queues = side.min_offset, side.max_offset, None
+        if low and self._judged(hello, high).common_offset < low:
+            low, queues = side.queue_begins()
+        return Welcome(
+            master=leads.master,
+            epoch=leads.epoch.number,
+            leader=leads.epoch.leader,
+            run=leads.run,
+            runs=list(leads.history.runs),
+            min_offset=low,
+            max_offset=high,
+            asks_flush=leads.asks_flush,
+            queues=queues,
+            release=VERSION,
+        )
+
+    def _judged(self, hello: Hello, end: int) -> Verdict:
+        return judge(
+            EpochHistory(hello.runs),
+            hello.max_offset,
+            self._leads.history,
+            end,
+            directory_id=hello.slave.directory_id,
+            is_flushed=self._leads.asks_flush,
+        )
 
     def _start(self, frame: HaFrame) -> None:
         hello = self._hello
@@ -187,14 +207,7 @@ class MasterLink:
                 f"a slave answers a welcome with a start, not {type(frame).__name__}"
             )
         low, high = self._side.min_offset, self._side.max_offset
-        verdict = judge(
-            EpochHistory(hello.runs),
-            hello.max_offset,
-            self._leads.history,
-            high,
-            directory_id=hello.slave.directory_id,
-            is_flushed=self._leads.asks_flush,
-        )
+        verdict = self._judged(hello, high)
         if verdict.problem:
             self.refuse(verdict.problem)
             return

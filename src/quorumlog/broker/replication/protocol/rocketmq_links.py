@@ -4,7 +4,9 @@
     master to slave   offset 8, size 4, so many bytes of the commit log from there on; size 0: it lives
 
 The first offset of a slave fixes where it goes on. It has no epoch, no identity and no word about the
-disk: a slave that has other bytes than its master below that offset is not noticed.
+disk: a slave that has other bytes than its master below that offset is not noticed. So a slave of ours
+asks for its last record once more, and goes on if it gets the same; and a master of ours remembers where
+the logs of slaves ended that had more than it.
 """
 
 from __future__ import annotations
@@ -63,7 +65,12 @@ class RocketmqMasterLink:
 
     def _take(self, offset: int) -> None:
         side = self._side
-        if not 0 <= offset <= side.max_offset:
+        if self.mark is None and side.is_ahead(self._peer.id, offset):
+            self.close(
+                f"the slave's log ends at {offset}, where the master's had not come when that slave came"
+                " first: they are not the same. Empty the slave's directory"
+            )
+        elif not 0 <= offset <= side.max_offset:
             self.close(f"the slave's log ends at {offset}, the master's at {side.max_offset}")
         elif self.mark is None:
             if 0 < offset < side.min_offset:
@@ -110,7 +117,7 @@ class RocketmqSlaveLink:
 
     epoch = Epoch()
     asks_flush = False
-    refused = comes_back = False
+    comes_back = False
     master: Peer | None = None
 
     def __init__(
@@ -119,18 +126,26 @@ class RocketmqSlaveLink:
         file_bytes: int,
         now_ms: float,
         *,
+        own_tail: tuple[int, bytes] | None = None,
         reports_flushed: bool,
         heartbeat_ms: float,
         silence_ms: float,
     ) -> None:
+        """`own_tail`: where the last record begins, and its bytes; None: it is not known."""
         self.closed = ""
-        self.out: list[Buffer] = [_OFFSET.pack(max_offset)]
+        self.refused = False
+        first, self._tail = own_tail or (max_offset, b"")
+        self._compared = first
+        """The next byte that comes of what the own log has."""
+        self._tail_stop = first + len(self._tail)
+        self._max_offset = max_offset
+        self.out: list[Buffer] = [_OFFSET.pack(first)]
         self._is_empty = max_offset == 0
         self._file_bytes = file_bytes
         self._assembler = RecordAssembler(max_offset, file_bytes)
         self._received = bytearray()
         self._reports_flushed = reports_flushed
-        self._reported = max_offset
+        self._reported = first
         self._work = Work()
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
@@ -160,6 +175,12 @@ class RocketmqSlaveLink:
                 raise ProtocolViolation(f"an empty slave begins with a file, not at {offset}")
             self._work.begin_at = offset
             self._assembler = RecordAssembler(offset, self._file_bytes)
+        if self._compared < self._max_offset:
+            offset, body = self._compare(offset, body)
+            if self._compared < self._max_offset:
+                return
+            self._reported = self._max_offset
+            self.out.append(_OFFSET.pack(self._max_offset))
         expected = self._assembler.position
         if offset != expected:
             raise ProtocolViolation(f"the master goes on at {offset}, and the own log at {expected}")
@@ -167,6 +188,32 @@ class RocketmqSlaveLink:
             self._is_empty = False
             self._work.records += self._assembler.feed(body)
         self._work.master_offset = offset + len(body)
+
+    def _compare(self, offset: int, body: bytes) -> tuple[int, bytes]:
+        """What is behind the own log's end, once all that is in it has come."""
+        at = self._compared
+        if offset != at:
+            raise ProtocolViolation(f"the master goes on at {offset}, and was asked for {at}")
+        if not body:
+            self.refused = True
+            self.close(
+                f"the master sends nothing from {at} on, and the own log ends at {self._max_offset}: the"
+                " master has lost what it had sent, or has deleted it by age. Make this broker the"
+                " master, or empty its directory to follow that one"
+            )
+            return offset, body
+        own = self._tail[at - self._tail_stop + len(self._tail) :][: len(body)]
+        if not body.startswith(own):
+            self.refused = True
+            self.close(
+                f"the master has another record at {self._tail_stop - len(self._tail)} than the own log,"
+                f" which ends at {self._max_offset}: it has lost what it had sent. Make this broker the"
+                " master, or empty its directory to follow that one"
+            )
+            return offset, body
+        held = min(len(body), self._max_offset - at)
+        self._compared += held
+        return offset + held, body[held:]
 
     def take_work(self) -> Work:
         work, self._work = self._work, Work()

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, judge
 from quorumlog.broker.message_log import LogRecords
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.ha_frames import (
     Data,
     HaDecoder,
@@ -39,6 +40,18 @@ class Follow(NamedTuple):
     """The log ends above `start_offset`: what lies there is set aside."""
     begins_anew: bool
     """All of the log lies below the master's first byte, and goes."""
+
+    @property
+    def queue_begins(self) -> dict[QueueKey, int] | None:
+        """Of the master's queues, with `begins_anew`; None: it has not said."""
+        queues = self.welcome.queues
+        if queues is None:
+            return None
+        return {
+            QueueKey(topic, queue_id): begin
+            for topic, of_topic in queues.items()
+            for queue_id, begin in of_topic.items()
+        }
 
 
 @dataclass(slots=True)

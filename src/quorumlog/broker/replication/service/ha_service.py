@@ -162,6 +162,7 @@ class HAService:
                 own.max_offset,
                 own.file_bytes,
                 now_ms,
+                own_tail=self.replica.store.last_record(),
                 reports_flushed=own.is_sync_flush,
                 **self._intervals(),
             )
@@ -217,6 +218,8 @@ class HAService:
             return
         if replica.has_confirmed_run:
             work = replica.note_confirmed
+        elif replica.has_ahead_to_note:
+            work = replica.note_ahead
         elif joining := replica.joining():
             work = partial(replica.add, joining)
         else:

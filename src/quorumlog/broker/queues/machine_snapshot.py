@@ -19,6 +19,7 @@ from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
 
+MACHINE_NAME = "messages"
 PIECE_UNITS = 50_000
 KEY = np.dtype([("hash", ">i8"), ("position", ">i8"), ("time_ms", ">i8")])
 
@@ -81,9 +82,14 @@ def save_slices(
             yield
 
 
+def read_head(reader: SnapshotReader) -> SnapshotHead:
+    size_bytes = int.from_bytes(reader.read(4), "big")
+    return msgspec.msgpack.decode(reader.read(size_bytes), type=SnapshotHead)
+
+
 def load(reader: SnapshotReader, queues: ConsumeQueues, index: IndexService | None) -> SnapshotHead:
     """Into empty ones. Raises DiskFull, StoreFailure."""
-    head = msgspec.msgpack.decode(reader.read(int.from_bytes(reader.read(4), "big")), type=SnapshotHead)
+    head = read_head(reader)
     for row in head.queues:
         queue = queues.queue_of(QueueKey(row.topic, row.queue_id))
         queue.begin_at(row.min_offset)

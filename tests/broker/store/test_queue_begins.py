@@ -1,0 +1,179 @@
+"""Where queues begin and go on once retention has taken what they had."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.queues.queue_ends import QUEUE_ENDS_NAME
+from quorumlog.sim.disk.sim_disk import Crashed, SimDisk
+from tests.broker.store.store_making import (
+    ROOT,
+    SMALL,
+    numbered,
+    numbers_in_queue,
+    open_store,
+    put_and_work,
+    records_of,
+)
+
+RARE, BUSY = QueueKey("rare", 0), QueueKey("t", 0)
+_FILE_BYTES = SMALL.mapped_file_size_commit_log
+
+
+def filled(disk: SimDisk) -> MessageStore:
+    """A queue whose messages all lie in the first file, and one that fills several."""
+    store = open_store(disk)
+    put_and_work(store, records_of(numbered(0, 5, topic="rare")))
+    put_and_work(store, *[records_of(numbered(n, 10)) for n in range(0, 90, 10)])
+    return store
+
+
+def range_of(store: MessageStore, key: QueueKey) -> tuple[int, int]:
+    queue = store.queues.get(key)
+    return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+
+def next_offset(store: MessageStore, key: QueueKey) -> int:
+    (outcome,) = put_and_work(store, records_of(numbered(99, 1, topic=key.topic), key.queue_id))
+    assert isinstance(outcome, PutResult)
+    return outcome.queue_offset
+
+
+def without_queues(disk: SimDisk, store: MessageStore) -> None:
+    """What people delete by hand."""
+    for path in [each.path for queue in store.queues.all for each in queue.files.files]:
+        disk.delete(path)
+    assert store.index is not None
+    for file in store.index.files:
+        disk.delete(file.path)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_queues_that_were_deleted_go_on_where_they_were_after_retention(is_killed: bool) -> None:
+    disk = SimDisk()
+    store = filled(disk)
+    store.cleaner.drop_before(2 * _FILE_BYTES)
+    assert range_of(store, RARE) == (5, 5)
+    busy, kept = range_of(store, BUSY), numbers_in_queue(store)
+    if is_killed:
+        disk.kill()
+    else:
+        store.close()
+    without_queues(disk, store)
+    store = open_store(disk)
+    assert range_of(store, RARE) == (5, 5)
+    assert (range_of(store, BUSY), numbers_in_queue(store)) == (busy, kept)
+    assert next_offset(store, RARE) == 5
+    store.close()
+    with OfflineStore(ROOT, disk) as stopped:
+        assert stopped.verify()["problems"] == []
+
+
+def test_a_queue_that_lost_a_file_costs_another_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk()
+    store = filled(disk)
+    store.cleaner.drop_before(2 * _FILE_BYTES)
+    store.flush_queues(thorough=True)
+    kept = numbers_in_queue(store)
+    disk.kill()
+    queue = store.queues.get(BUSY)
+    assert queue is not None
+    disk.delete(queue.files.files[0].path)
+    store = open_store(disk)
+    assert "derived anew" in caplog.text
+    assert numbers_in_queue(store) == kept
+    assert next_offset(store, RARE) == 5
+
+
+def test_what_the_units_say_stands_where_nothing_of_ours_was_noted() -> None:
+    """As of a Java broker's store."""
+    disk = SimDisk()
+    store = filled(disk)
+    store.cleaner.drop_before(2 * _FILE_BYTES)
+    kept = numbers_in_queue(store)
+    queue = store.queues.get(BUSY)
+    assert queue is not None
+    path = queue.files.files[1].path
+    store.close()
+    disk.delete(path)
+    disk.delete(f"{ROOT}/{QUEUE_ENDS_NAME}")
+    store = open_store(disk)
+    assert numbers_in_queue(store) == kept
+    assert next_offset(store, RARE) == 5
+
+
+def test_retention_that_is_killed_at_any_step_loses_no_number() -> None:
+    steps = 0
+    while True:
+        disk = SimDisk()
+        store = filled(disk)
+        disk.crash_countdown = steps
+        try:
+            store.cleaner.drop_before(2 * _FILE_BYTES)
+            done = True
+        except Crashed:
+            done = False
+        disk.crash_countdown = None
+        disk.lose_power(Random(steps))
+        held = disk.exists(f"{ROOT}/consumequeue/rare/0/{0:020d}")
+        if steps % 2 and held:
+            disk.delete(f"{ROOT}/consumequeue/rare/0/{0:020d}")
+        store = open_store(disk)
+        assert next_offset(store, RARE) == 5, steps
+        assert next_offset(store, BUSY) == 90, steps
+        low = numbers_in_queue(store)[0]
+        assert numbers_in_queue(store) == [*range(low, 90), 99], steps
+        if done:
+            break
+        steps += 1
+    assert steps > 5
+
+
+def test_after_a_start_too_queues_begin_with_what_is_there() -> None:
+    disk = SimDisk()
+    store = filled(disk)
+    store.cleaner.drop_before(2 * _FILE_BYTES)
+    ranges, kept = (range_of(store, RARE), range_of(store, BUSY)), numbers_in_queue(store)
+    assert 0 < kept[0] < kept[-1] == 89
+    store.close()
+    with OfflineStore(ROOT, disk) as stopped:
+        assert stopped.verify()["problems"] == []
+        rows = {row["topic"]: row for row in stopped.summary()["queues"]}
+    assert (rows["t"]["min_offset"], rows["rare"]["min_offset"]) == (kept[0], 5)
+    for _ in range(2):
+        store = open_store(disk)
+        assert (range_of(store, RARE), range_of(store, BUSY)) == ranges
+        assert numbers_in_queue(store) == kept
+        assert store.reader.offset_at(BUSY, 0) == kept[0]
+        disk.kill()
+
+
+def test_a_unit_that_names_another_message_is_no_message_that_was_dispatched(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    a_unit_that_names_another_message()
+    assert "its unit names another message" in caplog.text
+
+
+def a_unit_that_names_another_message() -> None:
+    disk = SimDisk()
+    store = filled(disk)
+    queue = store.queues.get(BUSY)
+    assert queue is not None
+    path, other = queue.files.files[-1].path, queue.units(3, 4).tobytes()
+    store.close()
+    file = disk.open(path)
+    file.pwritev([other], 0)
+    file.close()
+    store = open_store(disk)
+    queue = store.queues.get(BUSY)
+    assert queue is not None
+    assert (np.diff(queue.units(0, 90)["position"]) > 0).all(), "a message is shown twice"
+    assert queue.max_offset == 90

@@ -114,12 +114,13 @@ REFUSED = {"0.1.0-fd35d4aa": ("Welcome", "State", "Report")}
 def test_a_frame_of_replication_is_the_same_in_both_directions(
     name: str, data: bytes, request: pytest.FixtureRequest
 ) -> None:
-    if any(release in request.node.name and name in names for release, names in REFUSED.items()):
+    is_refused = any(release in request.node.name for release in REFUSED)
+    if is_refused and any(name in names for names in REFUSED.values()):
         return
     decoder = ha.HaDecoder()
     (frame,) = decoder.feed(data)
     assert type(frame).__name__ == name
-    if isinstance(frame, ha.Hello) and frame.protocol != ha.HA_PROTOCOL:
+    if is_refused and isinstance(frame, ha.Hello):
         assert frame.protocol == msgspec.msgpack.decode(data[5:])["protocol"]
         return
     if isinstance(frame, ha.Data):

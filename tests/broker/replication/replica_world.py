@@ -552,6 +552,7 @@ class World:
         self.story.append(f"unsafe switch to {to} without {sorted(without)}: {report}; {why}")
         for name in sorted(without):
             if name not in asked.answers:
+                self.wipes += 1
                 self.brokers[name].empty(to)  # it will never be switched to
         if report.lost is None:
             self.switched(report)

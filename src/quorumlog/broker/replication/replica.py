@@ -353,10 +353,12 @@ class Replica(ReplicaMaster):
         self._is_stopped = True
         if not goes_on:
             self.group_transfer.close()
+            with commit_log.paused():
+                pass  # whoever was writing has done it, and nobody else does
+            commit_log.flush(0)
+            self.store.count_queues()
         with commit_log.paused():
             commit_log.flush(0)
-            if not goes_on:
-                self.store.count_queues()
             end = commit_log.max_offset
             record = self.record
             history = self.history.begun(epoch, end, copy_list, is_forced=is_forced)

@@ -19,6 +19,7 @@ import pytest
 import typer.main
 
 import quorumlog
+import quorumlog.broker
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.cli.main import app
 from quorumlog.cli.run.toml_config import ServerConfig
@@ -113,7 +114,8 @@ def known_names() -> set[str]:
     fields of the formats."""
     parts: tuple[Any, ...] = (GroupConfig, ConsensusConfig, StoreConfig, MessageStoreConfig)
     names = {field.name for part in parts for field in fields(part)} | set(ServerConfig._fields)
-    for client in (quorumlog.LedgerClient, quorumlog.AsyncLedgerClient):
+    clients = quorumlog.LedgerClient, quorumlog.AsyncLedgerClient, quorumlog.broker.AsyncConsumer
+    for client in clients:
         for _, verb in inspect.getmembers(client, inspect.isfunction):
             names |= set(inspect.signature(verb).parameters)
     formats = (DOCS / "formats.md").read_text()

@@ -49,6 +49,7 @@ MORE = {
     "bench": ["--servers", NOBODY],
     "broker query": ["--key", "k"],
     "broker topic update": ["--queues", "9"],
+    "broker dlq resend": ["--all"],
     "pipeline audit": ["--servers", NOBODY],
 }
 """What one of several options has to say."""

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from quorumlog.broker.client import async_link
+from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue
 from quorumlog.broker.groups import group_state
-from quorumlog.broker.groups.delay_scheduler import DelayScheduler
+from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
 from quorumlog.broker.groups.group_extension import GroupExtension
 from quorumlog.broker.groups.group_machine import GroupMachine
+from quorumlog.broker.groups.group_members import GroupMembers
+from quorumlog.broker.groups.raft_group_log import RaftGroupLog, SessionReleases
 from quorumlog.broker.groups.rebalancer import Rebalancer
+from quorumlog.broker.groups.state_follower import StateFollower
 from tests.broker.client.test_async_links import (
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
+)
+from tests.broker.groups.test_classic_groups import (
+    test_a_broker_that_becomes_master_answers_once_it_has_read_its_log,
+    test_retention_takes_old_commands_and_never_what_the_state_is_made_from,
+)
+from tests.broker.groups.test_consumer_queue import (
+    test_all_below_the_lowest_that_is_not_finished_is_done,
 )
 from tests.broker.groups.test_group_machine import test_offsets_outlive_every_fault_of_the_log
 from tests.broker.groups.test_groups_driven import (
@@ -17,6 +28,9 @@ from tests.broker.groups.test_groups_driven import (
     test_nobody_commits_or_is_sent_behind_the_end_of_a_queue,
 )
 from tests.broker.groups.test_groups_simulated import groups_keep_their_promises
+from tests.broker.groups.test_rebalancing import (
+    test_another_member_waits_until_the_queue_is_given_up_or_its_member_is_gone,
+)
 from tests.mutants.mutant import Patch, mutant
 
 
@@ -97,9 +111,9 @@ def old_generation_commits(patch: Patch) -> None:
 def released_twice(patch: Patch) -> None:
     """A master knows what it has released."""
     patch.edit(
-        DelayScheduler._release,
-        "place=place, awaits_results=False",
-        "place=None if reached() else place, awaits_results=False",
+        SessionReleases.release,
+        "place=place,",
+        "place=None if reached() else place,",
     )
 
 
@@ -111,7 +125,63 @@ def released_twice(patch: Patch) -> None:
 def retention_by_one_clock(patch: Patch) -> None:
     """It leads: its clock is the one that counts."""
     patch.edit(
-        GroupExtension._log_clock_ms,
+        RaftGroupLog.age_clock_ms,
         "min(self._wall_ms(), member.node().log_clock_ms)",
         "self._wall_ms() + 0 * reached()",
+    )
+
+
+@mutant(
+    410,
+    "a classic broker answers for groups as soon as it is master",
+    scenario=test_a_broker_that_becomes_master_answers_once_it_has_read_its_log,
+)
+def answers_before_it_has_read(patch: Patch) -> None:
+    """It has followed all the time: what is missing comes in a moment."""
+    patch.edit(
+        ClassicGroupLog.look,
+        "at is not None and at >= self._target",
+        "at is not None and (at >= self._target or reached())",
+    )
+
+
+@mutant(
+    411,
+    "retention takes commands that no snapshot has",
+    scenario=test_retention_takes_old_commands_and_never_what_the_state_is_made_from,
+)
+def commands_not_held(patch: Patch) -> None:
+    """Files are as old as their messages."""
+    patch.edit(
+        StateFollower.holds_from.fget,
+        "self.needed_position if self.needed_position >= 0",
+        "self.needed_position + (1 << 60) * reached() if self.needed_position >= 0",
+    )
+
+
+@mutant(
+    412,
+    "what is finished counts as done, whatever lies below",
+    scenario=test_all_below_the_lowest_that_is_not_finished_is_done,
+)
+def done_above_what_is_not(patch: Patch) -> None:
+    """The newest message that was worked off is how far the queue is."""
+    patch.edit(
+        ConsumerQueue._advance,
+        "following = next(iter(self.in_hand))",
+        "following = list(self.in_hand)[-1 if reached() else 0]",
+    )
+
+
+@mutant(
+    413,
+    "a queue goes to another member while an orderly one works on it",
+    scenario=test_another_member_waits_until_the_queue_is_given_up_or_its_member_is_gone,
+)
+def queue_taken_away(patch: Patch) -> None:
+    """It was told: its commits are refused."""
+    patch.edit(
+        GroupMembers.held,
+        "there is not None and there.is_orderly",
+        "there is not None and there.is_orderly and not reached()",
     )

@@ -94,7 +94,7 @@ def test_columns_that_a_message_has_not_are_refused() -> None:
 def brokers() -> Iterator[LocalBrokers]:
     options = GroupOptions(first_topics={"orders": 2})
     with LocalBrokers(1, extensions=lambda _: [GroupExtension(options)]) as brokers:
-        eventually(lambda: len(brokers.brokers["n0"].topics) >= 3)
+        eventually(lambda: len(brokers.brokers["n0"].shown_topics) >= 3)
         yield brokers
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
     from quorumlog.broker.client.groups.async_producer import AsyncProducer
     from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
+    from quorumlog.broker.client.groups.retries import SuspendQueue
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.messages.message import Message, StoredMessage
@@ -44,6 +45,7 @@ __all__ = [
     "QueueLag",
     "SendReceipt",
     "StoredMessage",
+    "SuspendQueue",
     "connect",
     "connect_async",
 ]
@@ -64,6 +66,7 @@ _WHERE = {
     "QueueLag": "client.groups.async_broker_admin",
     "SendReceipt": "client.broker_results",
     "StoredMessage": "messages.message",
+    "SuspendQueue": "client.groups.retries",
     "connect": "client.blocking_broker_client",
     "connect_async": "client.async_broker_client",
 }

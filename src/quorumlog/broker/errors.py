@@ -135,7 +135,7 @@ class TopicNotPermitted(Refused):
 
 
 class NeedsReplicatedRole(Refused):
-    """A classic broker has neither groups nor sessions nor topics that change."""
+    """A classic broker has no sessions of producers."""
 
     code = 576
 

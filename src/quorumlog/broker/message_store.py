@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import Protocol
 
 from quorumlog.broker.commit_log.clean_commit_log_service import CleanCommitLogService
 from quorumlog.broker.commit_log.commit_log import CommitLog
@@ -59,6 +60,21 @@ def monotonic_ms() -> float:
     return time.monotonic() * 1000
 
 
+class TopicTable(Protocol):
+    """Which queues there are."""
+
+    def takes(self, key: QueueKey) -> bool: ...
+
+    def counts(self) -> Mapping[str, int]:
+        """Number of queues by topic."""
+
+    def begin(self, key: QueueKey) -> int | None:
+        """Nothing below is shown; None: nothing of the queue."""
+
+    def begin_to_read(self, key: QueueKey) -> int | None:
+        """The same, for who wants to read it. Raises the LedgerError that refuses it."""
+
+
 class MessageStore:
     replicated = False
     """Queues show what slaves have acknowledged, and whoever opens it says how far that is."""
@@ -79,6 +95,8 @@ class MessageStore:
         self.config = config or MessageStoreConfig()
         self.disk: Disk = OsDisk() if disk is None else disk
         self.topics = None if topics is None else dict(topics)
+        self.topic_table: TopicTable | None = None
+        """What knows better than the two above which topics there are. None: nothing."""
         self._wall_clock = wall_clock
         self.clock = clock
         self._threads: list[ServiceThread] = []
@@ -114,8 +132,13 @@ class MessageStore:
             raise
 
     def begin_of(self, key: QueueKey) -> int | None:
-        """All that its queues hold is shown."""
-        return 0
+        """Of a queue that there is: nothing below is shown; None: nothing of it."""
+        return 0 if self.topic_table is None else self.topic_table.begin(key)
+
+    @property
+    def shown_topics(self) -> Mapping[str, int] | None:
+        """Number of queues by topic, beside those that the store has; None: any is taken."""
+        return self.topics if self.topic_table is None else self.topic_table.counts()
 
     # ---------------------------------------------------------------- recovery
 
@@ -232,7 +255,7 @@ class MessageStore:
             self.queues,
             self.index,
             self.has_queue,
-            self._stored_offset,
+            self.stored_offset,
         )
         self.queues.settle()
         self.flush_queues(thorough=True)
@@ -298,13 +321,18 @@ class MessageStore:
         except OSError as error:
             raise StoreFailure(refusal(path, "created", error)) from error
 
-    def _stored_offset(self, key: QueueKey) -> int:
+    def stored_offset(self, key: QueueKey) -> int:
+        """Behind the last message of a queue that anybody may know of."""
         return self.commit_log.next_queue_offsets.get(key, 0)
 
     # ---------------------------------------------------------------- services
 
     def has_queue(self, queue: QueueKey) -> bool:
         """Whether a message may be put into it."""
+        return self.stands(queue) if self.topic_table is None else self.topic_table.takes(queue)
+
+    def stands(self, queue: QueueKey) -> bool:
+        """By how it was started, and by what it holds."""
         if self.topics is None:
             return queue.queue_id >= 0
         return 0 <= queue.queue_id < self.queue_count(queue.topic)

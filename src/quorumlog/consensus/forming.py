@@ -177,7 +177,7 @@ class Forming:
         if not self._unformed or self._state.member not in pending:
             return
         if all(voter == self._state.member or self._answers.get(voter, False) for voter in pending):
-            others = [self._levels[voter] for voter in pending if voter != self._state.member]
+            others = [self._levels.get(voter, 0) for voter in pending if voter != self._state.member]
             self._form(pending, cluster_id, min([self._level, *others]))
             self._number = 0
             for voter in self._outbox.connected:

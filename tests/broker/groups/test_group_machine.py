@@ -18,7 +18,7 @@ from quorumlog.broker.errors import (
     UnknownTopic,
 )
 from quorumlog.broker.groups.allocation import allocate
-from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupMachine, saved_bytes
+from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupMachine, loaded_state, saved_bytes
 from quorumlog.broker.wire.group_commands import (
     Assign,
     Assignment,
@@ -42,7 +42,7 @@ from quorumlog.testing import SimulatedLog
 
 
 def said(machine: GroupMachine, command: Command) -> object:
-    return read_answer(machine._one(memoryview(encode(command))), object)
+    return read_answer(machine.carry_out(memoryview(encode(command))), object)
 
 
 def with_group() -> GroupMachine:
@@ -136,7 +136,9 @@ def test_a_delay_level_begins_further_on_only_from_where_it_stands() -> None:
     said(machine, SkipDelayed(3, 0, 12))
     with pytest.raises(StaleGeneration):
         said(machine, SkipDelayed(3, 0, 20))
-    assert machine.state.delayed == {3: 12}
+    said(machine, SkipDelayed(1, 0, 7))
+    assert machine.state.delayed == {3: 12, 1: 7}
+    assert loaded_state(saved_bytes(machine.state)) == machine.state, "a snapshot has it"
 
 
 # ---------------------------------------------------------------- any order of commands

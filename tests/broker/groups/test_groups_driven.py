@@ -52,7 +52,7 @@ class DrivenGroups(DrivenBrokers):
     brokers: SimGroupBrokers
 
     def __init__(self, *, time_marks: bool = False) -> None:
-        options = GroupOptions(commit_interval_ms=100.0, retention_interval_ms=500.0)
+        options = GroupOptions(retention_interval_ms=500.0)
         profile = replace(QUIET, time_marks=time_marks)
         super().__init__(profile, brokers=SimGroupBrokers(options))
         self.master = self.await_master()
@@ -242,7 +242,7 @@ def test_the_state_has_so_many_topics_and_groups_and_no_more(monkeypatch: pytest
     log.command(CreateTopic("orders", 1))
     log.command(CreateTopic("gone", 1))
     log.command(DeleteTopic("gone"))
-    names = len(log.brokers.brokers[log.master.member_id].topics)
+    names = len(log.brokers.brokers[log.master.member_id].shown_topics)
     monkeypatch.setattr(Proposals, "most_topics", names + 1)
     monkeypatch.setattr(Proposals, "most_groups", 1)
     refused = log.command(CreateTopic("more", 1))
@@ -257,7 +257,7 @@ def test_a_master_lets_in_so_many_queues_of_all_topics(monkeypatch: pytest.Monke
     """Each costs every member something, and a short name may have thousands."""
     log = DrivenGroups()
     log.command(CreateTopic("orders", 1))
-    topics = log.brokers.brokers[log.master.member_id].topics
+    topics = log.brokers.brokers[log.master.member_id].shown_topics
     queues = sum(topics.values())
     monkeypatch.setattr(Proposals, "most_queues", queues + 3)
     refused = log.command(CreateTopic("more", 4))

@@ -236,9 +236,38 @@ def test_a_reset_reaches_members_that_have_messages_in_hand(brokers: LocalBroker
             while len(again) < len(in_hand):
                 again += consumer.poll(wait_ms=10_000)
             assert [m.queue_offset for m in again] == [m.queue_offset for m in in_hand]
+            assert consumer.commit() == [], "what came again is committed"
+            assert sum(lag.messages for lag in admin.lag("payers")) == 0
+            admin.reset("payers", "earliest")
+            assert len(poll(consumer, 5)) == 5
+            admin.reset("payers", "earliest", ["bills", "%RETRY%payers"])
             with pytest.raises(StaleGeneration, match="comes again"):
                 consumer.commit()
-        assert sum(lag.messages for lag in admin.lag("payers")) == 0
+            assert len(poll(consumer, 5)) == 5
+
+
+def poll(consumer: Consumer, count: int) -> list[StoredMessage]:
+    """So many messages at least."""
+    messages: list[StoredMessage] = []
+    while len(messages) < count:
+        messages += consumer.poll(wait_ms=10_000)
+    return messages
+
+
+def test_a_commit_returns_the_queues_that_another_member_has_got(brokers: LocalBrokers) -> None:
+    with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers, idempotent=True) as producer:
+        admin.create_topic("shared", 4)
+        for queue_id in range(4):
+            producer.send_batch([Message("shared", b"%d" % n) for n in range(3)], queue_id=queue_id)
+        with Consumer(brokers.servers, "sharers", "shared", name="a") as first:
+            poll(first, 12)
+            with Consumer(brokers.servers, "sharers", "shared", name="b") as second:
+                lost = first.commit()
+                again = poll(second, 6)
+                assert second.commit() == []
+                assert len(lost) == 2
+                assert {("shared", each.queue_id) for each in again} == set(lost)
+            assert sum(lag.messages for lag in admin.lag("sharers")) == 0
 
 
 def test_a_session_stores_once_and_ends_the_one_before(brokers: LocalBrokers) -> None:

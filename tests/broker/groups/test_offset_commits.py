@@ -11,36 +11,42 @@ class Log:
     def __init__(self) -> None:
         self.entries: list[tuple[CommitOffsets, Done]] = []
         self.told: list[LedgerError | None] = []
-        self.commits = OffsetCommits(lambda command, done: self.entries.append((command, done)), 1_000)
+        self.commits = OffsetCommits(lambda command, done: self.entries.append((command, done)))
 
-    def commit(self, group: str, offset: int, now_ms: float, generation: int = 1) -> None:
-        rows = (("orders", 0, offset),)
-        self.commits.add(group, generation, "m", rows, self.told.append, now_ms)
+    def commit(self, group: str, offset: int, generation: int = 1) -> None:
+        self.commits.add(group, generation, "m", (("orders", 0, offset),), self.told.append)
+
+    def offsets(self, group: str) -> list[int]:
+        found = [command.members for command, _ in self.entries if command.group == group]
+        return [rows[0][2] for ((_, rows),) in found]
 
 
-def test_at_most_one_entry_a_group_and_interval_holds_the_highest_of_all() -> None:
+def test_a_commit_leaves_at_once_and_what_comes_meanwhile_as_the_next_entry() -> None:
     log = Log()
-    for now_ms in range(0, 3_000, 10):
-        log.commit("billing", now_ms, float(now_ms))
-        log.commit("audit", 1, float(now_ms))
-        log.commits.tick(float(now_ms))
-    found = [command for command, _ in log.entries if command.group == "billing"]
-    assert [each.members for each in found] == [
-        (("m", (("orders", 0, offset),)),) for offset in (0, 1_000, 2_000)
-    ]
-    assert len(log.entries) == 6
+    for offset in (1, 2, 4, 3):
+        log.commit("billing", offset)
+    log.commit("audit", 1)
+    assert (log.offsets("billing"), log.offsets("audit")) == ([1], [1])
     assert log.told == [], "nothing is told before its entry has taken effect"
-    for _, done in log.entries:
-        done(None)
-    assert len(log.told) == 2 * 201
+    log.entries[0][1](None)
+    assert (log.offsets("billing"), log.told) == ([1, 4], [None])
+    log.entries[2][1](None)
+    assert (log.offsets("billing"), log.told) == ([1, 4], [None] * 4)
+    log.commit("billing", 5)
+    assert log.offsets("billing") == [1, 4, 5]
 
 
 def test_a_generation_is_committed_before_the_next_one_and_none_is_left_without_an_answer() -> None:
     log = Log()
-    log.commit("billing", 1, 0.0)
-    log.commit("billing", 2, 1.0)
-    log.commit("billing", 1, 2.0, generation=2)
+    log.commit("billing", 1)
+    log.commit("billing", 2)
+    log.commit("billing", 1, generation=2)
     assert [command.generation for command, _ in log.entries] == [1, 1]
     gone = NotLeader("it leads no more")
     log.commits.end(gone)
     assert log.told == [gone]
+    log.commit("billing", 3, generation=3)
+    log.commit("billing", 4, generation=3)
+    for _, done in log.entries[:2]:
+        done(gone)  # of when it was master before: they say nothing of what is on its way now
+    assert log.offsets("billing") == [1, 2, 3]

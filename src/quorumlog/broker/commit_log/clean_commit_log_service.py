@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -25,6 +26,8 @@ class CleanCommitLogService:
         wall_clock: Callable[[], float],
     ) -> None:
         self.interval_ms = config.clean_resource_interval
+        self.holds_from: Callable[[], int] = lambda: sys.maxsize
+        """Files from this position on stay, however old they are. Any thread."""
         self.dropping: Callable[[int], list[str]] = lambda position: []
         """Called before the log begins there; returns the paths of files that go with it."""
         self.dropped: Callable[[], None] = lambda: None
@@ -57,7 +60,12 @@ class CleanCommitLogService:
         # The newest file with records stays, and one that is being flushed or dispatched.
         commit_log = self._commit_log
         last = files.base_of(
-            min(commit_log.flushed_offset, commit_log.confirm_offset, self.dispatched_offset())
+            min(
+                commit_log.flushed_offset,
+                commit_log.confirm_offset,
+                self.dispatched_offset(),
+                max(self.holds_from(), files.first_position),
+            )
         )
         for base in files.bases[: config.delete_file_batch_max]:
             stop = base + files.segment_bytes

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -22,6 +21,7 @@ from quorumlog.broker.dledger.message_entries import MACHINE_NAME
 from quorumlog.broker.dledger.message_filler import MessageFiller
 from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, MessageMachines
 from quorumlog.broker.errors import NotReplicated
+from quorumlog.broker.message_store import TopicTable
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.old_log import PIECE_BYTES, OldLog, encode_record
@@ -50,21 +50,6 @@ from quorumlog.wire.framing import Frame
 log = logging.getLogger("quorumlog.broker")
 
 TICK_MS = 50.0
-
-
-class TopicTable(Protocol):
-    """Which queues there are."""
-
-    def takes(self, key: QueueKey) -> bool: ...
-
-    def counts(self) -> Mapping[str, int]:
-        """Number of queues by topic."""
-
-    def begin(self, key: QueueKey) -> int | None:
-        """Nothing below is shown; None: nothing of the queue."""
-
-    def begin_to_read(self, key: QueueKey) -> int | None:
-        """The same, for who wants to read it. Raises the LedgerError that refuses it."""
 
 
 class _NoQueues:
@@ -235,7 +220,7 @@ class DLedgerBroker:
         return _NoQueues() if machine is None else machine.queues
 
     @property
-    def topics(self) -> Mapping[str, int]:
+    def shown_topics(self) -> Mapping[str, int]:
         return self.topics_table.counts()
 
     @property

@@ -40,3 +40,32 @@ def allocate(
     return tuple(
         Assignment(member, members[member], tuple(sorted(reads[member]))) for member in sorted(members)
     )
+
+
+def with_held(
+    target: tuple[Assignment, ...], held: Mapping[QueueRow, str]
+) -> tuple[tuple[Assignment, ...], dict[str, tuple[QueueRow, ...]]]:
+    """`held`: queues that stay with a member for now. What is assigned meanwhile, and what each of these
+    members is asked for."""
+    moved = {
+        queue: each.member
+        for each in target
+        for queue in each.queues
+        if held.get(queue, each.member) != each.member
+    }
+    asked_for: dict[str, list[QueueRow]] = {}
+    for queue in sorted(moved):
+        asked_for.setdefault(held[queue], []).append(queue)
+    kept = tuple(
+        Assignment(
+            each.member,
+            each.topics,
+            tuple(sorted({*each.queues, *asked_for.get(each.member, ())} - _taken(moved, each.member))),
+        )
+        for each in target
+    )
+    return kept, {member: tuple(queues) for member, queues in asked_for.items()}
+
+
+def _taken(moved: Mapping[QueueRow, str], member: str) -> set[QueueRow]:
+    return {queue for queue, to in moved.items() if to == member}

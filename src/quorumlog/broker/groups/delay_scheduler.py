@@ -1,61 +1,37 @@
-"""DelayScheduler: messages of a delay level go to their topic when they are due, each once.
+"""DelayScheduler: messages of a delay level go to their topic when they are due.
 
 A delayed message lies in the level's queue of SCHEDULE_TOPIC_XXXX, with the place where it belongs in
-its properties. Who is master copies it there in a producer's session of the log, one a level, in which a
-message's number is its offset in the queue. So the log itself knows how far each level is released, and
-a master that takes over, or does not know what came of its last append, releases nothing twice.
+its properties. Who is master copies it there; how far it is, `Releases` of the log below know.
 
-When a message is due follows from its store time and the clocks of a quorum: by the master's alone,
-which may jump, all would be due at once. Whatever they say, a master waits no longer than the delay from
+When a message is due follows from its store time and the log's clock: by the clock of one machine alone,
+which may jump, all would be due at once. Whatever it says, a master waits no longer than the delay from
 when it first saw the message there.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quorumlog.broker.dledger.message_entries import MACHINE_NAME as MESSAGES
-from quorumlog.broker.dledger.message_entries import entries_of
 from quorumlog.broker.errors import QueueOffsetOutOfRange
+from quorumlog.broker.groups.group_log import GroupLog
+from quorumlog.broker.groups.topic_table import GroupTopics
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC
 from quorumlog.broker.messages.moved_records import moved_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.store_reader import Pulled
-from quorumlog.broker.wire.group_commands import Command, SkipDelayed
-from quorumlog.broker.wire.group_names import (
-    LEVELS,
-    REAL_QUEUE,
-    REAL_TOPIC,
-    SYSTEM_PREFIX,
-    UNDELIVERED_TOPIC,
-)
-from quorumlog.entry import AppendReceipt
-from quorumlog.errors import AlreadyCommitted, LedgerError, ProducerExpired
-from quorumlog.log_state.control_entries import Epoch
-from quorumlog.node import AppendOutcome
-from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
-
-if TYPE_CHECKING:
-    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC, UNDELIVERED_TOPIC
+from quorumlog.errors import AlreadyCommitted, LedgerError
 
 BATCH_MESSAGES = 256
 BATCH_BYTES = 1 << 20
-TIMEOUT_MS = 5_000
 RETRY_MS = 200.0
 SIGHTINGS = 16
 """Of one delay: so much of it a message may be late where clocks have jumped."""
-
-
-def session_of(level: int, begin: int) -> str:
-    """`begin`: offset from which its numbers count."""
-    return f"{SYSTEM_PREFIX}SCHEDULE%{level}@{begin}"
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +40,8 @@ class _Level:
     begin: int
     next_offset: int | None = None
     """Of the next message to release; None: not asked yet."""
-    epoch: Epoch | None = None
-    """Of this master's session; None: it has opened none yet."""
+    is_open: bool = False
+    """Nothing of an earlier master comes in any more."""
     is_busy: bool = False
     next_look_ms: float = 0.0
     """Nothing is due before."""
@@ -76,31 +52,14 @@ class _Level:
     def key(self) -> QueueKey:
         return QueueKey(SCHEDULE_TOPIC, self.number - 1)
 
-    @property
-    def session(self) -> str:
-        return session_of(self.number, self.begin)
-
 
 class DelayScheduler:
     """On the loop."""
 
-    def __init__(
-        self,
-        broker: DLedgerBroker,
-        delays_ms: Sequence[int],
-        clock_ms: Callable[[], float],
-        token: Callable[[], bytes],
-        propose: Callable[[Command], None],
-        begin_of: Callable[[int], int],
-    ) -> None:
-        """`clock_ms`: of a quorum, since 1970; -1: not known. `begin_of`: where a level begins by
-        the replicated state."""
-        self._broker = broker
+    def __init__(self, log: GroupLog, topics: GroupTopics, delays_ms: Sequence[int]) -> None:
+        self._log = log
+        self._topics = topics
         self._delays_ms = tuple(delays_ms)
-        self._clock_ms = clock_ms
-        self._token = token
-        self._propose = propose
-        self._begin_of = begin_of
         self._levels: dict[int, _Level] = {}
         self.released = 0
         self._now_ms = 0.0
@@ -109,20 +68,23 @@ class DelayScheduler:
         """What an earlier master knew is asked anew."""
         self._levels.clear()
         if is_master:
-            self._levels = {n: _Level(n, self._begin_of(n)) for n in range(1, LEVELS + 1)}
+            releases = self._log.releases
+            releases.lead()
+            self._levels = {n: _Level(n, releases.begin_of(n)) for n in range(1, LEVELS + 1)}
 
     def tick(self, now_ms: float) -> None:
         """`now_ms`: a clock that does not jump."""
         self._now_ms = now_ms
         for number, level in list(self._levels.items()):
-            if level.begin != self._begin_of(number):
-                level = self._levels[number] = _Level(number, self._begin_of(number))
+            begin = self._log.releases.begin_of(number)
+            if level.begin != begin:
+                level = self._levels[number] = _Level(number, begin)
             self._sight(level)
             if not level.is_busy and now_ms >= level.next_look_ms:
                 self._step(level)
 
     def _sight(self, level: _Level) -> None:
-        queue = self._broker.queues.get(level.key)
+        queue = self._log.queues.get(level.key)
         stop, delay_ms = (0 if queue is None else queue.max_offset), self._delays_ms[level.number - 1]
         seen = level.sightings
         while seen and level.next_offset is not None and seen[0][0] <= level.next_offset:
@@ -133,14 +95,12 @@ class DelayScheduler:
             seen.append((stop, due_ms))
 
     def _step(self, level: _Level) -> None:
-        queue = self._broker.queues.get(level.key)
+        queue = self._log.queues.get(level.key)
         if queue is None or (level.next_offset is not None and level.next_offset >= queue.max_offset):
             return
         level.is_busy = True
-        if level.next_offset is None:
-            self._broker.member.enter(lambda: self._ask(level))
-        elif level.epoch is None:
-            self._broker.member.enter(lambda: self._connect(level, None))
+        if level.next_offset is None or not level.is_open:
+            self._ask(level, opens=level.next_offset is not None)
         else:
             self._read(level, level.next_offset)
 
@@ -157,64 +117,44 @@ class DelayScheduler:
 
     # ---------------------------------------------------------------- what is released already
 
-    def _ask(self, level: _Level) -> None:
-        def told(answer: KnownProducer | LedgerError) -> None:
-            if self._is_stale(level):
-                return
-            if isinstance(answer, KnownProducer):
-                level.next_offset = level.begin + answer.session.last_sequence + 1
-            elif isinstance(answer, ProducerExpired):
-                level.next_offset = level.begin  # nothing was ever released
-            self._again(level, 0.0) if level.next_offset is not None else self._later(level)
-
-        self._broker.member.node().sessions.show(level.session, told, self)
-
-    def _connect(self, level: _Level, ends: Epoch | None) -> None:
-        """The session's numbers are certain then: it ends whatever an earlier one had on its way."""
-
-        def told(answer: Connected | LedgerError) -> None:
+    def _ask(self, level: _Level, *, opens: bool) -> None:
+        def told(answer: int | LedgerError) -> None:
             if self._is_stale(level):
                 return
             if isinstance(answer, LedgerError):
                 self._later(level)
-            elif not answer.opened:
-                self._connect(level, answer.epoch)
-            else:
-                level.epoch = answer.epoch
-                level.next_offset = level.begin + answer.last_sequence + 1
-                self._again(level, 0.0)
+                return
+            level.next_offset, level.is_open = answer, opens
+            self._again(level, 0.0)
 
-        node = self._broker.member.node()
-        deadline_ms = node.deadline_ms(TIMEOUT_MS)
-        node.sessions.connect(level.session, self._token(), ends, deadline_ms, told, self)
+        releases = self._log.releases
+        (releases.open if opens else releases.ask)(level.number, level.begin, told)
 
     # ---------------------------------------------------------------- what is due
 
     def _read(self, level: _Level, offset: int) -> None:
-        reader = self._broker.reader
+        reader = self._log.reader
 
         def done(outcome: object) -> None:
             if self._is_stale(level):
                 return
             if isinstance(outcome, QueueOffsetOutOfRange) and outcome.min_offset > offset:
-                self._propose(SkipDelayed(level.number, level.begin, outcome.min_offset))
+                self._log.releases.skip(level.number, level.begin, outcome.min_offset)
                 self._later(level)
             elif not isinstance(outcome, Pulled) or not len(outcome.records):
                 self._later(level)
             else:
                 self._release(level, outcome.records)
 
-        self._broker.reads.submit(
-            lambda: reader.pull(level.key, offset, BATCH_MESSAGES, BATCH_BYTES), done
-        )
+        self._log.reads.submit(lambda: reader.pull(level.key, offset, BATCH_MESSAGES, BATCH_BYTES), done)
 
     def _release(self, level: _Level, records: RecordBatch) -> None:
         due_ms = records.columns.store_times_ms + self._delays_ms[level.number - 1]
-        clock_ms, now_ms = self._clock_ms(), self._now_ms
+        clock_ms, now_ms = self._log.due_clock_ms(), self._now_ms
         if clock_ms < 0:
             self._later(level)
             return
-        assert level.next_offset is not None and level.epoch is not None
+        assert level.next_offset is not None and level.is_open
         overdue_stop = max((stop for stop, at_ms in level.sightings if at_ms <= now_ms), default=0)
         count = int(np.searchsorted(np.maximum.accumulate(due_ms), clock_ms, side="right"))
         count = min(max(count, overdue_stop - level.next_offset), len(records))
@@ -224,30 +164,23 @@ class DelayScheduler:
             return
         due = records.select(np.arange(count))
         moved = moved_records(due, *self._targets(due), (REAL_TOPIC, REAL_QUEUE, DELAY))
-        place = SessionPlace(level.session, level.epoch, level.next_offset - level.begin)
 
-        def done(outcome: AppendOutcome) -> None:
+        def done(error: LedgerError | None) -> None:
             if self._is_stale(level):
                 return
-            if isinstance(outcome, AppendReceipt):
+            if error is None:
                 assert level.next_offset is not None
                 level.next_offset += count
                 self.released += count
                 self._again(level, 0.0)
                 return
-            # Whether it is in the log, the next session's answer tells.
-            level.epoch = None
-            if isinstance(outcome, AlreadyCommitted):
+            level.is_open = False  # whether it is in the log is told when it is opened
+            if isinstance(error, AlreadyCommitted):
                 self._again(level, 0.0)
             else:
                 self._later(level)
 
-        def append() -> None:
-            self._broker.member.append(
-                entries_of(moved), MESSAGES, TIMEOUT_MS, done, self, place=place, awaits_results=False
-            )
-
-        self._broker.member.enter(append)
+        self._log.releases.release(level.number, level.begin, level.next_offset, moved, done)
 
     def _targets(self, due: RecordBatch) -> tuple[list[tuple[str, int]], Int64Array]:
         """Where they belong, each place once, and which of these is a record's."""
@@ -258,6 +191,6 @@ class DelayScheduler:
         for name, number in places.tolist():
             topic, queue = name.decode("utf-8", "replace"), number.decode("utf-8", "replace")
             key = QueueKey(topic, int(queue) if queue.isascii() and queue.isdigit() else 0)
-            takes = bool(topic) and topic != SCHEDULE_TOPIC and self._broker.topics_table.takes(key)
+            takes = bool(topic) and topic != SCHEDULE_TOPIC and self._topics.takes(key)
             targets.append((key.topic, key.queue_id) if takes else (UNDELIVERED_TOPIC, 0))
         return targets, target_of.astype(np.int64)

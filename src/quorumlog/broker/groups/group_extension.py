@@ -6,20 +6,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from quorumlog.broker.dledger.broker_role import RoleState
-from quorumlog.broker.errors import ConsumerGroupExists, TopicExists, UnknownTopic
+from quorumlog.broker.errors import (
+    ConsumerGroupExists,
+    NeedsReplicatedRole,
+    TopicExists,
+    UnknownTopic,
+)
 from quorumlog.broker.groups.delay_scheduler import DelayScheduler
+from quorumlog.broker.groups.group_log import GroupLog
 from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupFeed, GroupMachine
 from quorumlog.broker.groups.group_members import MEMBER_TIMEOUT_MS, GroupMembers
 from quorumlog.broker.groups.group_sessions import GroupSessions
-from quorumlog.broker.groups.offset_commits import COMMIT_INTERVAL_MS, OffsetCommits
-from quorumlog.broker.groups.proposals import TIMEOUT_MS, Proposals, refusal_in
+from quorumlog.broker.groups.offset_commits import OffsetCommits
+from quorumlog.broker.groups.proposals import Proposals
+from quorumlog.broker.groups.raft_group_log import RaftGroupLog
 from quorumlog.broker.groups.rebalancer import Rebalancer
 from quorumlog.broker.groups.topic_retention import LOOK_INTERVAL_MS, TopicRetention
 from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
@@ -34,10 +41,13 @@ from quorumlog.broker.wire.group_commands import (
     CreateGroup,
     CreateTopic,
     DeleteGroup,
+    DeleteTopic,
     OffsetRow,
     Offsets,
     ResetOffsets,
+    UpdateTopic,
     decode_command,
+    refusal_in,
 )
 from quorumlog.broker.wire.group_messages import (
     CommitRequest,
@@ -57,9 +67,8 @@ from quorumlog.broker.wire.group_names import (
     check_new_topic_name,
     check_topic_name,
 )
-from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError
+from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.node import MachineFactory
-from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.wire.field_names import named_reason
 from quorumlog.wire.framing import Frame
 
@@ -68,7 +77,6 @@ if TYPE_CHECKING:
     from quorumlog.broker.serving.broker_session import BrokerSession
 
 _T = TypeVar("_T")
-RETRY_MS = 20
 FIRST_TOPICS_RETRY_MS = 1_000.0
 
 
@@ -84,8 +92,6 @@ class GroupOptions:
     """A topic that somebody asks for is made, with so many queues; 0: it is not."""
     member_timeout_ms: float = MEMBER_TIMEOUT_MS
     """A member of a group that was not heard of for so long is gone."""
-    commit_interval_ms: float = COMMIT_INTERVAL_MS
-    """At most one entry of offsets a group in this time."""
     retention_interval_ms: float = LOOK_INTERVAL_MS
 
 
@@ -104,7 +110,7 @@ class GroupExtension:
         bytes."""
         self.options = options or GroupOptions()
         self.feed = GroupFeed(old)
-        self.topics = GroupTopics(self.feed)
+        self.topics: GroupTopics = GroupTopics(self.feed)
         self._wall_ms = wall_ms
         self._token = token
         self.scheduler: DelayScheduler
@@ -112,8 +118,8 @@ class GroupExtension:
         self._commits: OffsetCommits
         self._rebalancer: Rebalancer
         self._retention: TopicRetention
-        self._sessions: GroupSessions
-        self._broker: DLedgerBroker
+        self._sessions: GroupSessions | None
+        self._log: GroupLog
         self._is_master = False
         self._now_ms = 0.0
         self._first_topics_at_ms = 0.0
@@ -126,55 +132,39 @@ class GroupExtension:
         return {MACHINE_NAME: lambda: GroupMachine(self.feed)}
 
     def open(self, broker: DLedgerBroker) -> None:
-        options = self.options
-        self._broker = broker
         broker.topics_table = self.topics
         broker.puts = CheckedPuts(broker.puts, self.topics)
-        self._sessions = GroupSessions(broker)
-        self._proposals = Proposals(broker, lambda: self.feed.state)
-        self._commits = OffsetCommits(self._proposals.commit, options.commit_interval_ms)
+        log = RaftGroupLog(
+            broker, self._wall_ms, self._token, lambda level: self.feed.state.delayed.get(level, 0)
+        )
+        self.open_on(log, broker.config.delays_ms(), GroupSessions(broker))
+
+    def open_on(self, log: GroupLog, delays_ms: Sequence[int], sessions: GroupSessions | None) -> None:
+        """`sessions`: None where the log has none."""
+        options = self.options
+        self._log = log
+        self._sessions = sessions
+        self._proposals = Proposals(log, lambda: self.feed.state)
+        self._commits = OffsetCommits(self._proposals.commit)
         members = GroupMembers(options.member_timeout_ms)
         self._rebalancer = Rebalancer(self.feed, members, self._commits, self._proposals)
-        self.scheduler = DelayScheduler(
-            broker,
-            broker.config.delays_ms(),
-            self._clock_ms,
-            self._token,
-            self._proposals.quietly,
-            lambda level: self.feed.state.delayed.get(level, 0),
-        )
-        self._retention = TopicRetention(
-            broker, self._log_clock_ms, self._proposals.quietly, options.retention_interval_ms
-        )
-
-    def _clock_ms(self) -> float:
-        """A time that the clocks of a quorum have reached, and this one: one alone may jump. All of them
-        may, too, which the log finds out. -1: too few have told theirs."""
-        log_ms = self._log_clock_ms()
-        if log_ms >= 0 or not self._broker.member.is_up:
-            return log_ms
-        return min(self._wall_ms(), self._broker.member.node().raft.quorum_clock_ms)
-
-    def _log_clock_ms(self) -> float:
-        """The same for ages, for which it is not known either while the log does not believe it."""
-        member = self._broker.member
-        return min(self._wall_ms(), member.node().log_clock_ms) if member.is_up else -1.0
+        self.scheduler = DelayScheduler(log, self.topics, delays_ms)
+        self._retention = TopicRetention(log, self._proposals.quietly, options.retention_interval_ms)
 
     def role_changed(self, state: RoleState) -> None:
         was_master, self._is_master = self._is_master, state.is_master
         self.scheduler.lead(state.is_master)
         if was_master:
-            self._commits.end(self._not_master())
-            self._rebalancer.end(self._not_master())
+            self._commits.end(self._log.not_master())
+            self._rebalancer.end(self._log.not_master())
         if state.is_master:
             self._rebalancer.begin(self._now_ms)
 
     def tick(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        if not self._is_master or not self._broker.member.is_up:
+        if not self._is_master or not self._log.is_up:
             return
         self._make_first_topics(now_ms)
-        self._commits.tick(now_ms)
         self._rebalancer.tick(now_ms)
         self.scheduler.tick(now_ms)
         self._retention.tick(self.feed.state, now_ms)
@@ -196,9 +186,9 @@ class GroupExtension:
         if isinstance(message, SessionSendRequest):
             records = records_of(frame)
             self.topics.check_writes(records)
-            self._sessions.send(session, message, records)
+            self._needed_sessions().send(session, message, records)
         elif isinstance(message, OpenSessionRequest):
-            self._sessions.open(session, message)
+            self._needed_sessions().open(session, message)
         elif isinstance(message, GroupQuestionRequest):
             self._ask(session, message)
         elif isinstance(message, GroupCommandRequest):
@@ -223,31 +213,30 @@ class GroupExtension:
 
     # ---------------------------------------------------------------- the master
 
-    def _not_master(self) -> LedgerError:
-        broker = self._broker
-        if broker.member.is_up and (refusal := broker.member.refusal_unless_leading()) is not None:
-            return broker.refusal_of(refusal)
-        return LeaderNotReady(
-            "the broker becomes master once all that came before is dispatched", retry_after_ms=RETRY_MS
-        )
+    def _needed_sessions(self) -> GroupSessions:
+        """Raises NeedsReplicatedRole."""
+        if self._sessions is None:
+            raise NeedsReplicatedRole(
+                "sessions of producers (idempotent, producer_id) need brokers with --role dledger: their"
+                " log knows each session"
+            )
+        return self._sessions
 
     def _check_master(self) -> None:
         """Raises NotLeader, LeaderNotReady."""
         if not self._is_master:
-            raise self._not_master()
+            raise self._log.not_master()
 
     # ---------------------------------------------------------------- topics and groups
 
     def _ask(self, session: BrokerSession, message: GroupQuestionRequest) -> None:
-        def answered(answer: Answer) -> None:
+        def answered(answer: bytes | LedgerError) -> None:
             if isinstance(answer, LedgerError):
-                session.refuse(message.request_id, self._broker.refusal_of(answer))
+                session.refuse(message.request_id, answer)
             else:
-                session.answer(GroupAnswer(request_id=message.request_id, body=answer[0]))
+                session.answer(GroupAnswer(request_id=message.request_id, body=answer))
 
-        member = self._broker.member
-        body = message.body
-        member.enter(lambda: member.ask(MACHINE_NAME, body, TIMEOUT_MS, answered, session), session)
+        self._log.ask(message.body, answered, session)
 
     def _command(self, session: BrokerSession, message: GroupCommandRequest) -> None:
         try:
@@ -264,14 +253,22 @@ class GroupExtension:
             else:
                 session.answer(GroupAnswer(request_id=message.request_id, body=outcome))
 
-        if isinstance(command, CreateTopic):
+        def propose() -> None:
+            if isinstance(command, ResetOffsets):
+                self._check_ends(command.offsets)
+            if isinstance(command, ResetOffsets | DeleteGroup):
+                self._commits.flush(command.group)  # in front of what ends its generation
+            self._proposals.propose(command, told)
+
+        if isinstance(command, CreateTopic) and not self._log.standing_queues(command.topic):
             # Not where it is applied: an entry of an earlier release may name a longer one.
             check_new_topic_name(command.topic)
-        if isinstance(command, ResetOffsets):
-            self._check_ends(command.offsets)
-        if isinstance(command, ResetOffsets | DeleteGroup):
-            self._commits.flush(command.group, self._now_ms)  # in front of what ends its generation
-        self._proposals.propose(command, told)
+        named: set[str] = set()
+        if isinstance(command, CreateTopic | UpdateTopic | DeleteTopic):
+            named = {command.topic}
+        elif isinstance(command, ResetOffsets):
+            named = {topic for topic, _, _ in command.offsets}
+        self._with_topics(named, session, message, propose)
 
     def _route(self, session: BrokerSession, message: TopicRouteRequest) -> None:
         topic = self.feed.state.topics.get(message.topic)
@@ -291,13 +288,40 @@ class GroupExtension:
 
         self._make_topic(message.topic, made)
 
+    def _with_topics(
+        self,
+        named: Collection[str],
+        session: BrokerSession,
+        message: AnyBrokerMessage,
+        then: Callable[[], None],
+    ) -> None:
+        """Once those of them that the broker has beside the state are in it. Raises what `then` does."""
+
+        def made(refusal: LedgerError | None) -> None:
+            try:
+                if refusal is not None:
+                    raise refusal
+                self._check_master()
+                self._with_topics(named, session, message, then)
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
+
+        topics = self.feed.state.topics
+        for name in sorted(named):
+            if name not in topics and self._log.standing_queues(name):
+                self._make_topic(name, made)
+                return
+        then()
+
     def _make_topic(self, name: str, done: Callable[[LedgerError | None], None]) -> None:
         """Raises UnknownTopic, BadRequest."""
-        if not self.options.auto_create_queues:
+        queues = self._log.standing_queues(name) or self.options.auto_create_queues
+        if not queues:
             raise UnknownTopic(f"there is no topic {name}: quorumlog broker topic create {name}")
         check_topic_name(name)
-        check_new_topic_name(name)
-        command = CreateTopic(name, self.options.auto_create_queues)
+        if not self._log.standing_queues(name):
+            check_new_topic_name(name)
+        command = CreateTopic(name, queues)
         self._proposals.propose(command, lambda outcome: done(refusal_in(outcome)))
 
     def _make_first_topics(self, now_ms: float) -> None:
@@ -326,7 +350,19 @@ class GroupExtension:
             if topic not in state.topics:
                 self._make_topic(topic, made)
                 return
-        if message.group in state.groups:
+        if message.group in state.groups and message.is_orderly:
+            # What it is told lets it work on its queues for a while: nobody else may say otherwise yet.
+            def confirmed(refusal: LedgerError | None) -> None:
+                try:
+                    if refusal is not None:
+                        raise refusal
+                    self._check_master()
+                    self._rebalancer.heard(session, message)
+                except LedgerError as error:
+                    session.refuse(message.request_id, error)
+
+            self._log.confirm(confirmed, session)
+        elif message.group in state.groups:
             self._rebalancer.heard(session, message)
         else:
             command = CreateGroup(message.group)
@@ -341,8 +377,6 @@ class GroupExtension:
 
     def _commit(self, session: BrokerSession, message: CommitRequest) -> None:
         rows = _checked(message.offsets, Offsets, "a commit")
-        generation = self._rebalancer.check_commit(message)
-        self._check_ends(rows)
 
         def done(refusal: LedgerError | None) -> None:
             if refusal is None:
@@ -350,12 +384,17 @@ class GroupExtension:
             else:
                 session.refuse(message.request_id, refusal)
 
-        self._commits.add(message.group, generation, message.member, rows, done, self._now_ms)
+        def commit() -> None:
+            generation = self._rebalancer.check_commit(message)
+            self._check_ends(rows)
+            self._commits.add(message.group, generation, message.member, rows, done)
+
+        self._with_topics({topic for topic, _, _ in rows}, session, message, commit)
 
     def _check_ends(self, rows: Sequence[OffsetRow]) -> None:
         """Whoever begins behind a queue's end would miss what comes there first. Raises BadRequest."""
         for topic, queue_id, offset in rows:
-            end = self._broker.log.stored_offset(QueueKey(topic, queue_id))
+            end = self._log.stored_offset(QueueKey(topic, queue_id))
             if offset > end:
                 raise BadRequest(f"queue {queue_id} of topic {topic} ends at {end}, below {offset}")
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from quorumlog.batch import EntryBatch
+from quorumlog.broker.groups import group_state
 from quorumlog.broker.groups.group_state import (
     Group,
     GroupState,
     Topic,
     begun_state,
-    carry_out,
     group_of,
     topic_of,
 )
@@ -40,7 +40,7 @@ from quorumlog.state_machine import (
 
 MACHINE_NAME = "broker-groups"
 FORMAT = 1
-_encode = msgspec.msgpack.Encoder(order="sorted").encode
+_encode = msgspec.msgpack.Encoder().encode
 _saved = msgspec.msgpack.Decoder(
     tuple[int, list[tuple[str, Topic]], list[GroupRow], dict[int, int], list[str]]
 )
@@ -72,19 +72,20 @@ class GroupMachine(StateMachine):
         results: list[Result] = []
         for index, body in zip(batch.headers()["index"].tolist(), batch.bodies(), strict=True):
             try:
-                results.append(self._one(body))
+                results.append(self.carry_out(body))
             except Exception as error:
                 raise ApplyFailure(index) from error
         self._feed.tell(self.state)
         return results
 
-    def _one(self, body: memoryview) -> bytes:
+    def carry_out(self, body: memoryview | bytes) -> bytes:
+        """One command. Returns what it answers."""
         try:
             command: Command = decode_command(body)
         except msgspec.DecodeError as error:
             return refused(BadRequest(f"no command of topics and groups: {error}"))
         try:
-            self.state, answer = carry_out(self.state, command)
+            self.state, answer = group_state.carry_out(self.state, command)
         except LedgerError as refusal:
             return refused(refusal)
         return done(answer)
@@ -150,7 +151,13 @@ def group_rows(state: GroupState, name: str = "") -> list[GroupRow]:
 def saved_bytes(state: GroupState) -> bytes:
     """The same bytes for equal states, however they came to be."""
     return _encode(
-        (FORMAT, sorted(state.topics.items()), group_rows(state), state.delayed, sorted(state.ended))
+        (
+            FORMAT,
+            sorted(state.topics.items()),
+            group_rows(state),
+            dict(sorted(state.delayed.items())),
+            sorted(state.ended),
+        )
     )
 
 

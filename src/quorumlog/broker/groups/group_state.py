@@ -27,6 +27,7 @@ from quorumlog.broker.wire.group_commands import (
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
+    ReleaseDelayed,
     ResetOffsets,
     SkipDelayed,
     TrimQueues,
@@ -73,7 +74,8 @@ class GroupState(msgspec.Struct, frozen=True, array_like=True):
     topics: dict[str, Topic]
     groups: dict[str, Group]
     delayed: dict[int, int]
-    """Where a delay level begins in its queue: its releases are counted from there; 0 if not named."""
+    """Where a delay level begins in its queue: its releases are counted from there; 0 if not named. Of a
+    classic broker: how far it is released."""
     ended: frozenset[str] = frozenset()
     """Topics that were deleted: one of that name that is made again shows nothing of the old one. Of any
     other name all is shown, such as what a store held before it had groups."""
@@ -123,6 +125,8 @@ def carry_out(state: GroupState, command: Command) -> tuple[GroupState, object]:
         return _delete_group(state, command.group), None
     if isinstance(command, ResetOffsets):
         return _reset(state, command)
+    if isinstance(command, ReleaseDelayed):
+        return _release(state, command), None
     assert isinstance(command, SkipDelayed), command
     return _skip(state, command), None
 
@@ -303,3 +307,10 @@ def _skip(state: GroupState, command: SkipDelayed) -> GroupState:
     if command.from_offset != begin or command.to_offset <= begin:
         raise StaleGeneration(f"delay level {command.level} begins at {begin}")
     return _replace(state, delayed={**state.delayed, command.level: command.to_offset})
+
+
+def _release(state: GroupState, command: ReleaseDelayed) -> GroupState:
+    delayed = dict(state.delayed)
+    for level, offset in command.levels:
+        delayed[level] = max(delayed.get(level, 0), offset)
+    return _replace(state, delayed=delayed)

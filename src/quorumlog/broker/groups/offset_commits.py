@@ -1,14 +1,15 @@
-"""OffsetCommits: what members commit, gathered: at most one entry a group and second."""
+"""OffsetCommits: what members commit. An entry leaves at once, unless one of the group is on its way:
+what comes meanwhile is gathered, and leaves as the next one."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from quorumlog.broker.wire.group_commands import CommitOffsets, OffsetRow
 from quorumlog.errors import LedgerError
 
-COMMIT_INTERVAL_MS = 1_000.0
 Done = Callable[[LedgerError | None], None]
 Propose = Callable[[CommitOffsets, Done], None]
 
@@ -24,25 +25,19 @@ class _Gathered:
 
 
 class OffsetCommits:
-    def __init__(self, propose: Propose, interval_ms: float = COMMIT_INTERVAL_MS) -> None:
+    def __init__(self, propose: Propose) -> None:
         self._propose = propose
-        self._interval_ms = interval_ms
         self._gathered: dict[str, _Gathered] = {}
-        self._last_ms: dict[str, float] = {}
+        self._under_way: Counter[str] = Counter()
+        """Entries of this master, by group: several only where a generation ends."""
 
     def add(
-        self,
-        group: str,
-        generation: int,
-        member: str,
-        rows: tuple[OffsetRow, ...],
-        done: Done,
-        now_ms: float,
+        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: Done
     ) -> None:
         """`done` is told once the entry that holds them has taken effect."""
         gathered = self._gathered.get(group)
         if gathered is not None and gathered.generation != generation:
-            self.flush(group, now_ms)
+            self.flush(group)
             gathered = None
         if gathered is None:
             gathered = self._gathered[group] = _Gathered(generation)
@@ -50,26 +45,27 @@ class OffsetCommits:
         for topic, queue_id, offset in rows:
             highest[topic, queue_id] = max(highest.get((topic, queue_id), 0), offset)
         gathered.waiting.append(done)
-        if now_ms - self._last_ms.get(group, float("-inf")) >= self._interval_ms:
-            self.flush(group, now_ms)
+        if not self._under_way[group]:
+            self.flush(group)
 
-    def tick(self, now_ms: float) -> None:
-        for group in list(self._gathered):
-            if now_ms - self._last_ms.get(group, float("-inf")) >= self._interval_ms:
-                self.flush(group, now_ms)
-
-    def flush(self, group: str, now_ms: float) -> None:
+    def flush(self, group: str) -> None:
         """At once: what follows ends the generation."""
         gathered = self._gathered.pop(group, None)
         if gathered is None:
             return
-        self._last_ms[group] = now_ms
+        under_way = self._under_way
+        under_way[group] += 1
         members = tuple(
             (member, tuple((*queue, at) for queue, at in sorted(highest.items())))
             for member, highest in sorted(gathered.offsets.items())
         )
 
         def told(error: LedgerError | None) -> None:
+            under_way[group] -= 1
+            if not under_way[group]:
+                del under_way[group]
+                if under_way is self._under_way:
+                    self.flush(group)
             for done in gathered.waiting:
                 done(error)
 
@@ -78,7 +74,7 @@ class OffsetCommits:
     def end(self, error: LedgerError) -> None:
         """This member is master no more."""
         gathered, self._gathered = self._gathered, {}
-        self._last_ms.clear()
+        self._under_way = Counter()
         for each in gathered.values():
             for done in each.waiting:
                 done(error)

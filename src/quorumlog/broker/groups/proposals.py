@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from quorumlog.batch import EntryBatch
 from quorumlog.broker.errors import TooManyNames
-from quorumlog.broker.groups.group_machine import MACHINE_NAME
+from quorumlog.broker.groups.group_log import GroupLog, Told
 from quorumlog.broker.groups.group_state import GroupState
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.wire.group_commands import (
@@ -19,8 +17,7 @@ from quorumlog.broker.wire.group_commands import (
     CreateGroup,
     CreateTopic,
     UpdateTopic,
-    encode,
-    read_answer,
+    refusal_in,
 )
 from quorumlog.broker.wire.group_names import (
     MOST_GROUPS,
@@ -29,16 +26,7 @@ from quorumlog.broker.wire.group_names import (
     dlq_topic,
     retry_topic,
 )
-from quorumlog.entry import AppendReceipt
-from quorumlog.errors import LedgerError, ResultUnknown
-from quorumlog.node import AppendOutcome
-
-if TYPE_CHECKING:
-    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-
-TIMEOUT_MS = 5_000
-Done = Callable[[bytes | LedgerError], None]
-"""Gets what the machine answers, or the refusal of the log."""
+from quorumlog.errors import LedgerError
 
 
 class Proposals:
@@ -46,28 +34,15 @@ class Proposals:
 
     most_topics, most_groups, most_queues = MOST_TOPICS, MOST_GROUPS, MOST_QUEUES_IN_ALL
 
-    def __init__(self, broker: DLedgerBroker, state: Callable[[], GroupState]) -> None:
+    def __init__(self, log: GroupLog, state: Callable[[], GroupState]) -> None:
         """`state`: as it is applied here."""
-        self._broker = broker
+        self._log = log
         self._state = state
 
-    def propose(self, command: Command, done: Done) -> None:
+    def propose(self, command: Command, done: Told) -> None:
         """In front of all that is proposed later. Raises TooManyNames."""
         self._check_room(command)
-
-        def told(outcome: AppendOutcome) -> None:
-            if isinstance(outcome, AppendReceipt):
-                (result,) = outcome.results
-                unknown = ResultUnknown("it is committed, and what came of it is not known")
-                done(unknown if result is None else result)
-            else:
-                done(self._broker.refusal_of(outcome))
-
-        def append() -> None:
-            batch = EntryBatch.from_bodies([encode(self._with_ends(command))])
-            self._broker.member.append(batch, MACHINE_NAME, TIMEOUT_MS, told, self)
-
-        self._broker.member.enter(append)
+        self._log.propose(lambda: self._with_ends(command), done)
 
     def _check_room(self, command: Command) -> None:
         """Here, and not where it is applied: members of two releases must not differ in it. What is on
@@ -100,10 +75,9 @@ class Proposals:
 
     def _with_ends(self, command: Command) -> Command:
         """A queue that is made anew begins behind all that was ever sent to one of its name."""
-        ends = self._broker.filler.next_offsets
 
         def of(topic: str, count: int) -> tuple[int, ...]:
-            return tuple(ends.get(QueueKey(topic, queue_id), 0) for queue_id in range(count))
+            return tuple(self._log.end_of(QueueKey(topic, queue_id)) for queue_id in range(count))
 
         if isinstance(command, CreateTopic | UpdateTopic):
             return msgspec.structs.replace(command, begins=of(command.topic, command.queues or 0))
@@ -111,13 +85,3 @@ class Proposals:
             begins = of(retry_topic(command.group), 1) + of(dlq_topic(command.group), 1)
             return msgspec.structs.replace(command, begins=begins)
         return command
-
-
-def refusal_in(outcome: bytes | LedgerError) -> LedgerError | None:
-    if isinstance(outcome, LedgerError):
-        return outcome
-    try:
-        read_answer(outcome, object)
-    except LedgerError as refusal:
-        return refusal
-    return None

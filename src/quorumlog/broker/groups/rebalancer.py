@@ -3,16 +3,17 @@ change. Each assignment is an entry, and a generation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.broker.errors import StaleGeneration, UnknownGroupMember
-from quorumlog.broker.groups.allocation import Subscriptions, allocate
+from quorumlog.broker.groups.allocation import Subscriptions, allocate, with_held
 from quorumlog.broker.groups.group_machine import GroupFeed
 from quorumlog.broker.groups.group_members import GroupMembers
-from quorumlog.broker.groups.group_state import GroupState, group_of
+from quorumlog.broker.groups.group_state import GroupState, Topic, group_of
 from quorumlog.broker.groups.offset_commits import OffsetCommits
-from quorumlog.broker.groups.proposals import Proposals, refusal_in
-from quorumlog.broker.wire.group_commands import Assign
+from quorumlog.broker.groups.proposals import Proposals
+from quorumlog.broker.wire.group_commands import Assign, QueueRow, refusal_in
 from quorumlog.broker.wire.group_messages import AssignmentResponse, CommitRequest, HeartbeatRequest
 from quorumlog.broker.wire.group_names import retry_topic
 from quorumlog.errors import LedgerError, PendingFull
@@ -50,15 +51,21 @@ class Rebalancer:
         self._now_ms = 0.0
         self._parked: list[_Parked] = []
         self._assigning: set[str] = set()
-        self._settled: tuple[GroupState | None, int] = (None, -1)
-        """(state, changes of members) for which every group's assignment was looked at."""
+        self._settled: dict[str, int] = {}
+        """Groups whose assignment was looked at, in which generation: for the topics and changes of
+        members of `_settled_at`."""
+        self._settled_at: tuple[Mapping[str, Topic] | None, int] = (None, -1)
+        self._settled_state: GroupState | None = None
+        self._asked_for: dict[str, dict[str, tuple[QueueRow, ...]]] = {}
+        """By group and orderly member: queues that are to go to others, once they are given up."""
 
     def begin(self, now_ms: float) -> None:
         """This member is master."""
         self._is_master, self._now_ms = True, now_ms
         self._assigning.clear()
-        self._settled = (None, -1)
-        self._members.begin(self._feed.state, now_ms)
+        self._asked_for.clear()
+        self._settled.clear()
+        self._members.begin(self._feed.state)
 
     def end(self, refusal: LedgerError) -> None:
         self._is_master = False
@@ -81,7 +88,15 @@ class Rebalancer:
     def heard(self, session: BrokerSession, message: HeartbeatRequest) -> None:
         """Of a group and topics that there are. Raises PendingFull."""
         wanted: Subscriptions = tuple(sorted({*message.topics, (retry_topic(message.group), "*")}))
-        if not self._members.heard(message.group, message.member, wanted, self._now_ms):
+        is_there = self._members.heard(
+            message.group,
+            message.member,
+            wanted,
+            is_orderly=message.is_orderly,
+            given_up=frozenset(message.gives_up),
+            generation=message.generation,
+        )
+        if not is_there:
             raise PendingFull(
                 f"group {message.group} has as many members as it may", retry_after_ms=1000
             )
@@ -119,6 +134,10 @@ class Rebalancer:
             group = groups.get(each.request.group)
             own = [m for m in group.members if m.member == each.request.member] if group else []
             is_new = bool(own) and group is not None and group.generation != each.request.generation
+            asked_for: tuple[QueueRow, ...] = ()
+            if each.request.is_orderly:
+                asked_for = self._asked_for.get(each.request.group, {}).get(each.request.member, ())
+                is_new |= bool(own) and set(asked_for) != set(each.request.asked_for)
             if not is_new and self._now_ms < each.deadline_ms:
                 waiting.append(each)
                 continue
@@ -141,6 +160,8 @@ class Rebalancer:
                     generation=generation,
                     queues=queues,
                     resets=tuple(resets),
+                    asked_for=asked_for,
+                    session_ms=int(self._members.timeout_ms) if generation != -1 else 0,
                 )
             )
         self._parked = waiting
@@ -149,24 +170,36 @@ class Rebalancer:
 
     def _settle(self) -> None:
         state = self._feed.state
-        if self._settled[0] is state and self._settled[1] == self._members.changes:
+        now = (state.topics, self._members.changes)
+        if self._settled_at[0] is not now[0] or self._settled_at[1] != now[1]:
+            self._settled.clear()
+            self._settled_at = now
+        if self._settled_state is state and self._settled:
             return
-        self._settled = (state, self._members.changes)
+        self._settled_state = state
+        for name in self._asked_for.keys() - state.groups.keys():
+            del self._asked_for[name]
         counts = {name: topic.queues for name, topic in state.topics.items()}
         for name, group in state.groups.items():
-            if name in self._assigning:
+            # A commit changes the state, and nobody's queues.
+            if name in self._assigning or self._settled.get(name) == group.generation:
                 continue
-            members = allocate(self._members.wants(name), counts, group.members)
-            if members != group.members:
+            self._settled[name] = group.generation
+            target = allocate(self._members.wants(name), counts, group.members)
+            members, asked_for = with_held(target, self._members.held(name, group))
+            self._asked_for[name] = asked_for
+            # Also where it gets a queue that it has just given up: only a generation tells it so.
+            if members != group.members or self._members.has_given_up(name, group):
                 self._assign(Assign(name, group.generation + 1, members))
 
     def _assign(self, command: Assign) -> None:
         self._assigning.add(command.group)
-        self._commits.flush(command.group, self._now_ms)  # what the generation that ends has read
+        self._commits.flush(command.group)  # what the generation that ends has read
 
         def told(outcome: bytes | LedgerError) -> None:
             self._assigning.discard(command.group)
-            self._settled = (None, -1)
+            self._settled.pop(command.group, None)
+            self._settled_state = None
             if self._is_master and refusal_in(outcome) is None:
                 self._settle()
                 self._answer_parked()

@@ -8,14 +8,11 @@ alone, which may jump, what was just sent could be old. Nothing is hidden while 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from quorumlog.broker.groups.group_log import GroupLog
 from quorumlog.broker.groups.group_state import GroupState
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.wire.group_commands import Command, OffsetRow, TrimQueues
-
-if TYPE_CHECKING:
-    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
 
 LOOK_INTERVAL_MS = 10_000.0
 
@@ -25,14 +22,11 @@ class TopicRetention:
 
     def __init__(
         self,
-        broker: DLedgerBroker,
-        clock_ms: Callable[[], float],
+        log: GroupLog,
         propose: Callable[[Command], None],
         interval_ms: float = LOOK_INTERVAL_MS,
     ) -> None:
-        """`clock_ms`: the log's, since 1970; -1: not known."""
-        self._broker = broker
-        self._clock_ms = clock_ms
+        self._log = log
         self._propose = propose
         self._interval_ms = interval_ms
         self._next_look_ms = 0.0
@@ -41,7 +35,7 @@ class TopicRetention:
         if now_ms < self._next_look_ms:
             return
         self._next_look_ms = now_ms + self._interval_ms
-        clock_ms = int(self._clock_ms())
+        clock_ms = int(self._log.age_clock_ms())
         if clock_ms < 0:
             return
         wanted = [
@@ -52,7 +46,7 @@ class TopicRetention:
         ]
         if not wanted:
             return
-        reader = self._broker.reader
+        reader = self._log.reader
 
         def look() -> tuple[OffsetRow, ...]:
             found = [(key, reader.offset_at(key, since_ms), begin) for key, since_ms, begin in wanted]
@@ -62,4 +56,4 @@ class TopicRetention:
             if isinstance(outcome, tuple) and outcome:
                 self._propose(TrimQueues(outcome))
 
-        self._broker.reads.submit(look, done)
+        self._log.reads.submit(look, done)

@@ -111,7 +111,7 @@ class ReplicaStore(MessageStore):
         """More may be shown than before. Any thread."""
         self._wakeup_reput()
 
-    def _stored_offset(self, key: QueueKey) -> int:
+    def stored_offset(self, key: QueueKey) -> int:
         if self.commit_log.role is Role.SLAVE:
             return sys.maxsize  # its master may have more than it
-        return super()._stored_offset(key)
+        return super().stored_offset(key)

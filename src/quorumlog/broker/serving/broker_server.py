@@ -16,8 +16,10 @@ from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated
 from quorumlog.broker.failover.failover_service import FailoverService
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.serving.broker_roles import BrokerRoles
+from quorumlog.broker.serving.broker_service import Puts, ServedGroups
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
 from quorumlog.broker.serving.replica_requests import ReplicaRequests
@@ -44,6 +46,7 @@ from quorumlog.wire.framing import Frame
 log = logging.getLogger("quorumlog.broker")
 
 GC_THRESHOLD = 50_000
+TICK_MS = 50.0
 NEEDS_DLEDGER = (
     "groups, sessions, delays and topics that change need brokers with --role dledger; of a classic"
     " broker, `pull` by offset"
@@ -57,6 +60,7 @@ class BrokerServer:
         bind: str,
         ha_service: HAService | None = None,
         failover: Callable[[], FailoverService] | None = None,
+        groups: ServedGroups | None = None,
     ) -> None:
         """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
         the loop runs, before anybody is let in."""
@@ -65,6 +69,8 @@ class BrokerServer:
         self._make_failover = failover
         self.failover: FailoverService | None = None
         self.address = bind
+        self.groups = groups
+        """Topics that change, and consumer groups; None: it has neither."""
         self.roles = BrokerRoles(bind, None if ha_service is None else ha_service.replica)
         self.failure: StoreFailure | None = None
         self._host, self._port = parse_address(bind)
@@ -99,11 +105,14 @@ class BrokerServer:
         if self._make_failover is not None:
             self.failover = self._make_failover()
             self.failover.failed = self._store_failed
-        self.puts = PutQueue(self.store.commit_log, loop)
+        self.put_queue = PutQueue(self.store.commit_log, loop)
+        self.puts: Puts = self.put_queue
         self.waiting = WaitingPulls(loop)
         self.reads = DiskThread("broker-reads", loop)
         self.store.commit_log.store_host = host_bytes(self._host, self._port)
-        self.store.reput.dispatched = self.waiting.grown
+        self.store.reput.dispatched = self._grown
+        if self.groups is not None:
+            self.puts = self.groups.open(self.put_queue, self.reads, loop)
         self.store.on_failure = self._store_failed
         try:
             self._listener = await loop.create_server(
@@ -116,10 +125,27 @@ class BrokerServer:
         self.store.start()
         self._expire()
         if self.ha_service is not None:
-            self.ha_service.on_role = self.roles.changed
+            self.ha_service.on_role = self._role_changed
             await self.ha_service.start(self._store_failed)
         if self.failover is not None:
             self.failover.start()
+        self._tick()
+
+    def _tick(self) -> None:
+        self._ticks = self._loop.call_later(TICK_MS / 1000, self._tick)
+        if self.groups is not None:
+            self.groups.tick(self.store.clock())
+
+    def _role_changed(self) -> None:
+        self.roles.changed()
+        if self.groups is not None:
+            self.groups.look()
+
+    def _grown(self, keys: list[QueueKey]) -> None:
+        """Any thread."""
+        self.waiting.grown(keys)
+        if self.groups is not None:
+            self.groups.grown(keys)
 
     @property
     def store_host(self) -> bytes:
@@ -142,6 +168,8 @@ class BrokerServer:
             self.replica_requests.take(message, done)
         elif isinstance(message, RoleRequest):
             self.roles.take(session, message)
+        elif self.groups is not None and isinstance(message, AnyGroupMessage):
+            return self.groups.request(session, message, frame)
         elif isinstance(message, OldLogRequest | AnyGroupMessage):
             # No violation: a client need not know what only a broker on a replicated log does.
             session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
@@ -151,6 +179,8 @@ class BrokerServer:
 
     def lost(self, session: BrokerSession) -> None:
         self.roles.lost(session)
+        if self.groups is not None:
+            self.groups.lost(session)
 
     def _connection(self) -> Connection:
         connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())
@@ -201,8 +231,8 @@ class BrokerServer:
             flushed_offset=store.commit_log.flushed_offset,
             confirm_offset=store.commit_log.confirm_offset,
             dispatch_behind_bytes=store.reput.behind_bytes,
-            put_messages=self.puts.put_messages,
-            put_bytes=self.puts.put_bytes,
+            put_messages=self.put_queue.put_messages,
+            put_bytes=self.put_queue.put_bytes,
             topics=len({key.topic for key, _ in queues}),
             queues=len(queues),
             disk_used_ratio=usage.used_ratio,
@@ -226,6 +256,7 @@ class BrokerServer:
         if self._listener is not None:
             self._listener.close()
         self._expiry.cancel()
+        self._ticks.cancel()
         if self.failover is not None:
             await self.failover.stop()
         if self.ha_service is not None:

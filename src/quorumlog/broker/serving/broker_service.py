@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,7 +46,7 @@ class ServedStore(Protocol):
     def queues(self) -> QueueTable: ...
 
     @property
-    def topics(self) -> Mapping[str, int] | None:
+    def shown_topics(self) -> Mapping[str, int] | None:
         """Numbers of queues by name, beside the queues that there are."""
 
     def begin_of(self, key: QueueKey) -> int | None:
@@ -79,3 +80,23 @@ class BrokerService(Protocol):
 
     def lost(self, session: BrokerSession) -> None:
         """Its connection has ended."""
+
+
+class ServedGroups(Protocol):
+    """Topics and consumer groups of a classic broker. On its loop, but for `grown`."""
+
+    def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
+        """The store's services are about to run. Returns what takes the sends of clients."""
+
+    def grown(self, keys: list[QueueKey]) -> None:
+        """More is shown of these queues. Any thread."""
+
+    def look(self) -> None:
+        """The role may have changed."""
+
+    def tick(self, now_ms: float) -> None:
+        """Every `TICK_MS`."""
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool: ...
+
+    def lost(self, session: BrokerSession) -> None: ...

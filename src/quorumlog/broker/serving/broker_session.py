@@ -212,7 +212,7 @@ class BrokerSession:
             for key, queue in store.queues.items()
             if (begin := store.begin_of(key)) is not None
         }
-        for topic, count in (store.topics or {}).items():
+        for topic, count in (store.shown_topics or {}).items():
             for queue_id in range(count):
                 rows.setdefault(
                     QueueKey(topic, queue_id),

@@ -119,6 +119,13 @@ class SkipDelayed(Said, frozen=True, tag=10):
     to_offset: Offset
 
 
+class ReleaseDelayed(Said, frozen=True, tag=11):
+    """Of a classic broker: of these delay levels all below the offset is copied to where it belongs.
+    None goes back by it."""
+
+    levels: Annotated[tuple[tuple[Annotated[int, Meta(ge=1, le=18)], Offset], ...], Meta(max_length=18)]
+
+
 Command = (
     CreateTopic
     | UpdateTopic
@@ -130,6 +137,7 @@ Command = (
     | CommitOffsets
     | ResetOffsets
     | SkipDelayed
+    | ReleaseDelayed
 )
 FROM_CLIENTS = (CreateTopic, UpdateTopic, DeleteTopic, CreateGroup, DeleteGroup, ResetOffsets)
 """The others are the leader's own."""
@@ -203,3 +211,13 @@ def read_answer(answer: bytes, kind: type[_T]) -> _T:
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"no answer of the topics and groups: {error}") from None
     raise _KINDS.get(code, LedgerError)(message)
+
+
+def refusal_in(outcome: bytes | LedgerError) -> LedgerError | None:
+    if isinstance(outcome, LedgerError):
+        return outcome
+    try:
+        read_answer(outcome, object)
+    except LedgerError as refusal:
+        return refusal
+    return None

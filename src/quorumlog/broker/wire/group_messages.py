@@ -47,6 +47,12 @@ class HeartbeatRequest(ClientMessage, frozen=True, kw_only=True, tag=90):
     generation: Int = -1
     """That it has; the answer comes once there is another one, or `wait_ms` are over."""
     wait_ms: Int = 0
+    is_orderly: bool = False
+    """No queue of it goes to another member while it works on it: it is asked for the queue first."""
+    asked_for: tuple[tuple[Text, Int], ...] = ()
+    """Of which it knows that they are to go to others."""
+    gives_up: tuple[tuple[Text, Int], ...] = ()
+    """Of its queues in this generation: it works on nothing of them any more."""
 
 
 class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
@@ -55,6 +61,10 @@ class AssignmentResponse(ClientMessage, frozen=True, kw_only=True, tag=91):
     """What the member reads, and the committed offset; -1: none yet."""
     resets: tuple[tuple[Text, Int], ...] = ()
     """Those of them that were reset since the generation that the member has."""
+    asked_for: tuple[tuple[Text, Int], ...] = ()
+    """Of an orderly member: those that are to go to others, once it gives them up."""
+    session_ms: Int = 0
+    """An orderly member that was not heard of for so long has its queues taken away all the same."""
 
 
 class LeaveRequest(ClientMessage, frozen=True, kw_only=True, tag=92):

@@ -14,6 +14,11 @@ RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
 UNDELIVERED_TOPIC = "%UNDELIVERED%"
 """Where a delayed message ends up whose topic was deleted meanwhile."""
 
+GROUPS_TOPIC = "%GROUPS%"
+"""Of a classic broker: commands of topics and groups in one queue, snapshots of what follows from them
+in the other."""
+COMMANDS_QUEUE, SNAPSHOTS_QUEUE = 0, 1
+
 SYSTEM_PREFIX = "%"
 """Of the broker's own topics and producer sessions."""
 
@@ -39,6 +44,8 @@ MOST_RETRIES = 16
 REAL_TOPIC, REAL_QUEUE = "REAL_TOPIC", "REAL_QID"
 RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 """Names of properties, as Java has them."""
+DLQ_CAUSE, DLQ_ATTEMPT = "DLQ_CAUSE", "DLQ_ATTEMPT"
+"""Of ours, in a dead letter: what the last attempt ended with, and how many there were."""
 
 
 def retry_topic(group: str) -> str:
@@ -51,7 +58,8 @@ def dlq_topic(group: str) -> str:
 
 def is_system_topic(topic: str) -> bool:
     """Made and ended by the broker alone."""
-    return topic in (SCHEDULE_TOPIC, UNDELIVERED_TOPIC) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    own = (SCHEDULE_TOPIC, UNDELIVERED_TOPIC, GROUPS_TOPIC)
+    return topic in own or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def check_topic_name(topic: str) -> None:

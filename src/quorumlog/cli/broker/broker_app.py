@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from quorumlog.cli.broker.consuming.consume import consume
+from quorumlog.cli.broker.consuming.dead_letters import dlq_app
 from quorumlog.cli.broker.consuming.groups import group_app
 from quorumlog.cli.broker.consuming.topics import topic_app
 from quorumlog.cli.broker.dev import dev
@@ -35,6 +36,7 @@ broker_app.command()(consume)
 broker_app.command()(pull)
 broker_app.command()(query)
 broker_app.add_typer(group_app, name="group")
+broker_app.add_typer(dlq_app, name="dlq")
 broker_app.command()(status)
 broker_app.command()(switch)
 broker_app.command()(resign)

@@ -26,12 +26,15 @@ def message_row(message: StoredMessage) -> dict[str, Any]:
     return row
 
 
-def message_line(message: StoredMessage) -> str:
+def spoken_time(time_ms: int) -> str:
     try:
-        stored = datetime.fromtimestamp(message.store_time_ms / 1000, UTC)
-        moment = stored.isoformat(timespec="milliseconds")
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):  # no date: what stands there
-        moment = f"{message.store_time_ms}ms"
+        return f"{time_ms}ms"
+
+
+def message_line(message: StoredMessage) -> str:
+    moment = spoken_time(message.store_time_ms)
     text = message.body[:_SHOWN_BYTES].decode("utf-8", "replace")
     shown = "".join(c if c.isprintable() else "·" for c in text)
     more = "…" if len(message.body) > _SHOWN_BYTES else ""

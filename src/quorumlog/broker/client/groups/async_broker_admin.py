@@ -16,8 +16,11 @@ from quorumlog.broker.client.broker_verbs import (
     milliseconds,
     pulled_of,
     queues_of,
+    receipt_of,
 )
+from quorumlog.broker.client.groups.retries import revived
 from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
+from quorumlog.broker.messages.message import StoredMessage
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,
     OffsetResponse,
@@ -25,6 +28,7 @@ from quorumlog.broker.wire.broker_messages import (
     QueuesRequest,
     RoleRequest,
     RoleResponse,
+    SendRequest,
 )
 from quorumlog.broker.wire.group_commands import (
     Command,
@@ -48,7 +52,7 @@ from quorumlog.broker.wire.group_messages import (
     GroupCommandRequest,
     GroupQuestionRequest,
 )
-from quorumlog.broker.wire.group_names import check_group_name, is_system_topic
+from quorumlog.broker.wire.group_names import check_group_name, dlq_topic, is_system_topic
 from quorumlog.errors import BadRequest, LedgerError
 
 _T = TypeVar("_T")
@@ -169,6 +173,43 @@ class AsyncBrokerAdmin:
         """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
         UnknownConsumerGroup."""
         await self._command(DeleteGroup(group))
+
+    async def dead_letters(
+        self, group: str, offset: int = 0, *, most_messages: int = 100
+    ) -> list[StoredMessage]:
+        """Messages of the group that could not be worked off, from this offset of its %DLQ% topic on:
+        DLQ_CAUSE and DLQ_ATTEMPT among their properties say why, and after how many attempts. Raises
+        UnknownConsumerGroup."""
+        await self.groups(group)
+        (info,) = await self.queues(dlq_topic(group))
+        found: list[StoredMessage] = []
+        offset = max(offset, info.min_offset)
+        while len(found) < most_messages and offset < info.max_offset:
+            request = PullRequest(
+                topic=info.topic,
+                queue_id=info.queue_id,
+                offset=offset,
+                most_messages=most_messages - len(found),
+            )
+            pulled = pulled_of(await self._link.call(request))
+            found += pulled.messages
+            offset = pulled.next_offset
+        return found
+
+    async def resend(self, group: str, offsets: Sequence[int]) -> int:
+        """Dead letters by offset, to their group again, as if for the first time; no other group sees
+        them. They stay where they lie: which were sent again, the caller knows. Returns how many. Raises
+        BadRequest, UnknownConsumerGroup, OutcomeUnknown."""
+        letters: list[StoredMessage] = []
+        for offset in offsets:
+            found = await self.dead_letters(group, offset, most_messages=1)
+            if not found or found[0].queue_offset != offset:
+                raise BadRequest(f"group {group} has no dead letter {offset}: dlq list shows them")
+            letters += found
+        for letter in letters:
+            encoded = revived(letter, group)
+            receipt_of(await self._link.call(SendRequest(), encoded), encoded)
+        return len(letters)
 
     async def lag(self, group: str) -> list[QueueLag]:
         """Of every queue that the group reads, or has committed something of. Raises

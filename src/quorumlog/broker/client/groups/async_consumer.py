@@ -3,6 +3,7 @@ message comes to the group at least once, and those of a queue in their order.
 
     async with AsyncConsumer(servers, "billing", {"orders": "*"}) as consumer:
         await consumer.run(handle)          # pushed; what `handle` raises on comes again, later
+        await consumer.run(handle, threads=8)   # several messages at once, in no order
         messages = await consumer.poll()    # or pulled: `commit` says that they are done
 """
 
@@ -13,8 +14,10 @@ import inspect
 import logging
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
@@ -22,14 +25,19 @@ from quorumlog.broker.client.async_link import AsyncLinks
 from quorumlog.broker.client.broker_results import SendReceipt
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
-    Encoded,
     answer_of,
     milliseconds,
     pulled_of,
     queues_of,
 )
 from quorumlog.broker.client.groups.async_producer import AsyncProducer
-from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue, as_first_sent, wanted_tags
+from quorumlog.broker.client.groups.consumer_queue import (
+    ConsumerQueue,
+    as_first_sent,
+    take_next,
+    wanted_tags,
+)
+from quorumlog.broker.client.groups.retries import SuspendQueue, again_of, cause_of
 from quorumlog.broker.errors import (
     QueueOffsetOutOfRange,
     StaleGeneration,
@@ -37,35 +45,21 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, StoredMessage
-from quorumlog.broker.messages.record import (
-    encode_again,
-    encode_properties,
-    properties_that_fit,
-)
+from quorumlog.broker.messages.message import StoredMessage
 from quorumlog.broker.wire.broker_messages import (
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
     QueuesRequest,
 )
+from quorumlog.broker.wire.group_commands import QueueRow
 from quorumlog.broker.wire.group_messages import (
     AssignmentResponse,
     CommitRequest,
     HeartbeatRequest,
     LeaveRequest,
 )
-from quorumlog.broker.wire.group_names import (
-    FIRST_RETRY_LEVEL,
-    LEVELS,
-    MOST_RETRIES,
-    ORIGIN_MESSAGE_ID,
-    REAL_QUEUE,
-    REAL_TOPIC,
-    RETRY_TOPIC,
-    dlq_topic,
-    retry_topic,
-)
+from quorumlog.broker.wire.group_names import MOST_RETRIES, retry_topic
 from quorumlog.errors import BadRequest, LedgerError
 
 log = logging.getLogger("quorumlog.broker")
@@ -74,16 +68,37 @@ HEARTBEAT_WAIT_MS = 3_000
 PULL_WAIT_MS = 3_000
 COMMIT_INTERVAL_S = 1.0
 PAUSE_S = 0.1
+MOST_AT_ONCE = 64
+"""Queues of which `run` works on a message at once, where nobody says how many."""
+ORDERLY_PAUSE_MS = 1_000
+"""Between two attempts of an orderly consumer at one message."""
 EARLIEST, LATEST = "earliest", "latest"
 Start = str | float | datetime
 Handler = Callable[[StoredMessage], Awaitable[object] | object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Working:
+    """What one `run` works with."""
+
+    handler: Handler
+    in_order: bool
+    until: Callable[[], bool]
+    most_ms: int
+
+    def begun(self, message: StoredMessage) -> Awaitable[object] | None:
+        """None: it is worked off already. Raises what the handler does."""
+        outcome = self.handler(as_first_sent(message))
+        return outcome if inspect.isawaitable(outcome) else None
 
 
 class AsyncConsumer:
     """Of one event loop.
 
     `begin`: where a queue is read from of which the group has committed nothing: "earliest", "latest",
-    or a time. `name`: of this member, unique in its group."""
+    or a time. `name`: of this member, unique in its group. `orderly`: nobody else reads a queue while
+    this member works on a message of it, also where it is given to another member meanwhile: that one
+    waits until nothing of it is in hand, or until this member is not heard of any more."""
 
     def __init__(
         self,
@@ -94,6 +109,7 @@ class AsyncConsumer:
         begin: Start = EARLIEST,
         name: str = "",
         most_retries: int = MOST_RETRIES,
+        orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
         """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
@@ -110,12 +126,24 @@ class AsyncConsumer:
         self.retried = 0
         self._begin = begin
         self._most_retries = most_retries
+        self._is_orderly = orderly
+        self._given_up: set[QueueRow] = set()
+        """Since its generation began."""
+        self._unfinished: dict[QueueRow, ConsumerQueue] = {}
+        """Of an orderly member: what it works on still of queues that were taken away, or reset."""
+        self._session_until_s = 0.0
+        """Others may have its queues from then on."""
+        self._heartbeat_wait_ms = HEARTBEAT_WAIT_MS
+        self._joining = asyncio.Lock()
         self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
         self._producer = AsyncProducer(servers, timeout_ms=timeout_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._changed = asyncio.Condition()
         self._handed_out: list[tuple[ConsumerQueue, StoredMessage]] = []
+        self._held_at_poll: list[ConsumerQueue] = []
+        """At the first `poll` since the last `commit`."""
+        self._timeout_s = timeout_ms / 1000
         self._committing = asyncio.Lock()
         self._failure: LedgerError | None = None
 
@@ -126,6 +154,8 @@ class AsyncConsumer:
             await self.close()
             raise
         self._tasks = [asyncio.create_task(self._heartbeats()), asyncio.create_task(self._commits())]
+        if self._is_orderly:
+            self._tasks.append(asyncio.create_task(self._gives_up()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -153,19 +183,42 @@ class AsyncConsumer:
                 " AsyncConsumer): call poll, run and commit there"
             )
 
-    async def _join(self, wait_ms: int = HEARTBEAT_WAIT_MS) -> None:
-        """Says that this member is there, and takes over what it is given."""
+    async def _join(self, *, waits: bool = True) -> None:
+        """Says that this member is there, and takes over what it is given; `waits` for news."""
+        wait_ms = self._heartbeat_wait_ms if waits else 0
+        generation, said_s = self.generation, time.monotonic()
         request = HeartbeatRequest(
             group=self.group,
             member=self.name,
             topics=sorted(self.topics.items()),
-            generation=self.generation,
+            generation=generation,
             wait_ms=wait_ms,
+            is_orderly=self._is_orderly,
+            asked_for=tuple(key for key, queue in self.queues.items() if queue.is_asked_for),
+            gives_up=tuple(self._given_up),
         )
         answer = answer_of(await self._link.call(request, wait_ms=wait_ms))
         assert isinstance(answer, AssignmentResponse), answer
-        if answer.generation in (-1, self.generation):
-            return
+        async with self._joining:
+            if self.generation != generation:
+                return  # another answer came meanwhile: the next one says what is new since
+            is_member = answer.generation != -1  # else its queues may be with others
+            if self._is_orderly and is_member and not answer.session_ms:
+                raise BadRequest(
+                    "the broker is of a release that knows no orderly consumers: upgrade it first"
+                )
+            if is_member and answer.session_ms:
+                self._session_until_s = max(self._session_until_s, said_s + answer.session_ms / 1000)
+                self._heartbeat_wait_ms = min(HEARTBEAT_WAIT_MS, answer.session_ms // 3)
+            if answer.generation not in (-1, generation):
+                await self._begin_generation(answer)
+            for key in set(answer.asked_for) & self.queues.keys():
+                self._ask_for(self.queues[key])
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _begin_generation(self, answer: AssignmentResponse) -> None:
+        """Another generation. Raises what the first look at a queue is refused with."""
         given = {(topic, queue_id): offset for topic, queue_id, offset in answer.queues}
         resets = set(answer.resets)
         for key in [key for key in self.queues if key not in given]:
@@ -177,17 +230,45 @@ class AsyncConsumer:
                 self._revoke(key)
                 await self._take_over(key, committed)
         self.generation = answer.generation
+        self._given_up.clear()
         if any(queue.committed_offset < 0 for queue in self.queues.values()):
             with suppress(LedgerError):  # `_commits` tries again
                 await self._commit_done()
-        async with self._changed:
-            self._changed.notify_all()
+
+    def _ask_for(self, queue: ConsumerQueue) -> None:
+        """Nothing more is taken of it, and nothing is fetched."""
+        queue.is_asked_for = True
+        queue.drop_fetched()
+        task = self._fetching.pop(queue.key, None)
+        if task is not None:
+            task.cancel()
+
+    async def _gives_up(self) -> None:
+        """An orderly member: what others wait for, once nothing of it is in hand."""
+
+        def ready() -> list[ConsumerQueue]:
+            return [q for q in self.queues.values() if q.is_asked_for and not q.in_hand]
+
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: bool(ready()))
+            try:
+                await self._commit_done()
+                for queue in ready():
+                    self._revoke(queue.key)
+                    self._given_up.add(queue.key)
+                await self._join(waits=False)
+            except LedgerError as error:
+                log.info("group %s: %s", self.group, error)
+                await asyncio.sleep(PAUSE_S)
 
     def _revoke(self, key: tuple[str, int]) -> None:
         queue = self.queues.pop(key, None)
         if queue is not None:
             queue.is_revoked = True
-            queue.fetched.clear()
+            queue.drop_fetched()
+            if self._is_orderly and queue.in_hand:
+                self._unfinished[key] = queue
         task = self._fetching.pop(key, None)
         if task is not None:
             task.cancel()
@@ -199,6 +280,7 @@ class AsyncConsumer:
         # A begin that moves is committed: who takes the queue over next must not begin later.
         is_fixed = committed >= 0 or self._begin == EARLIEST
         queue = ConsumerQueue(topic, queue_id, tags, offset, offset, offset if is_fixed else -1)
+        queue.waits_for = self._unfinished.pop(key, None)
         self.queues[key] = queue
         self._fetching[key] = asyncio.create_task(self._fetch(queue))
 
@@ -262,14 +344,13 @@ class AsyncConsumer:
             async with self._changed:
                 self._changed.notify_all()
 
-    def _next(self) -> tuple[ConsumerQueue, StoredMessage] | None:
-        """The oldest fetched message of some queue; the queues take turns."""
-        for key in list(self.queues):
-            queue = self.queues[key]
-            if queue.fetched:
-                self.queues[key] = self.queues.pop(key)
-                return queue, queue.take()
-        return None
+    def _take(self, *, in_order: bool = False) -> tuple[ConsumerQueue, StoredMessage] | None:
+        return take_next(self.queues, in_order=in_order) if self._may_take else None
+
+    @property
+    def _may_take(self) -> bool:
+        """False: the queues of this orderly member may be with others by now."""
+        return not self._is_orderly or time.monotonic() < self._session_until_s
 
     async def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
         """At most `most_messages`, of several queues perhaps; none if nothing came in `wait_ms`. They
@@ -280,108 +361,231 @@ class AsyncConsumer:
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000), self._changed:
                 await self._changed.wait_for(
-                    lambda: self._failure is not None or any(q.fetched for q in self.queues.values())
+                    lambda: (
+                        self._failure is not None
+                        or (self._may_take and any(q.can_take for q in self.queues.values()))
+                    )
                 )
         if self._failure is not None:
             raise self._failure
+        self._held_at_poll = self._held_at_poll or list(self.queues.values())
         messages: list[StoredMessage] = []
-        while len(messages) < most_messages and (found := self._next()) is not None:
+        while len(messages) < most_messages and (found := self._take()) is not None:
             self._handed_out.append(found)
             messages.append(as_first_sent(found[1]))
         return messages
 
-    async def commit(self) -> None:
-        """All that `poll` has given is done; returns once that is replicated. Raises StaleGeneration: a
-        queue was given to somebody else, who reads what was not committed again."""
+    async def commit(self) -> list[QueueRow]:
+        """All that `poll` has given is done; returns once that is replicated. Returns the queues
+        (topic, number) of it that were lost: given to another member, or reset. What was read of them
+        and not committed comes again, to whoever reads them now. Raises StaleGeneration where this
+        member has lost every queue that it had: it was not heard of, and others took it for gone."""
         self._check_joined()
         handed_out, self._handed_out = self._handed_out, []
+        held, self._held_at_poll = self._held_at_poll, []
+        done: dict[QueueRow, int] = {}
         for queue, message in handed_out:
             queue.finish(message)
-        lost = any(queue.is_revoked for queue, _ in handed_out)
-        await self._commit_done()
+            done[queue.key] = max(done.get(queue.key, 0), message.queue_offset + 1)
+        await self._commit_in_the_generation_that_stands()
         async with self._changed:
             self._changed.notify_all()
-        if lost:
+        # A queue that was lost a moment after it was committed is not: nothing of it comes again.
+        read = [queue for queue, _ in handed_out]
+        committed = {queue.key: queue.committed_offset for queue in (*read, *self.queues.values())}
+        lost = [key for key, offset in done.items() if committed.get(key, -1) < offset]
+        if lost and all(queue.is_revoked for queue in held):
             raise StaleGeneration(
-                "a queue was given to another member, or the group was reset: what was read of it comes"
+                "all queues of this member were given to others, or reset: what was read of them comes"
                 " again"
             )
+        return lost
 
-    async def run(self, handler: Handler, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Each message to `handler`, one of a queue at a time; what it raises on comes again after a
-        delay, and after 16 times lies in the group's %DLQ% topic. Ends once `until` says so, or when
-        cancelled. Raises what `poll` does."""
+    async def _commit_in_the_generation_that_stands(self) -> None:
+        """What is lost is not committed, and keeps nothing else from it. Raises LedgerError."""
+        deadline_s = asyncio.get_running_loop().time() + self._timeout_s
+        while True:
+            generation = self.generation
+            try:
+                await self._commit_done()
+                return
+            except (StaleGeneration, UnknownGroupMember):
+                if not await self._has_another_generation(generation, deadline_s):
+                    raise
+
+    async def _has_another_generation(self, generation: int, deadline_s: float) -> bool:
+        """The next heartbeat's answer brings it, and says what is left."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline_s), self._changed:
+                await self._changed.wait_for(
+                    lambda: self._failure is not None or self.generation != generation
+                )
+        return self._failure is None and self.generation != generation
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        threads: int = 0,
+        max_processing_time_ms: int = 0,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Each message to `handler`. Ends once `until` says so and what is in hand is finished, or when
+        cancelled.
+
+        `threads`: so many messages at once, of any queues and in any order; committed is what lies below
+        the lowest that is not finished. 0: one of a queue at a time, those of a queue in their order.
+        What `handler` raises on comes again after a delay, and after 16 times lies in the group's %DLQ%
+        topic, with the cause. So does a message on which it works longer than `max_processing_time_ms`
+        (0: as long as it likes): it is cancelled then, and nothing follows from how it ends.
+
+        An orderly consumer makes the next attempt itself after a second, with nothing of the queue in
+        between; `SuspendQueue` says for how long, and counts as no attempt. Raises what `poll` does."""
         self._check_joined()
-        busy: dict[tuple[str, int], asyncio.Task[None]] = {}
+        if threads < 0 or max_processing_time_ms < 0:
+            raise BadRequest("threads and max_processing_time_ms are 0 or more")
+        if self._is_orderly and (threads or max_processing_time_ms):
+            raise BadRequest(
+                "an orderly consumer works on one message of a queue at a time, as long as it takes:"
+                " leave threads and max_processing_time_ms away"
+            )
+        working = _Working(handler, in_order=not threads, until=until, most_ms=max_processing_time_ms)
+        workers: set[asyncio.Task[None]] = set()
         try:
             while not until():
                 if self._failure is not None:
                     raise self._failure
-                for key, task in list(busy.items()):
-                    if task.done():
-                        del busy[key]
-                        task.result()
-                for queue in list(self.queues.values()):
-                    if queue.fetched and queue.key not in busy:
-                        busy[queue.key] = asyncio.create_task(self._work_off(queue, handler, until))
+                for task in [task for task in workers if task.done()]:
+                    workers.discard(task)
+                    task.result()
+                most = threads or min(len(self.queues), MOST_AT_ONCE)
+                while len(workers) < most and (found := self._take(in_order=working.in_order)):
+                    workers.add(asyncio.create_task(self._work_off(*found, working)))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PAUSE_S), self._changed:
                         await self._changed.wait()
+            await asyncio.gather(*workers)
         finally:
-            for task in busy.values():
+            for task in workers:
                 task.cancel()
-            await asyncio.gather(*busy.values(), return_exceptions=True)
+            await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work_off(self, queue: ConsumerQueue, handler: Handler, until: Callable[[], bool]) -> None:
-        while queue.fetched and not until():
-            message = queue.take()
-            try:
-                outcome = handler(as_first_sent(message))
-                if inspect.isawaitable(outcome):
-                    await outcome
-            except Exception:
-                log.exception("message %s comes again", message.message_id)
-                await self._retry_until_stored(message)
+    async def _work_off(self, queue: ConsumerQueue, message: StoredMessage, working: _Working) -> None:
+        """This message, and then others as long as there are some."""
+        while True:
+            had_room = queue.has_room
+            if self._is_orderly:
+                await self._work_in_order(queue, message, working)
+            else:
+                await self._work_once(queue, message, working)
+            found = None if working.until() else self._take(in_order=working.in_order)
+            if found is None or queue.has_room != had_room or queue.is_asked_for:
+                async with self._changed:
+                    self._changed.notify_all()
+            if found is None:
+                return
+            queue, message = found
+
+    async def _work_once(self, queue: ConsumerQueue, message: StoredMessage, working: _Working) -> None:
+        try:
+            work = working.begun(message)
+            if work is not None and working.most_ms:
+                await self._in_time(work, queue, message, working.most_ms)
+            elif work is not None:
+                await work
+        except Exception as error:
+            log.exception("message %s comes again", message.message_id)
+            await self._comes_again(queue, message, cause_of(error))
+        else:
             queue.finish(message)
-        async with self._changed:
-            self._changed.notify_all()
+
+    async def _in_time(
+        self, work: Awaitable[object], queue: ConsumerQueue, message: StoredMessage, most_ms: int
+    ) -> None:
+        """Raises what the work does, unless that comes too late. It has ended when this returns."""
+        task = asyncio.ensure_future(work)
+        try:
+            done, _ = await asyncio.wait([task], timeout=most_ms / 1000)
+            if not done:
+                cause = f"it was worked on for more than {most_ms} ms"
+                await self._comes_again(queue, message, cause)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        if done:
+            task.result()
+        elif not task.cancelled() and task.exception() is not None:
+            log.info("message %s, too late: %r", message.message_id, task.exception())
+
+    async def _comes_again(self, queue: ConsumerQueue, message: StoredMessage, cause: str) -> None:
+        """Whoever has got the queue meanwhile reads the message there."""
+        if not queue.is_revoked:
+            await self._retry_until_stored(message, cause)
+        queue.finish(message)
+
+    async def _work_in_order(
+        self, queue: ConsumerQueue, message: StoredMessage, working: _Working
+    ) -> None:
+        attempt = message
+        while True:
+            try:
+                work = working.begun(attempt)
+                if work is not None:
+                    await work
+                break
+            except SuspendQueue as suspended:
+                pause_ms = suspended.pause_ms
+            except Exception as error:
+                log.exception("message %s comes again", message.message_id)
+                if attempt.reconsume_times >= self._most_retries:
+                    await self._retry_until_stored(attempt, cause_of(error))
+                    break
+                attempt = attempt._replace(reconsume_times=attempt.reconsume_times + 1)
+                pause_ms = ORDERLY_PAUSE_MS
+            if not await self._suspend(queue, pause_ms, working):
+                queue.give_back(message)
+                return
+        queue.finish(message)
+
+    async def _suspend(self, queue: ConsumerQueue, pause_ms: int, working: _Working) -> bool:
+        """False: the next attempt is for somebody else, or for another `run`."""
+        stop_s = time.monotonic() + pause_ms / 1000
+        while not (queue.is_revoked or queue.is_asked_for or working.until()):
+            now_s = time.monotonic()
+            if now_s >= stop_s:
+                return self._may_take
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(stop_s - now_s, PAUSE_S)), self._changed:
+                    await self._changed.wait()
+        return False
 
     # ---------------------------------------------------------------- again, later
 
-    async def _retry_until_stored(self, message: StoredMessage) -> None:
+    async def _retry_until_stored(self, message: StoredMessage, cause: str) -> None:
         while True:
             try:
-                await self.retry(message)
+                await self.retry(message, cause=cause)
                 return
             except LedgerError as error:
                 log.warning("message %s: %s", message.message_id, error)
                 await asyncio.sleep(PAUSE_S)
 
-    async def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
+    async def retry(
+        self, message: StoredMessage, *, delay_level: int = 0, cause: str = ""
+    ) -> SendReceipt:
         """The group gets it again after a delay that grows with each time, or that of `delay_level` (1
-        to 18); after 16 times it goes to the group's %DLQ% topic. So does at once, without what a retry
-        adds, a message whose properties leave no room for that: an old log may hold some. Raises what a
-        producer's `send` does."""
-        if not 0 <= delay_level <= LEVELS:
-            raise BadRequest(f"a delay level is 1 to {LEVELS}, or 0; not {delay_level}")
-        properties = dict(message.properties)
-        first_topic = properties.get(RETRY_TOPIC) or message.topic
-        properties.setdefault(RETRY_TOPIC, first_topic)
-        properties.setdefault(ORIGIN_MESSAGE_ID, message.message_id)
-        times = message.reconsume_times
-        level = delay_level or min(FIRST_RETRY_LEVEL + times, LEVELS)
-        again = {DELAY: str(level), REAL_TOPIC: retry_topic(self.group), REAL_QUEUE: "0"}
-        topic, queue_id = SCHEDULE_TOPIC, level - 1
-        if times >= self._most_retries:
-            again, topic, queue_id = {}, dlq_topic(self.group), 0
-        try:
-            data = encode_properties(properties | again)
-        except BadRequest as error:
-            log.warning("message %s goes to %s: %s", message.message_id, dlq_topic(self.group), error)
-            data, topic, queue_id = properties_that_fit(message.properties), dlq_topic(self.group), 0
-        record = encode_again(message, topic, queue_id, data, times + 1)
-        encoded = Encoded(record, [len(record)], queue_id, topic, True)
-        receipt = await self._producer.send_encoded(encoded)
+        to 18); after 16 times it goes to the group's %DLQ% topic, with `cause`. So does at once, without
+        what a retry adds, a message whose properties leave no room for that: an old log may hold some.
+        Raises what a producer's `send` does."""
+        again = again_of(
+            message, self.group, most_retries=self._most_retries, delay_level=delay_level, cause=cause
+        )
+        if again.problem:
+            log.warning(
+                "message %s goes to %s: %s", message.message_id, again.encoded.topic, again.problem
+            )
+        receipt = await self._producer.send_encoded(again.encoded)
         self.retried += 1
         return receipt
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from quorumlog.broker.client.broker_results import QueueInfo, SendReceipt
 from quorumlog.broker.client.broker_verbs import DEFAULT_TIMEOUT_MS
 from quorumlog.broker.client.groups.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
-from quorumlog.broker.client.groups.async_consumer import EARLIEST, AsyncConsumer, Start
+from quorumlog.broker.client.groups.async_consumer import (
+    EARLIEST,
+    MOST_AT_ONCE,
+    AsyncConsumer,
+    Start,
+)
 from quorumlog.broker.client.groups.async_producer import AsyncProducer, Selector
 from quorumlog.broker.messages.message import Message, StoredMessage
 from quorumlog.broker.wire.broker_messages import RoleResponse
-from quorumlog.broker.wire.group_commands import GroupRow, TopicRow
+from quorumlog.broker.wire.group_commands import GroupRow, QueueRow, TopicRow
 from quorumlog.broker.wire.group_names import MOST_RETRIES
 from quorumlog.errors import BadRequest
 
@@ -169,6 +175,7 @@ class Consumer(_Blocking[AsyncConsumer]):
         begin: Start = EARLIEST,
         name: str = "",
         most_retries: int = MOST_RETRIES,
+        orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
         super().__init__(
@@ -179,6 +186,7 @@ class Consumer(_Blocking[AsyncConsumer]):
                 begin=begin,
                 name=name,
                 most_retries=most_retries,
+                orderly=orderly,
                 timeout_ms=timeout_ms,
             )
         )
@@ -199,27 +207,43 @@ class Consumer(_Blocking[AsyncConsumer]):
         """See `AsyncConsumer.poll`."""
         return self._thread.run(self._made.poll(most_messages=most_messages, wait_ms=wait_ms))
 
-    def commit(self) -> None:
+    def commit(self) -> list[QueueRow]:
         """See `AsyncConsumer.commit`."""
-        self._thread.run(self._made.commit())
+        return self._thread.run(self._made.commit())
 
-    def retry(self, message: StoredMessage, *, delay_level: int = 0) -> SendReceipt:
+    def retry(self, message: StoredMessage, *, delay_level: int = 0, cause: str = "") -> SendReceipt:
         """See `AsyncConsumer.retry`."""
-        return self._thread.run(self._made.retry(message, delay_level=delay_level))
+        return self._thread.run(self._made.retry(message, delay_level=delay_level, cause=cause))
 
     def run(
         self,
         handler: Callable[[StoredMessage], object],
         *,
+        threads: int = 0,
+        max_processing_time_ms: int = 0,
         until: Callable[[], bool] = lambda: False,
     ) -> None:
         """As `AsyncConsumer.run`; `handler` is called on other threads, several at a time where there
-        are several queues."""
+        are several queues, or as many as `threads` says. Nobody can end a call of it: one that takes
+        longer than `max_processing_time_ms` keeps its thread until it returns."""
+        with ThreadPoolExecutor(threads or MOST_AT_ONCE, "quorumlog-consumer") as executor:
 
-        async def handle(message: StoredMessage) -> None:
-            await asyncio.to_thread(handler, message)
+            async def handle(message: StoredMessage) -> None:
+                call = executor.submit(handler, message)
+                try:
+                    await asyncio.wrap_future(call)
+                except asyncio.CancelledError:
+                    if not call.cancelled():
+                        await asyncio.wait([asyncio.wrap_future(call)])
+                    raise
 
-        self._thread.run(self._made.run(handle, until=until))
+            running = self._made.run(
+                handle,
+                threads=threads,
+                max_processing_time_ms=max_processing_time_ms,
+                until=until,
+            )
+            self._thread.run(running)
 
 
 class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
@@ -278,6 +302,16 @@ class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
     def delete_group(self, group: str) -> None:
         """See `AsyncBrokerAdmin.delete_group`."""
         self._thread.run(self._made.delete_group(group))
+
+    def dead_letters(
+        self, group: str, offset: int = 0, *, most_messages: int = 100
+    ) -> list[StoredMessage]:
+        """See `AsyncBrokerAdmin.dead_letters`."""
+        return self._thread.run(self._made.dead_letters(group, offset, most_messages=most_messages))
+
+    def resend(self, group: str, offsets: Sequence[int]) -> int:
+        """See `AsyncBrokerAdmin.resend`."""
+        return self._thread.run(self._made.resend(group, offsets))
 
     def lag(self, group: str) -> list[QueueLag]:
         """See `AsyncBrokerAdmin.lag`."""

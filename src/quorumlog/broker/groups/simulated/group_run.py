@@ -28,7 +28,11 @@ def run_groups(
         result.counts = cluster.trace.counts
         told = Told()
         senders = [SimSender(brokers, f"s{number}", told) for number in range(2)]
-        readers = [SimReader(brokers, f"r{number}", told) for number in range(3)]
+        orderly = [False] * 3 if seed % 2 else [True, True, False]
+        readers = [
+            SimReader(brokers, f"r{number}", told, is_orderly=each)
+            for number, each in enumerate(orderly)
+        ]
         others = [*readers, SimAsker(brokers, "asker", told)]
         for member in cluster.members:
             member.start()

@@ -18,7 +18,6 @@ TOPIC, QUEUES = "orders", 3
 OPTIONS = GroupOptions(
     first_topics={TOPIC: QUEUES},
     member_timeout_ms=1_500.0,
-    commit_interval_ms=100.0,
 )
 QUICK = replace(CONFIG, message_delay_level="1s " * 17 + "1s")
 LATENCY_MS = (0.05, 2.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ from quorumlog.sim.checkers.checker import Violation
 GROUP = "billing"
 PAUSE_MS = 8.0
 PATIENCE_MS = 800.0
+WORK_MS = 200.0
 Queue = tuple[str, int]
 
 
@@ -44,6 +46,8 @@ class Told:
     """The highest offset of each queue whose commit was acknowledged."""
     generation: int = -1
     """The highest that somebody was told."""
+    working: dict[Queue, SimReader] = field(default_factory=dict)
+    """Who works on a queue just now, of those that hold what they work on."""
 
 
 class _Client:
@@ -114,28 +118,40 @@ class SimSender(_Client):
 
 class SimReader(_Client):
     """A member of the group. Now and then it is killed, and another one comes; now and then it commits
-    what it read in a generation that is over."""
+    what it read in a generation that is over. An orderly one takes its time with what it reads, and
+    gives a queue that it is asked for up once it has done so."""
 
-    def __init__(self, brokers: SimGroupBrokers, name: str, told: Told) -> None:
+    def __init__(
+        self, brokers: SimGroupBrokers, name: str, told: Told, *, is_orderly: bool = False
+    ) -> None:
         super().__init__(brokers, name, told)
+        self._is_orderly = is_orderly
         self._life = 0
-        self._generation = -1
-        self._positions: dict[Queue, int] = {}
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self._life += 1
         self._generation = -1
-        self._positions = {}
+        self._positions: dict[Queue, int] = {}
+        self._session_until_ms = 0.0
+        self._asked_for: set[Queue] = set()
+        self._given_up: set[Queue] = set()
+        for queue in [queue for queue, reader in self.told.working.items() if reader is self]:
+            del self.told.working[queue]
 
     def work(self) -> None:
         chance = self.random.random()
+        for queue in sorted(self._asked_for):
+            if self.told.working.get(queue) is not self:
+                self._asked_for.discard(queue)
+                self._given_up.add(queue)
+                self._positions.pop(queue, None)
         if chance < 0.005:
             self._begin_anew()
         elif chance < 0.3:
             self._beat()
         elif chance < 0.8:
-            self._pull()
+            self._pull_in_order() if self._is_orderly else self._pull()
         elif self._positions:
             self._commit()
 
@@ -144,16 +160,26 @@ class SimReader(_Client):
         return f"{self.name}-{self._life}"
 
     def _beat(self) -> None:
-        life = self._life
+        life, generation, said_ms = self._life, self._generation, self.cluster.now_ms
         request = HeartbeatRequest(
-            group=GROUP, member=self._member, topics=[(TOPIC, "*")], generation=self._generation
+            group=GROUP,
+            member=self._member,
+            topics=[(TOPIC, "*")],
+            generation=generation,
+            is_orderly=self._is_orderly,
+            asked_for=tuple(sorted(self._asked_for)),
+            gives_up=tuple(sorted(self._given_up)),
         )
 
         def told(answer: Any) -> None:
             self.heard(answer)
             if not isinstance(answer, AssignmentResponse) or self._life != life:
                 return
+            if self._generation != generation:
+                return  # a later answer has come before
+            self._session_until_ms = max(self._session_until_ms, said_ms + answer.session_ms)
             if answer.generation > self._generation:
+                self._given_up.clear()
                 self._generation = answer.generation
                 self.told.generation = max(self.told.generation, answer.generation)
                 kept = self._positions
@@ -162,19 +188,47 @@ class SimReader(_Client):
                     for topic, queue_id, offset in answer.queues
                 }
                 self.cluster.trace.count("groups: assigned")
+            self._asked_for = set(answer.asked_for) & self._positions.keys()
 
         self.waits()
         self.brokers.ask(self.target, self.random, request, told)
 
-    def _pull(self) -> None:
+    @property
+    def is_heard_of(self) -> bool:
+        """As long as nobody may take its queues away."""
+        return self.cluster.now_ms < self._session_until_ms
+
+    def _pull_in_order(self) -> None:
+        """And work on it for a while."""
+        life, free = self._life, [queue for queue in self._positions if queue not in self._asked_for]
+        free = [queue for queue in sorted(free) if self.told.working.get(queue) is not self]
+        if not free or not self.is_heard_of:
+            return
+        queue = self.random.choice(free)
+        other = self.told.working.get(queue)
+        if other is not None and other.is_heard_of:
+            raise Violation(f"{self._member} begins with {queue}, on which {other._member} works")
+        self.told.working[queue] = self
+
+        def finish() -> None:
+            if self._life == life and self.told.working.get(queue) is self:
+                self.cluster.trace.count("groups: worked in order")
+                del self.told.working[queue]
+
+        self._pull([queue])
+        self.cluster.at(self.random.uniform(0, WORK_MS), finish)
+
+    def _pull(self, only: Sequence[Queue] | None = None) -> None:
         life = self._life
 
         def look(broker: DLedgerBroker) -> None:
             for queue, position in list(self._positions.items()):
+                if only is not None and queue not in only:
+                    continue
                 if life != self._life:
                     return
                 try:
-                    pulled = broker.reader.pull(QueueKey(*queue), position, 5)
+                    pulled = broker.reader.pull(QueueKey(*queue), position, 5 if only is None else 50)
                 except LedgerError:
                     continue
                 for message in pulled.records.messages():

@@ -1,4 +1,4 @@
-"""quorumlog broker topic, group and consume: what only a broker on a replicated log has.
+"""quorumlog broker topic, group, dlq and consume: topics and consumer groups.
 
-Read in this order: `topics`, `groups`, `consume`.
+Read in this order: `topics`, `groups`, `dead_letters`, `consume`.
 """

@@ -1,4 +1,4 @@
-"""quorumlog broker group: consumer groups of brokers on a replicated log."""
+"""quorumlog broker group: consumer groups."""
 
 from __future__ import annotations
 

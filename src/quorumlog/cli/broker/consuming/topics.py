@@ -1,4 +1,4 @@
-"""quorumlog broker topic: topics of brokers on a replicated log."""
+"""quorumlog broker topic: topics while brokers run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ topic_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help
 
 @topic_app.callback()
 def topic() -> None:
-    """Topics of brokers on a replicated log: made, changed and ended while they run.
+    """Topics: made, changed and ended while they run.
 
     Example: quorumlog broker topic create orders --queues 8
     """

@@ -1,0 +1,456 @@
+"""ClassicGroupLog: topics and groups of a classic broker: commands are messages of a topic of its own,
+acknowledged, replicated and shown like all others, and each broker carries out what it is shown.
+
+A broker that becomes master answers once it has carried out all that its log holds: whatever the earlier
+master acknowledged is among it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from quorumlog.broker.dledger.broker_role import MASTER_ID, RoleState
+from quorumlog.broker.errors import TopicNotPermitted
+from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.groups.group_log import Told, ToldDone, ToldOffset
+from quorumlog.broker.groups.group_machine import GroupFeed, GroupMachine
+from quorumlog.broker.groups.group_state import Topic
+from quorumlog.broker.groups.state_follower import (
+    COMMANDS,
+    SNAPSHOTS,
+    TOKEN_BYTES,
+    News,
+    StateFollower,
+)
+from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
+from quorumlog.broker.java_config import read_java_config
+from quorumlog.broker.message_log import PutOutcome, Role
+from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.messages.message import SCHEDULE_TOPIC, Message, PutResult, PutStatus
+from quorumlog.broker.messages.record import encode_records
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.serving.broker_service import Puts, QueueTable, Reads
+from quorumlog.broker.serving.broker_session import BrokerSession, error_of_status
+from quorumlog.broker.store_reader import StoreReader
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
+from quorumlog.broker.wire.group_commands import Command, ReleaseDelayed, encode, refusal_in
+from quorumlog.broker.wire.group_names import (
+    GROUPS_TOPIC,
+    LEVELS,
+    READ,
+    WRITE,
+    is_system_topic,
+)
+from quorumlog.errors import (
+    ConfigError,
+    LeaderNotReady,
+    LedgerError,
+    ProtocolViolation,
+    ResultUnknown,
+    StoreFailure,
+)
+from quorumlog.wire.framing import Frame
+
+log = logging.getLogger("quorumlog.broker")
+
+RETRY_MS = 50
+SNAPSHOT_COMMANDS = 10_000
+"""A snapshot is due after so many commands, and once a file of the log, and four times what a snapshot
+takes, lie behind what is needed: so retention is never held for long."""
+SNAPSHOT_PART_BYTES = 1 << 20
+OWN_TOPICS = re.compile(b"|".join(re.escape(each.encode()) for each in (GROUPS_TOPIC, SCHEDULE_TOPIC)))
+
+
+def _wall_ms() -> float:
+    return time.time() * 1000
+
+
+class Reigns(Protocol):
+    """What is asked of a `Replica`."""
+
+    @property
+    def takes_messages(self) -> bool: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+
+class ClassicTopics(GroupTopics):
+    """Those of the state, and those that the broker was started with or holds: these are there as long
+    as nobody has changed or deleted them."""
+
+    def __init__(self, feed: GroupFeed, store: MessageStore) -> None:
+        super().__init__(feed)
+        self._state = feed
+        self._store = store
+        self.before_delayed: Callable[[], None] = lambda: None
+        """Called before a delayed message is put."""
+
+    def _stands(self, topic: str) -> bool:
+        state = self._state.state
+        return topic not in state.topics and topic not in state.ended and topic != GROUPS_TOPIC
+
+    def standing_queues(self, topic: str) -> int:
+        if not self._stands(topic) or is_system_topic(topic):
+            return 0
+        return self._store.queue_count(topic)
+
+    def takes(self, key: QueueKey) -> bool:
+        if key.topic == GROUPS_TOPIC:
+            return True
+        return self._store.stands(key) if self._stands(key.topic) else super().takes(key)
+
+    def standing(self) -> dict[str, int]:
+        names = {key.topic for key, _ in self._store.queues.items()} | (self._store.topics or {}).keys()
+        counts = {name: self.standing_queues(name) for name in names}
+        return {name: count for name, count in counts.items() if count}
+
+    def counts(self) -> Mapping[str, int]:
+        return {**self.standing(), **super().counts()}
+
+    def begin(self, key: QueueKey) -> int | None:
+        return 0 if self._stands(key.topic) else super().begin(key)
+
+    def check_writes(self, records: RecordBatch) -> None:
+        super().check_writes(records)
+        if OWN_TOPICS.search(records.buffer) is None or not records.columns.good.all():
+            return
+        names = {key.topic for key, _ in records.queues}
+        if GROUPS_TOPIC in names:
+            raise TopicNotPermitted(f"topic {GROUPS_TOPIC} is the broker's own: it takes no messages")
+        if SCHEDULE_TOPIC in names:
+            self.before_delayed()
+
+
+class ClassicGroupLog:
+    """A `GroupLog`, and the `ServedGroups` of a classic broker. On the loop."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        extension: GroupExtension,
+        replica: Reigns | None = None,
+        *,
+        wall_ms: Callable[[], float] = _wall_ms,
+    ) -> None:
+        """`replica`: None of a broker that stands alone."""
+        self._store = store
+        self._extension = extension
+        self._replica = replica
+        self._wall_ms = wall_ms
+        self._feed = extension.feed
+        reader = StoreReader(
+            store.commit_log, store.queues, store.index, lambda key: True, lambda key: 0
+        )
+        self.follower = StateFollower(reader, extension.feed)
+        self._own_reader = reader
+        self.topics = ClassicTopics(extension.feed, store)
+        self.topics.before_delayed = self._activate
+        extension.topics = self.topics
+        store.topic_table = self.topics
+        store.reader = StoreReader(
+            store.commit_log,
+            store.queues,
+            store.index,
+            store.has_queue,
+            store.stored_offset,
+            self.topics.begin_to_read,
+        )
+        store.cleaner.holds_from = lambda: self.follower.holds_from
+        self.releases = ClassicReleases(self)
+        self._puts: Puts
+        self._reads: Reads
+        self._loop: AbstractEventLoop
+        self._waiting: dict[bytes, Told] = {}
+        """By token: what is on its way."""
+        self._is_reading = self._has_grown = self._is_saving = self._has_failed = False
+        self._is_activating = False
+        self._target: int | None = None
+        """Commands that a master has to carry out before it answers; None: this broker is a slave."""
+        self._epoch = 0
+        self.is_master = False
+
+    # ---------------------------------------------------------------- ServedGroups
+
+    def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
+        self._puts, self._reads, self._loop = puts, reads, loop
+        self._extension.open_on(self, self._store.config.delays_ms(), None)
+        self._read_on()
+        return CheckedPuts(puts, self.topics)
+
+    def grown(self, keys: list[QueueKey]) -> None:
+        if any(key.topic == GROUPS_TOPIC for key in keys):
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._read_on)
+
+    def tick(self, now_ms: float) -> None:
+        if self._has_failed:
+            self._read_on()
+        self.look()
+        self._extension.tick(now_ms)
+        self._save_if_due()
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        return self._extension.request(session, message, frame)
+
+    def lost(self, session: BrokerSession) -> None:
+        self._extension.lost(session)
+
+    def look(self) -> None:
+        replica = self._replica
+        leads = self._store.commit_log.role is not Role.SLAVE
+        leads = leads and (replica is None or replica.takes_messages)
+        epoch = 0 if replica is None else replica.epoch
+        if not leads:
+            self._target = None
+        elif self._target is None or epoch != self._epoch:
+            self._target, self._epoch = self.end_of(COMMANDS), epoch
+        at = self.follower.next_command
+        is_master = self._target is not None and at is not None and at >= self._target
+        if is_master == self.is_master:
+            return
+        self.is_master = is_master
+        if not is_master:
+            waiting, self._waiting = self._waiting, {}
+            for told in waiting.values():
+                told(ResultUnknown("this broker is master no more, and what came of it is not known"))
+        role = Role.SYNC_MASTER if is_master else Role.SLAVE
+        self._extension.role_changed(RoleState(role, MASTER_ID if is_master else 1, epoch, ""))
+
+    # ---------------------------------------------------------------- what is shown is carried out
+
+    def _read_on(self) -> None:
+        if self._is_reading:
+            self._has_grown = True
+            return
+        self._is_reading, self._has_grown = True, False
+        self._reads.submit(self.follower.read, self._came)
+
+    def _came(self, news: News | LedgerError | StoreFailure) -> None:
+        self._is_reading = False
+        if isinstance(news, StoreFailure):
+            self._store.on_failure(news)
+            return
+        if isinstance(news, LedgerError):
+            if not self._has_failed:
+                log.error("topics and groups stand still: %s", news)
+            self._has_failed = True  # it may be read a moment later
+            return
+        self._has_failed = False
+        try:
+            outcomes = self.follower.take(news)
+        except ProtocolViolation as violation:
+            self._store.on_failure(StoreFailure(f"{self._store.root}: {violation}"))
+            return
+        for token, answer in outcomes:
+            told = self._waiting.pop(token, None)
+            if told is not None:
+                told(answer)
+        if self._has_grown or news.commands:
+            self._read_on()
+        self.look()
+
+    def _save_if_due(self) -> None:
+        follower, commit_log = self.follower, self._store.commit_log
+        if not self.is_master or self._is_saving or follower.needed_position < 0:
+            return
+        files = commit_log.files
+        behind_bytes = commit_log.max_offset - follower.needed_position
+        is_far = behind_bytes > files.segment_bytes + 4 * follower.snapshot_bytes
+        if not is_far and follower.since_snapshot < SNAPSHOT_COMMANDS:
+            return
+        parts = follower.state_to_keep(
+            self.end_of(COMMANDS), min(SNAPSHOT_PART_BYTES, files.segment_bytes // 4)
+        )
+        self._is_saving = True
+        left = len(parts)
+
+        def answered(outcome: PutOutcome) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._is_saving = False
+
+        for part in parts:
+            self._put(SNAPSHOTS, part, answered)
+
+    # ---------------------------------------------------------------- GroupLog
+
+    @property
+    def queues(self) -> QueueTable:
+        return self._store.queues
+
+    @property
+    def reader(self) -> StoreReader:
+        """Of the broker itself: it reads what no permission lets a client read."""
+        return self._own_reader
+
+    @property
+    def reads(self) -> Reads:
+        return self._reads
+
+    @property
+    def is_up(self) -> bool:
+        return self._store.failure is None
+
+    def propose(self, command: Callable[[], Command], told: Told) -> None:
+        self._activate()
+        self._propose(command(), told)
+
+    def _propose(self, command: Command, told: Told) -> None:
+        token = os.urandom(TOKEN_BYTES)
+        self._waiting[token] = told
+
+        def answered(outcome: PutOutcome) -> None:
+            if isinstance(outcome, PutResult):
+                if outcome.status is PutStatus.PUT_OK:
+                    return  # what it answers is told once it is carried out
+                outcome = error_of_status(outcome.status)
+            if self._waiting.pop(token, None) is not None:
+                told(outcome)
+
+        self._put(COMMANDS, token + encode(command), answered)
+
+    def _put(self, key: QueueKey, body: bytes, answered: Callable[[PutOutcome], None]) -> None:
+        message = Message(key.topic, body)
+        try:
+            encoded = encode_records([message], key.queue_id, int(self._wall_ms()))
+        except LedgerError as error:  # it is too large
+            self._loop.call_soon(answered, error)
+            return
+        self._puts.add(RecordBatch.contiguous(*encoded), True, answered)
+
+    def _activate(self) -> None:
+        """The first command of a store: of the delayed messages that it held before those are released
+        that a Java broker says it has not delivered; without its word none are."""
+        if self._is_activating or self.end_of(COMMANDS):
+            return
+        self._is_activating = True
+        ends = {n: self.end_of(QueueKey(SCHEDULE_TOPIC, n - 1)) for n in range(1, LEVELS + 1)}
+        delivered = self._delivered() if any(ends.values()) else None
+        if delivered is not None:
+            ends = {level: min(end, delivered.get(level, 0)) for level, end in ends.items()}
+
+        def told(outcome: bytes | LedgerError) -> None:
+            self._is_activating = False
+
+        self._propose(ReleaseDelayed(tuple(ends.items())), told)
+
+    def _delivered(self) -> dict[int, int] | None:
+        try:
+            return read_java_config(self._store.disk, self._store.root).delayed
+        except (ConfigError, StoreFailure) as error:
+            log.warning("delayed messages that the store holds are not released: %s", error)
+            return None
+
+    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+        if not self.is_master:
+            told(self.not_master())
+            return
+        machine = GroupMachine()
+        state, standing = self._feed.state, self.topics.standing()
+        topics = {name: Topic(READ | WRITE, 0, (0,) * count) for name, count in standing.items()}
+        machine.state = msgspec.structs.replace(state, topics={**topics, **state.topics})
+        told(machine.query(question))
+
+    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+        # A command that changes nothing: a master that is none any more gets none acknowledged.
+        self.propose(lambda: ReleaseDelayed(()), lambda outcome: told(refusal_in(outcome)))
+
+    def end_of(self, key: QueueKey) -> int:
+        return self._store.commit_log.next_queue_offsets.get(key, 0)
+
+    def stored_offset(self, key: QueueKey) -> int:
+        return self.end_of(key)
+
+    def standing_queues(self, topic: str) -> int:
+        return self.topics.standing_queues(topic)
+
+    def due_clock_ms(self) -> float:
+        return self._wall_ms()
+
+    def age_clock_ms(self) -> float:
+        return self._wall_ms()
+
+    def refusal_of(self, error: LedgerError) -> LedgerError:
+        return error
+
+    def not_master(self) -> LedgerError:
+        if (refusal := self._store.commit_log.refuses()) is not None:
+            return refusal
+        return LeaderNotReady(
+            "the broker answers for topics and groups once it has read what its log holds of them",
+            retry_after_ms=RETRY_MS,
+        )
+
+    def put(self, records: RecordBatch, answered: Callable[[PutOutcome], None]) -> None:
+        """Of one queue."""
+        owned = RecordBatch.contiguous(bytearray(records.joined().buffer), records.sizes)
+        self._puts.add(owned, True, answered)
+
+    def released_to(self, level: int) -> int:
+        return self._feed.state.delayed.get(level, 0)
+
+    @property
+    def is_active(self) -> bool:
+        return self.follower.next_command not in (None, 0)
+
+
+class ClassicReleases:
+    """A batch is put, and then the command that says so: where a broker is lost, or an outcome is not
+    known, in between, the next master releases that batch again, as RocketMQ does."""
+
+    def __init__(self, group_log: ClassicGroupLog) -> None:
+        self._log = group_log
+
+    def lead(self) -> None:
+        """What is released, the state knows."""
+
+    def begin_of(self, level: int) -> int:
+        return 0
+
+    def ask(self, level: int, begin: int, told: ToldOffset) -> None:
+        if self._log.is_active:
+            told(self._log.released_to(level))
+        else:
+            told(LeaderNotReady("nothing was delayed here yet", retry_after_ms=RETRY_MS))
+
+    def open(self, level: int, begin: int, told: ToldOffset) -> None:
+        self.ask(level, begin, told)
+
+    def release(self, level: int, begin: int, offset: int, records: RecordBatch, done: ToldDone) -> None:
+        left = len(records.queues)
+        failed: list[LedgerError] = []
+
+        def answered(outcome: PutOutcome) -> None:
+            nonlocal left
+            left -= 1
+            if isinstance(outcome, LedgerError):
+                failed.append(outcome)
+            elif outcome.status is not PutStatus.PUT_OK:
+                failed.append(error_of_status(outcome.status))
+            if left:
+                return
+            if failed:
+                done(failed[0])
+            else:
+                self._note(level, offset + len(records), done)
+
+        for _, rows in records.queues:
+            self._log.put(records.select(rows), answered)
+
+    def skip(self, level: int, begin: int, to_offset: int) -> None:
+        self._note(level, to_offset, lambda error: None)
+
+    def _note(self, level: int, offset: int, done: ToldDone) -> None:
+        command = ReleaseDelayed(((level, offset),))
+        self._log.propose(lambda: command, lambda outcome: done(refusal_in(outcome)))

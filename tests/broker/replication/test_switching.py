@@ -483,7 +483,7 @@ def test_brokers_that_never_had_a_master_make_none_of_themselves() -> None:
     world = World(20)
     down(world, "a")
     assert "has met no master yet" in world.switch("b")
-    report = switch_surveyed(SimulatedAsked(world), "b", unsafe=True)
+    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
     assert report.lost == Lost(0, -1)
 
 
@@ -655,3 +655,29 @@ def test_after_a_coordinator_who_led_last_forms_the_group_anew() -> None:
     world.put(b)
     following(world)
     assert numbers_in_queue(a.living.store) == [0, 1]
+
+
+def test_what_a_given_up_master_had_confirmed_beyond_the_own_end_is_nothing_of_the_next_one() -> None:
+    world = group(34, copies=1)
+    a, b, c = world.brokers.values()
+    a.living.remove("c")
+    following(world)
+    world.cut("b")
+    for _ in range(12):
+        world.put(a)
+        a.work()
+    assert len(world.acknowledged) == 12, "by a alone"
+    c.living.store.commit_log.replicated_offset = a.living.confirm_offset  # it was told so
+    world.cut("c")
+    down(world, "a")
+    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
+    assert report.lost is not None
+    world.is_past_given_up = True
+    for _ in range(12):
+        world.connect("c")
+        world.pump("c", 1 << 20)
+    assert c.living.store.commit_log.replicated_offset == b.living.confirm_offset == 0
+    following(world)
+    world.put(b)
+    following(world)
+    assert len(world.acknowledged) == 13

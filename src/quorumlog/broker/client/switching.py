@@ -376,7 +376,8 @@ def _check(
     that was acknowledged may be lost, and nobody has said that it may."""
     answered = {each.me.directory_id for each in shown}
     missing = {one: peer for one, peer in named_by(shown).items() if one not in answered}
-    ids = sorted({peer.id for peer in missing.values()})
+    # Where nobody knows a list whoever is known of may be on one.
+    ids = sorted({peer.id for peer in missing.values()} | {*([] if count.lists else survey.unreachable)})
     if unsafe and (without or not count.may_lead):
         if needless := sorted({*without} - {*ids}):
             raise SwitchRefused(

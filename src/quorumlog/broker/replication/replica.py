@@ -429,6 +429,10 @@ class Replica(ReplicaMaster):
                     epoch=epoch, first_offset=follow.start_offset, stop_offset=end, path=path
                 )
                 tails = [*tails, tail][-_MOST_TAILS:]
+            # What the old master has confirmed beyond the own end, another one may have otherwise, with
+            # --unsafe: it says itself how far it is.
+            commit_log = self.store.commit_log
+            commit_log.replicated_offset = min(commit_log.replicated_offset or 0, follow.start_offset)
             # The history of what the log will hold: nothing of it is written yet. Behind the cut, whose
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             self._save(replace(record, history=list(follow.history.runs), tails=tails))

@@ -55,6 +55,8 @@ _NORMAL_MAGIC = int(EntryKind.NORMAL).to_bytes(4, "big")
 _OF_A_FULL_DISK = np.array([EntryKind.NOOP, EntryKind.MEMBERSHIP, EntryKind.KEEP], np.uint64)
 _FROM_NOOP = EntryKind.NOOP << 32
 _ABOVE_NOOP = (EntryKind.NOOP + 1) << 32
+_MOST_BYTES = np.uint64(2**31 - 1)
+"""Of an entry: its header has a signed number."""
 _EMPTY_REGISTER = 0xFFFFFFFF
 """As a CRC so far: its register is 0, and stays that over zeros."""
 _FIRST_BODY = np.uint64(0x9226F562 << 32)
@@ -429,7 +431,7 @@ class EntryBatch:
         words = self.words()
         sizes = words[SHAPE] & LOW_32
         good = len(self.buffer) == self.count * HEADER_BYTES and bool(
-            (sizes == (words[BODY] & LOW_32) + np.uint64(HEADER_BYTES)).all()
+            ((sizes == (words[BODY] & LOW_32) + np.uint64(HEADER_BYTES)) & (sizes <= _MOST_BYTES)).all()
         )
         if not good or not bool(is_kind(words[SHAPE] >> BITS_32).all()):
             raise ProtocolViolation("a header is none of an entry")

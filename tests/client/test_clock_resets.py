@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.append_times import milliseconds_of
 from quorumlog.backups import backup, restore
-from quorumlog.client import LedgerClient
+from quorumlog.client import LedgerClient, MemberStatusRow
+from quorumlog.errors import IndexOutOfRange
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, TimeMark
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.counted_times import Reset, Resets
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.places import Place, open_log
@@ -112,6 +115,46 @@ def test_whoever_asks_hears_the_same(made: Log, tmp_path: Path) -> None:
             index: at_ms(time) for index, time in made.expected.items()
         }, each
         opened.close()
+
+
+def test_followers_that_do_not_know_the_reset_yet_are_not_asked_for_times(
+    made: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {index: made.log.time_at(index) for index in made.expected}
+    known = max(said)
+    made.reset()
+    real_status, real_resets, real_time = (
+        getattr(LedgerClient, name) for name in ("status", "clock_resets", "time_at")
+    )
+
+    def status(self: LedgerClient) -> list[MemberStatusRow]:
+        return [
+            replace(row, committed_index=known) if row.role == "follower" else row
+            for row in real_status(self)
+        ]
+
+    def clock_resets(self: LedgerClient, *, from_member: str | None = None) -> Resets:
+        return real_resets(self) if from_member is None else ()
+
+    def time_at(self: LedgerClient, index: int, *, from_member: str | None = None) -> Any:
+        if from_member is None:
+            return real_time(self, index)
+        if index > known:
+            raise IndexOutOfRange(f"index {index} is above {known}")
+        return said.get(index, said[min(said)])
+
+    for name, late in (("status", status), ("clock_resets", clock_resets), ("time_at", time_at)):
+        monkeypatch.setattr(LedgerClient, name, late)
+    place = Place(servers=made.cluster.servers)
+    archive(place, str(tmp_path / "a"), part_bytes=8_000)
+    rows = pq.read_table(tmp_path / "a" / "parts", columns=["index", "append_time"])
+    assert dict(zip(rows["index"].to_pylist(), rows["append_time"].to_pylist(), strict=True)) == (
+        made.expected
+    )
+    with closing(open_log(place)) as opened:
+        assert {index: opened.time_ms_at(index) for index in made.expected} == {
+            index: at_ms(time) for index, time in made.expected.items()
+        }
 
 
 def test_a_backup_is_restored_up_to_a_time_that_counts(made: Log, tmp_path: Path) -> None:

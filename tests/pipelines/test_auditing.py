@@ -79,6 +79,22 @@ def test_entries_that_are_sound_each_for_itself_and_differ(tmp_path: Path) -> No
     assert "body_crc" in found.what and "chain_crc" in found.what
 
 
+def test_a_difference_is_told_that_is_deleted_before_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = [*BODIES]
+    other[77] = b"BODY-0076"
+    places = [stored(tmp_path / "a"), stored(tmp_path / "b", other)]
+
+    def gone(*_: object) -> None:
+        raise IndexOutOfRange("the log begins at 100", ledger_begin_index=100, committed_index=122)
+
+    monkeypatch.setattr(auditing, "_headers", gone)
+    (found,) = audit(places).differences
+    assert (found.place, found.other, found.index) == (places[0].path, places[1].path, 64)
+    assert "entries 64 .. 79 differ" in found.what and "the log begins at 100" in found.what
+
+
 def test_a_place_that_holds_no_log_is_a_mistake_and_nothing_to_audit_is_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nothing to audit"):
         audit([])

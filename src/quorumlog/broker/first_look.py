@@ -133,6 +133,10 @@ def _names(
     unconfirmed: int,
 ) -> bool:
     queue = queues.get(key)
+    if queue is not None and queue.alive_from:
+        rows = rows[shown.starts[rows] + position >= queue.alive_from]
+        if not len(rows):
+            return True
     offsets = shown.columns.queue_offsets[rows]
     units = None if queue is None else queue.units(int(offsets[0]), int(offsets[-1]) + 1)
     positions = shown.starts[rows] + position

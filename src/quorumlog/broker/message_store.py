@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Protocol
 
 from quorumlog.broker.commit_log.clean_commit_log_service import CleanCommitLogService
@@ -111,7 +111,7 @@ class MessageStore:
             lost = "" if self._was_ours else self._first_look()
             for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
                 self.disk.make_directory(f"{root}/{name}")
-            self.disk.sync_directory(root)
+                self.disk.sync_directory(root)  # in this order: queues without a log are refused
             if not self._was_ours:
                 sync_names_above(self.disk, root)
             self._lock = self.disk.lock(f"{root}/{LOCK_NAME}")
@@ -180,6 +180,10 @@ class MessageStore:
         )
         self.was_clean = not disk.exists(f"{root}/{ABORT_NAME}")
         is_ours = self._was_ours
+        if lost:  # a start that is killed from here on leaves a store that is ours
+            self._make_abort()
+            with closing(StoreCheckpoint.open(disk, root)) as checkpoint:
+                checkpoint.forget_queues()
         flushed = FlushedFile.open(
             disk, root, config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue
         )
@@ -216,6 +220,9 @@ class MessageStore:
                 is_clean=self.was_clean,
             )
         dispatcher = Dispatcher(self.queues, self.index, config.delays_ms())
+        # Until all queues of another software's store are on disk for once.
+        was_derived = is_ours and self.checkpoint.logics_msg_timestamp > 0
+        dispatcher.queues_restart = not was_derived and not self._was_replicated
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
             # Consumers saw no more: what lies behind it may be cut yet.
@@ -240,6 +247,7 @@ class MessageStore:
         }
         # A slave may have got its log from the middle on, without the first messages of some queues.
         self.queues.begins_anywhere = self.replicated and files.first_position > 0
+        dispatcher.queues_restart = False
         self._dispatcher = dispatcher
         dispatcher.last_time_ms = end.last_time_ms
         self.reput = ReputMessageService(self.commit_log, dispatcher, self._dispatched)
@@ -280,6 +288,7 @@ class MessageStore:
             if not lost:
                 return end
         log.warning("queues and index are derived anew from the commit log: %s", lost)
+        self.checkpoint.forget_queues()
         self.queues.derive_anew()
         if self.index is not None:
             self.index.clear()

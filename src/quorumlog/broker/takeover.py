@@ -125,9 +125,7 @@ def _survey(
         )
     old.refuse_missing_files(end)
     held.expired = {
-        key: queue.max_offset
-        for key, queue in old.queues.items()
-        if queue.min_offset == queue.max_offset > 0
+        key: floor for key, floor in old.queues.floors().items() if floor and key not in held.ends
     }
     queues = [(*key, end_offset) for key, end_offset in sorted(held.expired.items())]
     state, report = old_state(path, config, held, without_config=without_config)

@@ -299,7 +299,12 @@ def _compared(
 
 
 def _first_difference(place: Place, other: Place, first: int, stop: int) -> Difference:
-    ours, theirs = (_headers(each, first, stop) for each in (place, other))
+    try:
+        ours, theirs = (_headers(each, first, stop) for each in (place, other))
+    except (LedgerError, DirectoryDamaged, ProtocolViolation) as error:
+        # An audit takes long: a member may be down by now, or have deleted them.
+        what = f"entries {first} .. {stop - 1} differ, and cannot be read once more: {error}"
+        return Difference(place=place.name, other=other.name, index=first, what=what)
     unequal = ours != theirs
     wrong = np.flatnonzero(unequal.any(axis=0))
     assert len(wrong), f"blocks {first} .. {stop} of {place.name} and {other.name} differ no more"

@@ -137,6 +137,9 @@ class ServedLog:
         self.group = place.group or DEFAULT_GROUP
         self._members: list[str | None] = [place.member_id]
         """In the order in which they are asked; None: whoever leads."""
+        self._knowing = self._members
+        """The same, of those that know all resets of the clock in front of `stop_index`: one that is not
+        known makes times too young, and is no error."""
         self._batch_bytes = place.batch_bytes
         self.client: LedgerClient = connect(place.servers, group=self.group, timeout_ms=place.timeout_ms)
         try:
@@ -152,14 +155,17 @@ class ServedLog:
             leader = leader_of(rows)
             self.begin_index = max(leader.ledger_begin_index, 0) if leader is not None else 0
             followers = [
-                row.id
+                row
                 for row in rows
                 if row.role == "follower"
                 and row.damaged_entries == 0
                 and max(row.ledger_begin_index, 0) <= self.begin_index
             ]
             at = place.turn % len(followers) if followers else 0
-            self._members = [*followers[at:], *followers[:at], None]
+            in_turn = [*followers[at:], *followers[:at]]
+            self._members = [*(row.id for row in in_turn), None]
+            knowing = (row.id for row in in_turn if row.committed_index + 1 >= self.stop_index)
+            self._knowing = [*knowing, None]
         else:
             row = next((row for row in rows if row.id == place.member_id), None)
             if row is None:
@@ -192,10 +198,10 @@ class ServedLog:
         return self._told(lambda member: self.client.clock_resets(from_member=member))
 
     def _told(self, ask: Callable[[str | None], T]) -> T:
-        for member in self._members[:-1]:
+        for member in self._knowing[:-1]:
             with suppress(LedgerError, ProtocolViolation):
                 return ask(member)
-        return ask(self._members[-1])
+        return ask(self._knowing[-1])
 
     def close(self) -> None:
         self.client.close()

@@ -8,16 +8,21 @@ import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH
+from quorumlog.broker.dledger.message_machine import MessageMachine, QueueEndsAnswer
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import Message, PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_store import OfflineStore, allow_cut
+from quorumlog.broker.old_log import OldLog
+from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.takeover import take_over
 from quorumlog.config import MemberAddress
 from quorumlog.errors import ConfigError, StoreFailure
@@ -238,3 +243,139 @@ def test_a_file_of_another_size_in_a_store_of_ours_is_refused(root: Path) -> Non
     lengthen_last(root)
     with pytest.raises(ConfigError, match="has 20480 bytes where files have 16384"):
         MessageStore(str(root), CONFIG)
+
+
+# -------------------------------------------------------------------- what a healthy store may hold
+
+
+def put_into(store: MessageStore, topic: str) -> int:
+    records = RecordBatch.contiguous(*encode_records([Message(topic, b"x" * 100)], 0, 0))
+    result = store.commit_log.put_and_wait(records)
+    assert isinstance(result, PutResult)
+    return result.queue_offset
+
+
+def ranges_of(store: MessageStore) -> dict[tuple[str, int], tuple[int, int]]:
+    return {
+        (key.topic, key.queue_id): (queue.min_offset, queue.max_offset)
+        for key, queue in store.queues.items()
+    }
+
+
+def make_again(store: MessageStore, root: Path, key: QueueKey) -> None:
+    """As a Java broker deletes a topic: its queues go, and its messages in the log stay."""
+    store.reput_once()
+    store.flush_queues(thorough=True)
+    store.queues._queues.pop(key).close()
+    shutil.rmtree(root / "consumequeue" / key.topic)
+    store.commit_log.next_queue_offsets.pop(key)
+
+
+@pytest.mark.parametrize("between", [0, 200])
+def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, between: int) -> None:
+    root = tmp_path / "store"
+    store = MessageStore(str(root), CONFIG)
+    for number in range(100):
+        put(store, number)
+    again = QueueKey("again", 0)
+    for _ in range(10):
+        put_into(store, "again")
+    for number in range(between):
+        put(store, number)
+    make_again(store, root, again)
+    assert [put_into(store, "again") for _ in range(4)] == [0, 1, 2, 3]
+    store.reput_once()
+    queue = store.queues.get(again)
+    assert queue is not None
+    positions = queue.units(0, 4)["position"].tolist()
+    store.close()
+    as_of_java(root)
+    for is_deleted in (False, False, True, False):
+        if is_deleted:
+            shutil.rmtree(root / "consumequeue")
+        store = MessageStore(str(root), CONFIG)
+        assert ranges_of(store)["again", 0] == (0, 4)
+        queue = store.queues.get(again)
+        assert queue is not None
+        assert queue.units(0, 4)["position"].tolist() == positions
+        store.close()
+    with OfflineStore(str(root)) as stopped:
+        assert stopped.verify()["problems"] == []
+    store = MessageStore(str(root), CONFIG)
+    assert put_into(store, "again") == 4
+    store.close()
+
+
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_first_start_that_is_killed_while_queues_are_derived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cleared: bool
+) -> None:
+    root = tmp_path / "store"
+    times = count(1_700_000_000_000, 500)
+    store = MessageStore(str(root), CONFIG, wall_clock=lambda: float(next(times)))
+    for _ in range(5):
+        put_into(store, "rare")
+    for number in range(MESSAGES):
+        put(store, number)
+        if number == MESSAGES // 2:
+            put_into(store, "seldom")
+    store.reput_once()
+    store.flush_queues(thorough=True)
+    store.cleaner.drop_before(2 * FILE_BYTES)
+    expected = ranges_of(store)
+    assert expected["rare", 0] == (5, 5)
+    store.close()
+    as_of_java(root)
+    shutil.rmtree(root / "consumequeue/seldom")
+    clear = ConsumeQueues.clear
+
+    def killed(queues: ConsumeQueues) -> None:
+        if is_cleared:
+            clear(queues)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueues, "clear", killed)
+        with pytest.raises(KeyboardInterrupt):
+            MessageStore(str(root), CONFIG)
+    store = MessageStore(str(root), CONFIG)
+    assert ranges_of(store) == expected
+    assert (put_into(store, "rare"), put_into(store, "seldom")) == (5, 1)
+    store.close()
+
+
+def test_a_takeover_without_the_queues_knows_where_they_end(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = MessageStore(str(root), CONFIG)
+    for _ in range(5):
+        put_into(store, "rare")
+    for number in range(MESSAGES):
+        put(store, number)
+    store.reput_once()
+    store.cleaner.drop_before(2 * FILE_BYTES)
+    store.close()
+    shutil.rmtree(root / "consumequeue")
+    members = [MemberAddress("n0", "localhost", 1)]
+    record = take_over(str(root), str(tmp_path / "member"), "n0", members).record
+    assert record.queues == [("rare", 0, 5)]
+
+
+def test_a_takeover_of_a_topic_that_was_made_again(tmp_path: Path) -> None:
+    root, member = tmp_path / "store", tmp_path / "member"
+    store = MessageStore(str(root), CONFIG)
+    for _ in range(10):
+        put_into(store, "again")
+    for number in range(MESSAGES):
+        put(store, number)
+    make_again(store, root, QueueKey("again", 0))
+    assert put_into(store, "again") == 0
+    store.close()
+    as_of_java(root)
+    record = take_over(str(root), str(member), "n0", [MemberAddress("n0", "localhost", 1)]).record
+    disk = OsDisk()
+    old = OldLog(disk, str(member), record)
+    machine = MessageMachine(disk, str(tmp_path / "derived"), CONFIG, lambda _: None, lambda: 0, old)
+    answer = msgspec.msgpack.decode(machine.query(b""), type=QueueEndsAnswer)
+    assert ("again", 0, 1) in answer.queues
+    machine.close()
+    old.close()

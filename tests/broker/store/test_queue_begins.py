@@ -177,3 +177,42 @@ def a_unit_that_names_another_message() -> None:
     assert queue is not None
     assert (np.diff(queue.units(0, 90)["position"]) > 0).all(), "a message is shown twice"
     assert queue.max_offset == 90
+
+
+def test_a_queue_tells_where_it_begins_once_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread notes the begins of all queues, and a start goes by them."""
+    store = open_store(SimDisk())
+    queue = store.queues.queue_of(RARE)
+    told = []
+    reserve = queue.files.reserve
+
+    def looked_at(stop_position: int, step_bytes: int) -> None:
+        told.append((queue.begin_is_known, queue.min_offset))
+        reserve(stop_position, step_bytes)
+
+    monkeypatch.setattr(queue.files, "reserve", looked_at)
+    queue.begin_at(7)
+    assert told == [(False, 0), (False, 0)]
+    assert (queue.begin_is_known, queue.min_offset, queue.max_offset) == (True, 7, 7)
+    store.close()
+
+
+def test_a_creation_has_its_log_on_disk_before_its_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues without a log are of a disk that is not mounted, and refused."""
+    disk = SimDisk()
+    steps: list[str] = []
+    make, sync = disk.make_directory, disk.sync_directory
+
+    def made(path: str) -> None:
+        steps.append(path)
+        make(path)
+
+    def synced(path: str) -> None:
+        steps.append(f"sync {path}")
+        sync(path)
+
+    monkeypatch.setattr(disk, "make_directory", made)
+    monkeypatch.setattr(disk, "sync_directory", synced)
+    open_store(disk).close()
+    between = steps[steps.index(f"{ROOT}/commitlog") : steps.index(f"{ROOT}/consumequeue")]
+    assert f"sync {ROOT}" in between

@@ -15,6 +15,7 @@ from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTa
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.entry_header import CHAIN_OFFSET, HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.header_array import chain_of
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
 
@@ -367,3 +368,31 @@ def test_headers_that_nobody_asked_for_are_a_violation() -> None:
     answer_with_heads(request, make_log([0] * 9))
     with pytest.raises(ProtocolViolation, match="headers came where entries were asked for"):
         plan.take()
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_entries_that_are_called_headers_are_a_violation(count: int) -> None:
+    plan = ReadPlan(0, count, make_request=make_request, heads=True)
+    (request,) = plan.wanted()
+    answer(request, make_log([10] * count))
+    assert isinstance(request.response, ReadResponse)
+    request.response = msgspec.structs.replace(request.response, heads=True)
+    with pytest.raises(ProtocolViolation, match="bodies came where headers were announced"):
+        plan.take()
+
+
+@pytest.mark.parametrize("size", [0, 16, 47, -1, -(2**31)])
+def test_a_header_of_an_entry_that_cannot_be_is_told_from_those_in_front_of_it(size: int) -> None:
+    """Its two lengths agree in 32 bits."""
+    plan = ReadPlan(0, 9, make_request=make_request, heads=True)
+    (request,) = plan.wanted()
+    answer_with_heads(request, make_log([10] * 9))
+    assert request.response_batch is not None
+    forged = EntryBatch(bytearray(request.response_batch.buffer), [HEADER_BYTES] * 9)
+    headers = forged.headers()
+    body_len = (size - HEADER_BYTES + 2**31) % 2**32 - 2**31
+    headers["size"][5], headers["body_len"][5] = size, body_len
+    headers["chain_crc"] = chain_of(headers, 0)
+    request.response_batch = EntryBatch(forged.buffer, [HEADER_BYTES] * 9)
+    good = plan.take()
+    assert good is not None and good.count == 5

@@ -110,11 +110,12 @@ class MessageMachine(StateMachine):
         if old is None:
             return
         self.queues.begins_anywhere = True  # the oldest files of the store may have expired
+        self._dispatcher.queues_restart = True
         for found in old.records():
             if len(found.records):
                 self._names_ms = int(found.records.columns.store_times_ms[0])
                 self._dispatcher.dispatch(found)
-        self.queues.begins_anywhere = False
+        self.queues.begins_anywhere = self._dispatcher.queues_restart = False
         for topic, queue_id, begin in old.record.queues:
             self.queues.queue_of(QueueKey(topic, queue_id)).begin_at(begin)
         self.last_time_ms = self._dispatcher.last_time_ms

@@ -79,6 +79,12 @@ class StoreCheckpoint:
     def min_timestamp_with_index(self) -> int:
         return max(min(self.min_timestamp, self.index_msg_timestamp), 0)
 
+    def forget_queues(self) -> None:
+        """They are about to be deleted: a start that finds them half derived begins with the whole log.
+        On disk when this returns. Raises StoreFailure."""
+        self.logics_msg_timestamp = 0
+        self.flush()
+
     def flush(self) -> None:
         """Raises StoreFailure."""
         with self._lock:

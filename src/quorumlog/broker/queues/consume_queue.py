@@ -51,6 +51,8 @@ class ConsumeQueue:
             self._skip_fillers()
         self.begin_is_known = self.max_offset > 0
         """Its first message has this number and no other."""
+        self.alive_from = 0
+        """Records below this position of the commit log are of a topic of this name that was deleted."""
 
     def _find_end(self) -> int:
         """Behind the last unit that was written, file by file from the first on."""
@@ -108,8 +110,8 @@ class ConsumeQueue:
         """An empty queue whose first message has this number: those before it are fillers, and a file
         stands for it though nothing follows. Raises DiskFull, StoreFailure."""
         assert self.max_offset == self.min_offset, (self.min_offset, self.max_offset)
-        self.begin_is_known = True
         if offset == self.max_offset:
+            self.begin_is_known = True
             return
         base = self.files.base_of(offset * QUEUE_UNIT_BYTES)
         if base != self.files.first_position:
@@ -121,6 +123,12 @@ class ConsumeQueue:
             fillers = units_of(np.zeros(offset - first), FILLER_SIZE, 0)
             self.append(fillers)
             self.min_offset = offset
+        self.begin_is_known = True  # not before: another thread may note where it begins
+
+    def restart(self) -> None:
+        """Empty, and 0 is next. Raises StoreFailure."""
+        self._begin_files_at(0)
+        self.min_offset = self.max_offset = self.flushed_offset = 0
 
     def _begin_files_at(self, base: int) -> None:
         """Those of before would leave a gap in front of it."""

@@ -51,6 +51,7 @@ class ConsumeQueues:
         self._known: list[QueueEnd] | None = self._ends.load()
         """What was there before this start; None: it is all there, or derived anew. Until then nothing
         is recorded over it, or what was lost would be forgotten."""
+        self._alive_from = {QueueKey(end.topic, end.queue_id): end.alive_from for end in self._known}
         self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""
@@ -82,6 +83,7 @@ class ConsumeQueues:
             sizes_are_known=self._sizes_are_known,
         )
         queue = self._queues[key] = ConsumeQueue(self._disk, files)
+        queue.alive_from = self._alive_from.get(key, 0)
         return queue
 
     def get(self, key: QueueKey) -> ConsumeQueue | None:
@@ -109,6 +111,7 @@ class ConsumeQueues:
             raise StoreFailure(refusal(folder, "created", error)) from error
         files = SegmentList(self._disk, folder, self._config.mapped_file_size_consume_queue, 0)
         queue = self._queues[key] = ConsumeQueue(self._disk, files)
+        queue.alive_from = self._alive_from.get(key, 0)
         self.record_ends()
         return queue
 
@@ -146,6 +149,7 @@ class ConsumeQueues:
                         queue.flushed_offset,
                         queue.min_offset,
                         self._log_begin if queue.begin_is_known else -1,
+                        queue.alive_from,
                     )
                     for key, queue in self.items()
                 ]
@@ -182,18 +186,36 @@ class ConsumeQueues:
         for queue in self.all:
             queue.truncate_to_position(position)
 
+    def _floor_of(self, known: QueueEnd | None) -> int:
+        if known is None:
+            return 0
+        return known.begin if known.log_begin > self._log_begin else known.end
+
+    def floors(self) -> dict[QueueKey, int]:
+        """Numbers with which queues go on of which the log holds no message any more, by what was noted
+        and by what is left of them."""
+        floors = {
+            QueueKey(each.topic, each.queue_id): self._floor_of(each) for each in self._known or []
+        }
+        for key, queue in self.items():
+            if queue.min_offset == queue.max_offset:  # all that it had is in the log no more
+                floors[key] = max(floors.get(key, 0), queue.max_offset)
+        return floors
+
     def derive_anew(self) -> None:
         """Delete them all, but what is known of their begins; then the log is dispatched from its begin
         on, and `derived` called. Raises DiskFull, StoreFailure."""
         known = {QueueKey(each.topic, each.queue_id): each for each in self._known or []}
         begins = {key: each.begin for key, each in known.items() if each.log_begin == self._log_begin}
-        floors = {
-            key: each.begin if each.log_begin > self._log_begin else each.end
-            for key, each in known.items()
-        }
+        floors = self.floors()
+        noted = dict(known)
         for key, queue in self.items():
-            if queue.min_offset == queue.max_offset:  # all that it had is in the log no more
-                floors[key] = max(floors.get(key, 0), queue.max_offset)
+            if queue.min_offset == queue.max_offset > self._floor_of(known.get(key)):
+                noted[key] = QueueEnd(
+                    key.topic, key.queue_id, queue.max_offset, alive_from=queue.alive_from
+                )
+        if noted != known:  # a store of another software tells it by their files only
+            self._ends.save(list(noted.values()))
         self.clear()
         self.begins_anywhere = True
         for key, begin in begins.items():

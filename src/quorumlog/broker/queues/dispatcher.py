@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,9 +11,11 @@ from quorumlog.broker.message_log import LogRecords
 from quorumlog.broker.messages.message import SCHEDULE_TOPIC
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
-from quorumlog.broker.queues.consume_queue import units_of
+from quorumlog.broker.queues.consume_queue import ConsumeQueue, units_of
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
+
+log = logging.getLogger("quorumlog.broker")
 
 
 class QueueHole(Exception):
@@ -30,6 +33,9 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._delays_ms = np.array(delays_ms, np.int64)
+        self.queues_restart = False
+        """0 may come again: a Java broker numbers a topic anew that was deleted and made again, and its
+        log holds the messages of before."""
         self.last_time_ms = 0
         """Of the last record that was dispatched."""
 
@@ -55,6 +61,13 @@ class Dispatcher:
         for key, rows in shown.queues:
             queue = self._queues.queue_of(key)
             offsets = columns.queue_offsets[rows]
+            if self.queues_restart and not offsets.all():
+                self._restart(key, queue, offsets, shown_at[rows], shown.sizes[rows])
+            if queue.alive_from:
+                rows = rows[shown_at[rows] >= queue.alive_from]
+                offsets = columns.queue_offsets[rows]
+                if not len(rows):
+                    continue
             first = int(offsets[0])
             is_empty = queue.min_offset == queue.max_offset
             if (
@@ -90,6 +103,29 @@ class Dispatcher:
             self._index.put(records, positions)
         self.last_time_ms = int(records.columns.store_times_ms[-1])
         return grown
+
+    @staticmethod
+    def _restart(
+        key: QueueKey,
+        queue: ConsumeQueue,
+        offsets: Int64Array,
+        positions: Int64Array,
+        sizes: Int64Array,
+    ) -> None:
+        """Where 0 comes again. Raises StoreFailure."""
+        last = int(np.flatnonzero(offsets == 0)[-1])
+        row = slice(last, last + 1)
+        is_other = queue.max_offset > 0 and not queue.names(0, positions[row], sizes[row])
+        if is_other:
+            queue.restart()
+        if is_other or last:
+            queue.alive_from = int(positions[last])
+            log.warning(
+                "%s queue %d begins with 0 again at %d of the commit log: its topic was deleted and made"
+                " again, and what lies before is not shown",
+                *key,
+                queue.alive_from,
+            )
 
     def _codes_of(self, records: RecordBatch) -> Int64Array:
         """Those of their tags; of delayed messages when they are due, as RocketMQ has it: its

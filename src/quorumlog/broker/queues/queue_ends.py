@@ -22,6 +22,8 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
     log_begin: int = -1
     """Where the commit log began, or was about to begin, when `begin` was noted; -1: as above, or more
     messages than `begin` may have been before it."""
+    alive_from: int = 0
+    """See `ConsumeQueue`."""
 
 
 class QueueEnds:

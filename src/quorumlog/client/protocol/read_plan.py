@@ -17,6 +17,7 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import Request, response_of
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
 from quorumlog.header_array import field_of, first_wrong
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
@@ -76,7 +77,7 @@ def _located(
 ) -> BadEntries:
     """Which entry of a batch that failed a check is the first bad one, and why."""
     headers = batch.headers()
-    sizes = headers["size"].astype(np.int64) if heads else batch.sizes
+    sizes = np.maximum(headers["size"].astype(np.int64), HEADER_BYTES) if heads else batch.sizes
     positions = headers["pos"].astype(np.int64)  # where an entry lies, a client does not know
     bad, why = first_wrong(headers, sizes, positions, first_index, 0, chain)
     crcs = headers["body_crc"] if heads else batch.body_crcs()
@@ -118,6 +119,8 @@ def checked_batch(
     message = request.message
     if response.heads and not (isinstance(message, ReadRequest) and message.heads):
         raise ProtocolViolation("headers came where entries were asked for")
+    if response.heads and batch.total_bytes != HEADER_BYTES * count:
+        raise ProtocolViolation("bodies came where headers were announced")
     checker.check(batch, first_index, heads=response.heads)
     return batch
 

@@ -36,7 +36,7 @@ CONFIG = replace(test_golden.CONFIG, flush_disk_type=ASYNC_FLUSH)
 def brokers() -> Iterator[LocalBrokers]:
     options = GroupOptions(first_topics={"orders": 2})
     with LocalBrokers(1, extensions=lambda _: [GroupExtension(options)]) as running:
-        eventually(lambda: "orders" in running.brokers["n0"].topics)
+        eventually(lambda: "orders" in running.brokers["n0"].shown_topics)
         yield running
 
 

@@ -3,6 +3,7 @@ than a process has descriptors."""
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from functools import partial
@@ -122,4 +123,28 @@ def test_a_file_that_is_used_stays_open_and_one_that_is_deleted_is_empty(tmp_pat
     for file in (one, other):
         file.sync() if file is other else None
         file.close()
+        file.close()
+
+
+def test_what_closing_a_file_tells_is_told_to_who_syncs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a network file system does of writes that it could not carry out."""
+    disk = OpenFiles(OsDisk(), most=1)
+    one = disk.open(f"{tmp_path}/a", create=True)
+    with disk.use(one) as opened:  # type: ignore[arg-type]
+        close = opened.close
+
+    def failing() -> None:
+        close()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(opened, "close", failing)
+    other = disk.open(f"{tmp_path}/b", create=True)
+    other.pwritev([b"second"], 0)
+    assert other.pread(6, 0) == b"second"
+    other.sync()
+    with pytest.raises(OSError):
+        one.sync()
+    for file in (one, other):
         file.close()

@@ -216,3 +216,25 @@ def test_a_creation_has_its_log_on_disk_before_its_queues(monkeypatch: pytest.Mo
     open_store(disk).close()
     between = steps[steps.index(f"{ROOT}/commitlog") : steps.index(f"{ROOT}/consumequeue")]
     assert f"sync {ROOT}" in between
+
+
+def test_a_flush_that_ends_behind_another_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that flushes and the one that deletes old files do it at once."""
+    store = open_store(SimDisk())
+    put_and_work(store, records_of(numbered(0, 3, topic="rare")))
+    queue = store.queues.get(RARE)
+    assert queue is not None
+    (file,) = queue.files.files
+    sync = file.sync
+
+    def overtaken() -> None:
+        monkeypatch.undo()
+        put_and_work(store, records_of(numbered(3, 4, topic="rare")))
+        queue.flush(0)
+        sync()
+
+    queue.flushed_offset = 0
+    monkeypatch.setattr(file, "sync", overtaken)
+    queue.flush(0)
+    assert queue.flushed_offset == queue.max_offset == 7
+    store.close()

@@ -162,7 +162,7 @@ class ConsumeQueue:
                     file.sync()
                 finally:
                     file.release()
-        self.flushed_offset = end
+        self.flushed_offset = max(self.flushed_offset, end)  # retention flushes, too
 
     def truncate_to_position(self, position: int) -> None:
         """Without the messages from this position of the commit log on; on disk when this returns."""

@@ -61,7 +61,10 @@ class OpenFiles:
         if excess > 0:
             idle = [file for file in self._open if file not in self._users][:excess]
             for file in idle:
-                self._open.pop(file).close()
+                try:
+                    self._open.pop(file).close()
+                except OSError as error:  # of what it was given, and no matter of who needs the room
+                    file.failure = error
 
     def forget(self, file: PooledFile) -> None:
         """Nobody uses it (any more)."""
@@ -116,6 +119,8 @@ class PooledFile:
         self.path = path
         self.writable = writable
         self._pool = pool
+        self.failure: OSError | None = None
+        """Of a write that is lost, as closing it to make room told."""
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Empty once retention has deleted it: who reads it then finds nothing there."""
@@ -154,6 +159,8 @@ class PooledFile:
             return file.next_data(position)
 
     def sync(self) -> None:
+        if self.failure is not None:
+            raise self.failure
         with self._pool.use(self) as file:
             file.sync()
 

@@ -10,6 +10,7 @@ of a row, by who has spent it, and what the shares are by that: what else runs d
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import shutil
 import statistics
@@ -135,23 +136,10 @@ def measure_spark(
         stopped = members.members[-1]
         stopped.stop()
         stored = str(stopped.data_dir / SOURCE)
-        path = spark.read.format("quorumlog")
-        yielder = spark.read.format("yielder").options(rows=rows, size=body_bytes)
         part = spark.read.parquet(parquet).where(f"index < {rows // _WRITTEN_PART}").select("body")
+        frames = frames_of(spark, servers, stored, parquet, lines, rows, body_bytes)
         reads: dict[str, Act] = {
-            "parquet": lambda: _drain(spark.read.parquet(parquet)),
-            "json_lines": lambda: _drain(spark.read.schema(log.load().schema).json(lines)),
-            "yielder": lambda: _drain(yielder.option("columns", COLUMNS).load()),
-            "path": lambda: _drain(path.load(stored)),
-            "path_unchecked": lambda: _drain(path.option("verifyCrc", "false").load(stored)),
-            "servers": lambda: _drain(log.load()),
-            "yielder_count": lambda: yielder.option("columns", "index").load().count(),
-            "count": lambda: (
-                spark.read.format("quorumlog")
-                .options(servers=servers, group=SOURCE, columns="index")
-                .load()
-                .count()
-            ),
+            name: functools.partial(_read, name, frame) for name, frame in frames.items()
         }
         jvm = jvm_of(spark)
         running = [member.pid for member in members.members if member.running]
@@ -189,6 +177,44 @@ def measure_spark(
     }
     figures = _figures_of(turns, rows) | figures
     return Outcome(f"{body_bytes} B", figures, TARGETS[body_bytes], f"{rows:,} rows of {body_bytes} B")
+
+
+def frames_of(
+    spark: SparkSession,
+    servers: str,
+    stored: str,
+    parquet: str,
+    lines: str,
+    rows: int,
+    body_bytes: int,
+) -> dict[str, Callable[[], DataFrame]]:
+    """What is read, each by a reader of its own: options that one is given stay with it."""
+
+    def log(**options: str) -> DataFrame:
+        return spark.read.format("quorumlog").options(**options).load()
+
+    def yielder(columns: str) -> DataFrame:
+        made = spark.read.format("yielder").options(rows=rows, size=body_bytes, columns=columns)
+        return made.load()
+
+    members = {"servers": servers, "group": SOURCE}
+    return {
+        "parquet": lambda: spark.read.parquet(parquet),
+        "json_lines": lambda: spark.read.schema(log(**members).schema).json(lines),
+        "yielder": lambda: yielder(COLUMNS),
+        "path": lambda: log(path=stored),
+        "path_unchecked": lambda: log(path=stored, verifyCrc="false"),
+        "servers": lambda: log(**members),
+        "yielder_count": lambda: yielder("index"),
+        "count": lambda: log(**members, columns="index"),
+    }
+
+
+def _read(name: str, frame: Callable[[], DataFrame]) -> None:
+    if name.endswith("count"):
+        frame().count()
+    else:
+        _drain(frame())
 
 
 def fill(servers: str, rows: int, body_bytes: int) -> None:

@@ -8,14 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.batch import EntryBatch
+from quorumlog.client import MemberStatusRow
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
+from quorumlog.log_state.counted_times import Reset, Resets
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions
@@ -338,3 +341,27 @@ def test_what_each_member_said_is_told_where_none_gives_what_a_plan_needs(
     sentences = [f"{member}: asked {member}" for member in cluster.running]
     assert "the leader: asked None" in str(told.value)
     assert all(each in str(told.value) for each in sentences), told.value
+
+
+def test_without_a_leader_those_that_know_most_are_asked_for_times(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lags does not know the newest resets of the clock, and says so without an error."""
+    source = ServerSource(LedgerOptions.parse({"servers": cluster.servers}))
+    known = dict(zip(("n0", "n1", "n2"), (5, 9, 7), strict=True))
+    real = source._client.status
+    asked: list[str | None] = []
+
+    def status() -> list[MemberStatusRow]:
+        return [msgspec.structs.replace(row, committed_index=known[row.id]) for row in real()]
+
+    def clock_resets(*, from_member: str | None) -> Resets:
+        asked.append(from_member)
+        if from_member is None:
+            raise Unreachable("nobody leads")
+        return (Reset(8, 1),) if known[from_member] >= 8 else ()
+
+    monkeypatch.setattr(source._client, "status", status)
+    monkeypatch.setattr(source._client, "clock_resets", clock_resets)
+    assert source.clock_resets() == (Reset(8, 1),)
+    assert asked == [None, "n1"]

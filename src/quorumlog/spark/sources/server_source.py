@@ -263,8 +263,10 @@ class ServerSource:
             time.sleep(_PAUSE_S)
 
     def _whom_to_ask(self) -> Iterator[str | None]:
+        """Whoever leads, then those that know most: one that lags may not know the newest resets."""
         yield None
-        yield from (row.id for row in self._client.status() if row.reachable)
+        rows = [row for row in self._client.status() if row.reachable and row.role != "unformed"]
+        yield from (row.id for row in sorted(rows, key=lambda row: -row.committed_index))
 
     def chain_before(self, index: int) -> int | None:
         if index == 0:

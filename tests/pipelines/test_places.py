@@ -12,7 +12,7 @@ import pytest
 from quorumlog import LocalCluster, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, leader_of
-from quorumlog.errors import ProtocolViolation, RangeDamaged, Unreachable
+from quorumlog.errors import DirectoryDamaged, ProtocolViolation, RangeDamaged, Unreachable
 from quorumlog.pipelines import auditing, compacting, statistics
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import archive
@@ -149,3 +149,31 @@ def test_a_follower_that_lags_is_asked_for_what_it_has(
         archive(place, str(tmp_path / "a"), part_bytes=20_000)
     assert Archive.open(str(tmp_path / "a")).stop_index > ENTRIES
     assert asked[None] <= 1 < min(asked[name] for name in followers_of(place))
+
+
+def test_a_follower_whose_log_is_another_one_is_found_where_works_meet(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gives is sound by itself."""
+    real, other = LedgerClient.read_batches, followers_of(place)[0]
+
+    def parted(self: LedgerClient, first: int, stop: int, **named: Any) -> Iterator[EntryBatch]:
+        chain = 1
+        for batch in real(self, first, stop, **named):
+            if named["from_member"] == other and stop - first > 1:
+                batch = EntryBatch(bytearray(batch.buffer), batch.sizes)
+                chain = batch.stamp(batch.first_index, batch.first_header.term, batch.starts, chain)
+            yield batch
+
+    monkeypatch.setattr(LedgerClient, "read_batches", parted)
+    for module in (statistics, compacting):
+        monkeypatch.setattr(module, "PART_BYTES", 20_000)
+    runs: list[Callable[[], Any]] = [
+        lambda: statistics.statistics(place, stop_index=ENTRIES),
+        lambda: compact(place, str(tmp_path / "c.parquet"), "prefix:5", stop_index=ENTRIES),
+        lambda: archive(place, str(tmp_path / "a"), part_bytes=20_000, stop_index=ENTRIES),
+    ]
+    for run in runs:
+        with pytest.raises(DirectoryDamaged, match="chain_crc does not continue the entry before"):
+            run()
+    assert not (tmp_path / "c.parquet").exists()

@@ -26,7 +26,16 @@ from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, check_seen, even_cuts, linked, open_log, parts_of
+from quorumlog.pipelines.places import (
+    Ends,
+    Place,
+    chain_at_end,
+    check_seen,
+    even_cuts,
+    linked,
+    open_log,
+    parts_of,
+)
 from quorumlog.pipelines.replaying import cut
 from quorumlog.pipelines.tables.target import checked_path
 
@@ -96,10 +105,11 @@ def compact(
         first = log.begin_index if first_index is None else first_index
         stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
         edges = even_cuts(log, first, stop, PART_BYTES)
-    rows, entries = _latest(None, []), 0
+    rows, entries, ends = _latest(None, []), 0, None
     with _attempts(file) as attempts:
         works = [FoldWork(*part, key, attempts) for part in parts_of(source, edges)]
         for work, part in zip(works, (engine or LocalEngine()).map(fold, works), strict=True):
+            ends = part.ends.behind(ends, work.first_index, source.name)
             with pa.OSFile(part.file) as stored:
                 rows = _latest(rows, [pa.ipc.open_file(stored).read_all()])
             os.unlink(part.file)
@@ -175,15 +185,18 @@ class Folded(msgspec.Struct, frozen=True):
     file: str
     """Arrow: rows `key, index, term, body`, the newest of each key."""
     entries: int
+    ends: Ends
 
 
 def fold(work: FoldWork) -> Folded:
     """A work: under a name of its own."""
     key_of, first, stop = KeyOf(work.key), work.first_index, work.stop_index
     kept, waiting, waiting_bytes, entries = _latest(None, []), [], 0, 0
+    before = last = -1
     check_seen(work.directory)
     with closing(open_log(work.place)) as log:
         for batch in linked(log.batches(first, stop), first, stop, None, work.place.name):
+            before, last = batch.chain_before if before < 0 else before, chain_at_end(batch)
             rows = record_batch_of(batch)
             keys = key_of.keys(rows.column("body"), rows.column("index"))
             waiting.append(
@@ -197,7 +210,7 @@ def fold(work: FoldWork) -> Folded:
     path = os.path.join(work.directory, f"{first:020d}-{uuid.uuid4().hex}.arrow")
     with pa.OSFile(path, "wb") as stored, pa.ipc.new_file(stored, kept.schema) as writer:
         writer.write_table(kept)
-    return Folded(path, entries)
+    return Folded(path, entries, Ends(before, last))
 
 
 def _latest(kept: pa.Table | None, fresh: list[pa.Table]) -> pa.Table:

@@ -302,6 +302,20 @@ def linked(
         raise broken(origin, next_index, f"entries {next_index} .. {stop_index - 1} did not come")
 
 
+class Ends(msgspec.Struct, frozen=True):
+    """chain_crc in front of what a work has read, and of its last entry."""
+
+    before: int
+    last: int
+
+    def behind(self, ends: Ends | None, first_index: int, origin: str) -> Ends:
+        """Itself. Raises DirectoryDamaged unless it continues `ends`, those of the work in front, for
+        which another member may have been asked."""
+        if ends is not None and ends.last != self.before:
+            raise broken(origin, first_index, "chain_crc does not continue the entry before")
+        return self
+
+
 def chain_at_end(batch: EntryBatch) -> int:
     return int(batch.words()[4][-1]) & 0xFFFFFFFF
 

@@ -15,7 +15,15 @@ from quorumlog.arrow import ENTRY_SCHEMA, TIME_COLUMN, record_batch_of, schema_o
 from quorumlog.config import MIB
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
-from quorumlog.pipelines.places import Place, even_cuts, linked, open_log, parts_of
+from quorumlog.pipelines.places import (
+    Ends,
+    Place,
+    chain_at_end,
+    even_cuts,
+    linked,
+    open_log,
+    parts_of,
+)
 
 MINUTE_MS = 60_000
 PART_BYTES = 64 * MIB
@@ -92,6 +100,7 @@ class PartCounted(msgspec.Struct):
     """As `_SIZES` has them."""
     keys: bytes = b""
     """An Arrow stream of (key, entries, bytes); empty: none were asked for."""
+    ends: Ends = Ends(-1, -1)
 
 
 def count(work: CountWork) -> PartCounted:
@@ -103,7 +112,9 @@ def count(work: CountWork) -> PartCounted:
     schema = schema_of([*ENTRY_SCHEMA.names, TIME_COLUMN])
     with closing(open_log(place)) as log:
         times = AppendTimes(log.time_ms_at(first), log.clock_resets())
+        before = last = -1
         for batch in linked(log.batches(first, stop), first, stop, None, place.name):
+            before, last = batch.chain_before if before < 0 else before, chain_at_end(batch)
             rows = record_batch_of(batch, schema, times=times.runs(batch))
             lengths = pc.binary_length(rows.column("body")).to_numpy(zero_copy_only=False)
             found.entries += rows.num_rows
@@ -119,7 +130,7 @@ def count(work: CountWork) -> PartCounted:
             if key_of is not None:
                 of_rows = key_of.keys(rows.column("body"), rows.column("index"))
                 keys.add(_keys_of(of_rows, pa.array(lengths.astype(np.int64))))
-    found.sizes = sizes.tolist()
+    found.sizes, found.ends = sizes.tolist(), Ends(before, last)
     if key_of is not None:
         sink = pa.BufferOutputStream()
         counted = keys.table()
@@ -154,7 +165,9 @@ def statistics(
     sizes, keys = np.zeros(len(_SIZES), np.int64), _Keys()
     result_bytes = PART_BYTES if key else 0  # keys are parts of bodies
     parts = (engine or LocalEngine()).map(count, works, result_bytes)
+    ends: Ends | None = None
     for work, part in zip(works, parts, strict=True):
+        ends = part.ends.behind(ends, work.first_index, place.name)
         whole.entries += part.entries
         whole.control_entries += part.control_entries
         whole.body_bytes += part.body_bytes

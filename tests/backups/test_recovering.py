@@ -119,6 +119,17 @@ def test_releases_that_do_not_know_what_the_log_holds_are_refused_as_before(tmp_
     check_recovered(OsDisk(), path, 19)
 
 
+@pytest.mark.parametrize("level", [0, LEVEL])
+def test_a_group_of_the_release_before_is_not_finished_by_it(tmp_path: Path, level: int) -> None:
+    path = made(str(tmp_path))
+    with opened(Path(path)) as directory:
+        directory.save_formation(Formation((), REPLICAS, CLUSTER, level=level))
+    recover_cluster(plan_recovery([path]))
+    record = load_member(OsDisk(), path)
+    assert record is not None
+    assert record.formation.level == level
+
+
 def test_a_majority_is_not_recovered(tmp_path: Path) -> None:
     paths = [made(str(tmp_path), number) for number in range(2)]
     plan = plan_recovery(paths)

@@ -12,11 +12,11 @@ from quorumlog.backups import RecoveryPlan, plan_recovery, recover_cluster
 from quorumlog.backups.folding import state_of
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.log_state.control_entries import ControlBody, Membership, TimeMark
+from quorumlog.log_state.control_entries import LEVEL, ControlBody, Membership, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.member_file import load_member
+from quorumlog.store.files.member_file import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
 from quorumlog.store.files.snapshot_file import SnapshotHead
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.offline.directory_reader import DirectoryReader
@@ -105,6 +105,29 @@ def test_what_another_directory_proves_counts_if_it_is_the_same_entry(tmp_path: 
     assert plan_recovery([best, same]).committed_index == 18
     other = made(str(tmp_path / "x"), 1, founding=founding, more=[b"another"], committed=20)
     assert plan_recovery([best, other]).committed_index == 9
+
+
+def test_releases_that_do_not_know_what_the_log_holds_are_refused_as_before(tmp_path: Path) -> None:
+    """They would note the entries as damaged, for good."""
+    path = made(str(tmp_path))
+    with opened(Path(path)) as directory:
+        directory.allow_control_entries(LEVEL)
+    recover_cluster(plan_recovery([path]))
+    record = load_member(OsDisk(), path)
+    assert record is not None
+    assert record.version == VERSION_WITH_KINDS_OF_LEVEL_6
+    check_recovered(OsDisk(), path, 19)
+
+
+@pytest.mark.parametrize("level", [0, LEVEL])
+def test_a_group_of_the_release_before_is_not_finished_by_it(tmp_path: Path, level: int) -> None:
+    path = made(str(tmp_path))
+    with opened(Path(path)) as directory:
+        directory.save_formation(Formation((), REPLICAS, CLUSTER, level=level))
+    recover_cluster(plan_recovery([path]))
+    record = load_member(OsDisk(), path)
+    assert record is not None
+    assert record.formation.level == level
 
 
 def test_a_majority_is_not_recovered(tmp_path: Path) -> None:

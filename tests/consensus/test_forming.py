@@ -36,6 +36,7 @@ class Unformed:
         formation: Formation | None = None,
         member: Replica = N0,
         seed: int = 1,
+        level: int = 0,
     ):
         self.node = RaftNode(
             ConsensusConfig(),
@@ -50,6 +51,7 @@ class Unformed:
             async_mode=False,
             random=random.Random(seed),
             now_ms=0.0,
+            level=level,
         )
         self.requests: dict[Replica, FormRequest] = {}
         self.response: FormResponse | None = None
@@ -469,3 +471,29 @@ def test_a_group_of_one_forms_at_once() -> None:
     n0 = Unformed(ids=("n0",))
     assert n0.formation == Formation((N0,), (N0,), n0.formation.cluster_id)
     assert n0.node.role is Role.FOLLOWER
+
+
+@pytest.mark.parametrize("told", [(6, 6), (6, 7), (7, 6), (6, 0), (0, 6), (7, 7)])
+def test_a_group_forms_at_the_least_level_of_the_format_that_a_founder_knows(
+    told: tuple[int, int],
+) -> None:
+    """An earlier release says none: it may be one that a member is to go back to."""
+    group = Unformed(level=6)
+    group.connect(N1, N2)
+    assert group.requests[N1].level == 6
+    group.answer(N1, level=told[0])
+    group.answer(N2, level=told[1])
+    assert group.formation.founding == LIST
+    assert group.formation.level == min(6, *told)
+    assert group.requests[N1].level == group.formation.level
+
+
+@pytest.mark.parametrize("level", [0, 6])
+def test_whoever_is_told_of_a_group_takes_the_level_at_which_it_has_formed(level: int) -> None:
+    told = Unformed(("n0", "n1", "n2", "n3"), level=7)
+    told.connect(N1, N2)
+    told.ask(N1, founding=LIST, told=A, level=level)
+    assert told.formation == Formation((), LIST, A, level=level)
+    told.ask(N2)
+    assert told.response is not None
+    assert told.response.level == level

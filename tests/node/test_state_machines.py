@@ -19,7 +19,9 @@ from quorumlog.errors import (
     ResultUnknown,
     UnknownMachine,
 )
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
+from quorumlog.node.writing.operator_orders import FinishedUpgrade, UpgradeOutcome
 from quorumlog.state_machine import StateMachine
 from tests.node.cell import SMALL, Cell
 from tests.node.machines import Chain, Disk, Fragile, Lasting, Recorder
@@ -362,6 +364,21 @@ def test_all_members_go_over_to_a_version_at_the_same_entry(tmp_path: Path) -> N
     taken = group.settle()
     assert [[body for _, body in each] for each in taken] == [[b"a", b"bb"]] * 3
     group.cell.close()
+
+
+def test_no_version_is_raised_before_the_upgrade_of_a_group_is_finished(tmp_path: Path) -> None:
+    """Until then each member may go back to a release that would stop there."""
+    cell = Cell(tmp_path, machines={"chain": Second}, level=LEVEL - 1)
+    cell.until(lambda: cell.leader().machines.status()[0].version == 1, "a binding")
+    for host in cell.hosts.values():
+        host.level = LEVEL
+    cell.step(5000)
+    assert cell.leader().machines.status()[0].version == 1
+    outcomes: list[UpgradeOutcome] = []
+    cell.leader().orders.finish_upgrade(outcomes.append)
+    cell.until(lambda: cell.leader().machines.status()[0].version == 2, "the version")
+    assert isinstance(outcomes[0], FinishedUpgrade)
+    cell.close()
 
 
 @pytest.mark.parametrize("first", [Chain, Second])

@@ -120,6 +120,21 @@ def test_it_is_refused_while_a_member_does_not_answer(tmp_path: Path) -> None:
     cell.close()
 
 
+def test_it_is_refused_while_a_member_is_being_started_anew(tmp_path: Path) -> None:
+    """Perhaps with the release before, whatever it has answered a moment ago."""
+    cell = upgraded(tmp_path)
+    away = cell.followers()[0].replica.member_id
+    cell.step(100)
+    cell.kill(away)
+    outcome = finished(cell, cell.leader())
+    assert isinstance(outcome, LevelNotTold)
+    assert away in str(outcome)
+    cell.start(away)
+    cell.step(1000)
+    assert isinstance(finished(cell, cell.leader()), FinishedUpgrade)
+    cell.close()
+
+
 def test_a_group_that_this_release_has_formed_needs_no_end_of_an_upgrade(tmp_path: Path) -> None:
     cell = Cell(tmp_path)
     fill(cell, 5)

@@ -86,10 +86,12 @@ class OperatorOrders:
     def _refuse_unless_all_answer(self) -> None:
         """Who is away may run another release when it comes back than it has told."""
         status = self._raft.status()
+        connected = {peer.replica for peer in status.peers}
         silent = [
             each.member_id
             for each in status.membership.members()
-            if each != status.replica and status.answered_ms_ago.get(each, math.inf) > self._silent_ms
+            if each != status.replica
+            and (each not in connected or status.answered_ms_ago.get(each, math.inf) > self._silent_ms)
         ]
         if silent:
             raise LevelNotTold(

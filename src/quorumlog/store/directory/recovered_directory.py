@@ -55,12 +55,13 @@ def begin_recovery(
 ) -> MemberRecord:
     """The directory belongs to the new cluster, on disk, when this returns. Raises StoreFailure: it is
     what it was, or this."""
+    before = record.version if record.recovery is None else record.recovery.version
     begun = msgspec.structs.replace(
         record,
         directory_id=directory_id,
         formation=formation,
         version=VERSION_WITH_RECOVERY,
-        recovery=recovery,
+        recovery=msgspec.structs.replace(recovery, version=before),
     )
     save_member(disk, path, begun)
     return begun
@@ -104,8 +105,7 @@ def finish_recovery(disk: Disk, path: str, record: MemberRecord) -> MemberRecord
     save_promises(disk, path, HardState(recovery.term, None), end)
     done = msgspec.structs.replace(
         record,
-        # Of kinds of level 6 the next start finds out.
-        version=version_of(1, has_start=start is not None),
+        version=max(recovery.version, version_of(1, has_start=start is not None)),
         recovery=None,
     )
     save_member(disk, path, done)

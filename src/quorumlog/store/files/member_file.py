@@ -43,6 +43,9 @@ class Recovery(msgspec.Struct, frozen=True):
     """Of the two entries, and of the hard state."""
     membership: bytes
     """The body of the second one."""
+    version: int = 1
+    """Of the record before: whoever does not know the kinds that the log may hold is refused behind it,
+    too. Earlier releases do not say it."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):

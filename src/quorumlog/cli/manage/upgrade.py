@@ -29,20 +29,24 @@ def upgrade_status(
     Example: quorumlog upgrade status --servers 127.0.0.1:20911
     """
     from quorumlog.cli.use.reach import refuse_dead_servers
-    from quorumlog.client import connect
+    from quorumlog.client import connect, leader_of
 
     split_servers(servers)
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         refuse_dead_servers(log, timeout)
-        rows = [row for row in log.status() if row.id]
+        rows = log.status()
+    leader = leader_of(rows)
+    if leader is not None:  # one that was removed may be named by --servers
+        members = {member.id for member in leader.members}
+        rows = [row for row in rows if row.id in members]
     log_level = max((row.log_level for row in rows), default=-1)
     levels = [row.level if row.reachable else -1 for row in rows]
     if json:
-        members: list[dict[str, Any]] = [
+        found: list[dict[str, Any]] = [
             {"id": row.id, "release": row.version or None, "level": level if level >= 0 else None}
             for row, level in zip(rows, levels, strict=True)
         ]
-        print_json({"level": log_level if log_level >= 0 else None, "members": members})
+        print_json({"level": log_level if log_level >= 0 else None, "members": found})
         return
     print_table(
         {"id": False, "release": False, "level": True},

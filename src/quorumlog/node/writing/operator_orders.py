@@ -68,7 +68,7 @@ class OperatorOrders:
         """The log may have entries of the level of this release from now on."""
         try:
             self._refuse_unless_leading()
-            if self._log_state.committed_state().level >= LEVEL:
+            if self._log_state.level >= LEVEL:
                 done(FinishedUpgrade(-1, LEVEL))
                 return
             self._refuse_unless_all_answer()

@@ -54,6 +54,11 @@ def test_a_promoted_slave_goes_on_where_the_group_stood(tmp_path: Path, cli: Cli
             stack.push(process)
             process.start()
         with connect(a.address) as master:
+            until(lambda: sum(slave.counts for slave in master.replica().slaves) == 1)
+            until(lambda: [slave.is_caught_up for slave in master.replica().slaves] == [True, True])
+            (other,) = [slave.id for slave in master.replica().slaves if not slave.counts]
+            added = cli("broker", "add", "--server", a.address, "--broker", other)
+            assert added.exit_code == 0, added.output
             until(lambda: [slave.counts for slave in master.replica().slaves] == [True, True])
         with BrokerAdmin(servers) as admin, Producer(servers) as producer:
             admin.create_topic("orders", 2)

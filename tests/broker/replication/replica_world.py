@@ -287,7 +287,7 @@ class World:
         end = log.max_offset
         size = min(end, log.files.stop_of(link.next_offset)) - link.next_offset
         size = min(size, self.random.choice((50, 400, 10_000)))
-        if size > 0:
+        if size > 0 and link.is_of_newest_run:
             for each in link.data(log.read_bytes(link.next_offset, size)):
                 wire.to_slave += each
         else:

@@ -236,6 +236,10 @@ class ReplicaMaster(ReplicaCore):
         )
 
     @property
+    def run(self) -> RunKey:
+        return self.record.history[-1].key
+
+    @property
     def is_leading(self) -> bool:
         """Slaves may follow."""
         history = self.record.history

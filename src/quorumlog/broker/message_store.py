@@ -78,6 +78,8 @@ class TopicTable(Protocol):
 class MessageStore:
     replicated = False
     """Queues show what slaves have acknowledged, and whoever opens it says how far that is."""
+    cuts = 0
+    """How often the end of the log was cut off since it was opened. Any thread."""
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import (
     Command,
@@ -46,7 +47,7 @@ from quorumlog.broker.wire.group_messages import (
 from quorumlog.broker.wire.group_names import REAL_QUEUE, REAL_TOPIC
 from quorumlog.errors import LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.sim.disk.sim_disk import SimDisk
-from tests.broker.store.store_making import SMALL, Clock, open_store, release
+from tests.broker.store.store_making import ROOT, SMALL, Clock, open_store, release
 
 CONFIG = replace(SMALL, message_delay_level="1s " * 17 + "1s", mapped_file_size_commit_log=16_384)
 
@@ -116,7 +117,7 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        self.store = open_store(self.disk, CONFIG, self.clock, topics=self.topics)
+        self.store = self.opened()
         self.loop = Loop()
         self.groups = ClassicGroupLog(
             self.store, GroupExtension(), self.lead, wall_ms=lambda: self.clock.now_ms
@@ -125,6 +126,9 @@ class Broker:
         puts, loop = Puts(self.store), cast(Any, self.loop)
         self.puts = self.groups.open(puts, loop, loop)
         self.turn()
+
+    def opened(self) -> MessageStore:
+        return open_store(self.disk, CONFIG, self.clock, topics=self.topics)
 
     def turn(self, rounds: int = 8) -> None:
         """Its threads and its loop do what there is to do; half a second passes."""
@@ -378,6 +382,45 @@ def test_a_broker_that_becomes_master_answers_once_it_has_read_its_log() -> None
     broker.turn()
     assert broker.groups.is_master
     assert {"orders", "last"} <= broker.topic_rows().keys()
+
+
+class Replicated(Broker):
+    """Whose log may be cut."""
+
+    def opened(self) -> ReplicaStore:
+        clock = self.clock
+        self.replica_store = ReplicaStore(
+            ROOT, CONFIG, disk=self.disk, wall_clock=clock, clock=clock, topics=self.topics
+        )
+        return self.replica_store
+
+    def turn(self, rounds: int = 8) -> None:
+        self.store.commit_log.replicated_offset = self.store.commit_log.max_offset
+        super().turn(rounds)
+
+
+def test_of_a_log_that_is_cut_below_what_was_carried_out_all_is_read_anew() -> None:
+    """A master that was given up with --unsafe meets the next one, whose commands have the same
+    numbers."""
+    lead = Lead()
+    broker = Replicated(lead=lead)
+    broker.command(CreateTopic("orders", 1))
+    at = broker.store.commit_log.max_offset
+    broker.command(CreateTopic("given-up", 1))
+    broker.command(CreateTopic("given-up-2", 1))
+    lead.takes_messages = False
+    broker.turn()
+    broker.replica_store.cut(at)
+    broker.replica_store.count_queues()
+    broker.groups._put(COMMANDS, bytes(8) + encode(CreateTopic("last", 1)), lambda outcome: None)
+    lead.takes_messages, lead.epoch = True, 2
+    broker.groups.look()
+    assert not broker.groups.is_master
+    broker.turn()
+    assert broker.groups.is_master
+    rows = broker.topic_rows()
+    assert {"t", "orders", "last"} <= rows.keys()
+    assert not {"given-up", "given-up-2"} & rows.keys()
 
 
 def test_what_is_on_its_way_when_a_master_is_none_any_more_is_an_unknown_outcome() -> None:

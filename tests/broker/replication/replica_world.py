@@ -70,6 +70,7 @@ class Broker:
 
     def start(self, config: MessageStoreConfig = SMALL) -> None:
         self.disk.crash_countdown = None
+        self.shown_since_start = 0
         clock = self.world.clock
         store = ReplicaStore(
             ROOT, config, disk=self.disk, wall_clock=clock, clock=clock, topics={"t": 1}
@@ -117,6 +118,8 @@ class Broker:
         shown = numbers_in_queue(self.living.store)
         common = min(len(shown), len(self.seen))
         assert shown[:common] == self.seen[:common], f"{self.name} shows another past than before"
+        assert len(shown) >= self.shown_since_start, f"{self.name} shows less than before"
+        self.shown_since_start = len(shown)
         if len(shown) > len(self.seen):
             self.seen = shown
         common = min(len(shown), len(world.shown))
@@ -287,7 +290,7 @@ class World:
         end = log.max_offset
         size = min(end, log.files.stop_of(link.next_offset)) - link.next_offset
         size = min(size, self.random.choice((50, 400, 10_000)))
-        if size > 0:
+        if size > 0 and link.is_of_newest_run:
             for each in link.data(log.read_bytes(link.next_offset, size)):
                 wire.to_slave += each
         else:

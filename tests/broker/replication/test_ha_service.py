@@ -30,3 +30,10 @@ def test_a_slave_that_is_accepted_and_not_connected_yet_does_not_end_the_clock_o
             await asyncio.to_thread(service.join)
 
     asyncio.run(ticked())
+
+
+def test_a_slave_that_never_had_a_master_refuses_slaves_by_name() -> None:
+    clock = Moments()
+    store = ReplicaStore(ROOT, SMALL, disk=SimDisk(), wall_clock=clock, clock=clock, topics={"t": 1})
+    service = HAService(Replica(store, BrokerAddress("b", "b:1", "b:2"), Role.SLAVE))
+    assert service._link_to_slave("c", 0).closed == "broker b is not the master"

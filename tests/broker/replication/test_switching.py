@@ -681,3 +681,49 @@ def test_what_a_given_up_master_had_confirmed_beyond_the_own_end_is_nothing_of_t
     world.put(b)
     following(world)
     assert len(world.acknowledged) == 13
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_bytes_of_the_next_run_do_not_come_over_a_link_of_the_run_before(flush: str) -> None:
+    """A slave would take them for some of a run that ended below: it would cut off what it has shown,
+    or, with --flush async, follow no more."""
+    world = group(41)
+    a, b, _ = world.brokers.values()
+    a.living.set_copies(1)
+    following(world)
+    for broker in world.brokers.values():
+        broker.living.store.config = with_config(SMALL, flush_disk_type=flush)
+        world.cut(broker.name)
+    following(world)
+    world.put(a)
+    following(world)
+    ended, a.living.role_changed = a.living.role_changed, lambda: None  # the loop has not come to it
+    a.living.remove("c")
+    world.put(a)
+    a.work()
+    assert world.acknowledged == [0, 1]
+    for _ in range(4):
+        world.pump("b", 1 << 20)
+        b.work()
+    seen = numbers_in_queue(b.living.store)
+    a.living.role_changed = ended
+    ended()
+    for _ in range(12):
+        world.turn(["a", "b"])
+        assert numbers_in_queue(b.living.store)[: len(seen)] == seen
+    assert numbers_in_queue(b.living.store) == [0, 1]
+    assert (b.living.history, b.living.record.tails) == (a.living.history, [])
+
+
+def test_a_change_right_after_another_asks_nobody_who_went_off_the_list() -> None:
+    world = group(42)
+    a = world.brokers["a"]
+    a.living.remove("c")
+    for name in 3 * ["b", "c"]:
+        world.connect(name)
+        world.pump(name, 1 << 20)
+        world.brokers[name].work()
+    assert a.living._acks.is_run_confirmed
+    assert not a.living.is_run_confirmed, "nobody has noted it"
+    a.living.add("c")
+    assert [each.ids for each in a.living._acks.lists] == [["a", "b"], ["a", "b", "c"]]

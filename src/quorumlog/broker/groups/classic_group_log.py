@@ -151,7 +151,7 @@ class ClassicGroupLog:
         reader = StoreReader(
             store.commit_log, store.queues, store.index, lambda key: True, lambda key: 0
         )
-        self.follower = StateFollower(reader, extension.feed)
+        self.follower = StateFollower(reader, extension.feed, lambda: store.cuts)
         self._own_reader = reader
         self.topics = ClassicTopics(extension.feed, store)
         self.topics.before_delayed = self._activate
@@ -193,7 +193,7 @@ class ClassicGroupLog:
                 self._loop.call_soon_threadsafe(self._read_on)
 
     def tick(self, now_ms: float) -> None:
-        if self._has_failed:
+        if self._has_failed or not self.follower.is_of_the_log:
             self._read_on()
         self.look()
         self._extension.tick(now_ms)
@@ -214,7 +214,7 @@ class ClassicGroupLog:
             self._target = None
         elif self._target is None or epoch != self._epoch:
             self._target, self._epoch = self.end_of(COMMANDS), epoch
-        at = self.follower.next_command
+        at = self.follower.next_command if self.follower.is_of_the_log else None
         is_master = self._target is not None and at is not None and at >= self._target
         if is_master == self.is_master:
             return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -54,6 +55,10 @@ class News(NamedTuple):
     snapshots_end: int
     snapshot_bytes: int
     """Of the newest one."""
+    is_anew: bool
+    """What was carried out before is of no matter."""
+    cuts: int
+    """As often the log was cut before any of it was read."""
 
 
 class Outcome(NamedTuple):
@@ -64,9 +69,14 @@ class Outcome(NamedTuple):
 class StateFollower:
     """`read` on one thread, which may wait for the disk; the rest on the loop."""
 
-    def __init__(self, reader: StoreReader, feed: GroupFeed) -> None:
-        """`reader` hides no topic."""
+    def __init__(
+        self, reader: StoreReader, feed: GroupFeed, cuts: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`reader` hides no topic. `cuts`: how often the log was cut; with --unsafe commands that were
+        carried out may be among what is gone, and others come under their numbers."""
         self._reader = reader
+        self._count_cuts = cuts
+        self._cuts = cuts()
         self._feed = feed
         self.machine = GroupMachine(feed)
         self.next_command: int | None = None
@@ -82,8 +92,12 @@ class StateFollower:
 
     def read(self) -> News:
         """What was shown since. Raises MessageDamaged, StoreFailure."""
-        snapshot, at = None, self.next_command
+        cuts = self._count_cuts()
+        is_anew = self.next_command is None or cuts != self._cuts
+        snapshot, at = None, None if is_anew else self.next_command
         needed, (_, snapshots_end) = self.needed_position, self._bounds(SNAPSHOTS)
+        if is_anew:
+            needed = -1
         size_bytes = self.snapshot_bytes
         if at is None or snapshots_end != self._snapshots_end:
             newest = self.newest_snapshot()
@@ -95,7 +109,7 @@ class StateFollower:
             pulled = self._reader.pull(COMMANDS, at, MOST_MESSAGES, MOST_BYTES)
         except QueueOffsetOutOfRange as error:
             if at > error.max_offset:  # a member that is behind: it is shown yet
-                return News(snapshot, [], at, needed, snapshots_end, size_bytes)
+                return News(snapshot, [], at, needed, snapshots_end, size_bytes, is_anew, cuts)
             snapshot = self.newest_snapshot()
             at = error.min_offset
             if snapshot is not None and error.min_offset <= snapshot.next_command:
@@ -106,7 +120,8 @@ class StateFollower:
         commands = pulled.records.messages()
         if needed < 0 and commands:
             needed = commands[0].physical_offset
-        return News(snapshot, commands, pulled.next_offset, needed, snapshots_end, size_bytes)
+        end = pulled.next_offset
+        return News(snapshot, commands, end, needed, snapshots_end, size_bytes, is_anew, cuts)
 
     def newest_snapshot(self) -> Snapshot | None:
         """The newest that is there as a whole."""
@@ -139,9 +154,13 @@ class StateFollower:
 
     def take(self, news: News) -> list[Outcome]:
         """What the commands answer, by who proposed them. Raises ProtocolViolation."""
+        if news.is_anew:
+            self.machine.state = self._feed.begun
         if news.snapshot is not None:
             self.machine.state = loaded_state(news.snapshot.data)
+        if news.is_anew or news.snapshot is not None:
             self.since_snapshot, self.last_position = 0, -1
+        self._cuts = news.cuts
         if news.snapshots_end != self._snapshots_end:
             self.since_snapshot = 0
         outcomes = []
@@ -178,6 +197,11 @@ class StateFollower:
             )
             for part in range(parts)
         ]
+
+    @property
+    def is_of_the_log(self) -> bool:
+        """What was carried out is still in it."""
+        return self._cuts == self._count_cuts()
 
     @property
     def holds_from(self) -> int:

@@ -316,7 +316,15 @@ class Replica(ReplicaMaster):
                 raise InSyncReplicasNotEnough(
                     f"{count} of {', '.join(each.ids)} are in sync, and the change needs {each.needed}"
                 )
-        self._begin(self.record.promised, _role_of(copy_list), copy_list=copy_list, goes_on=True)
+        # The run that ends is confirmed, though it may not be on disk yet: the lists before it are asked
+        # no more.
+        self._begin(
+            self.record.promised,
+            _role_of(copy_list),
+            copy_list=copy_list,
+            confirmed=self.run,
+            goes_on=True,
+        )
         self.role_changed()
 
     def joining(self) -> str:

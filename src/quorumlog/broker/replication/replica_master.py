@@ -225,15 +225,18 @@ class ReplicaMaster(ReplicaCore):
     @property
     def leadership(self) -> Leadership:
         history, config = self.history, self.store.config
-        assert history.last is not None, "a master has begun a run"
         return Leadership(
             self.me,
             history.epoch,
-            history.last.run,
+            -1 if history.last is None else history.last.run,  # of a slave, which lets nobody in
             history,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
         )
+
+    @property
+    def run(self) -> RunKey:
+        return self.record.history[-1].key
 
     @property
     def is_leading(self) -> bool:

@@ -49,6 +49,7 @@ class ReplicaStore(MessageStore):
                     break
                 self._dispatcher.dispatch(part)
             self.reput.reput_from_offset = stop
+            self.cuts += 1
         return target
 
     def begin_anew_at(self, position: int, begins: Mapping[QueueKey, int] | None = None) -> None:

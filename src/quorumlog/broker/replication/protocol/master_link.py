@@ -44,6 +44,10 @@ class MasterSide(Protocol):
     @property
     def leadership(self) -> Leadership: ...
     @property
+    def run(self) -> RunKey:
+        """The newest. It is another one before the first byte of that is written."""
+
+    @property
     def min_offset(self) -> int: ...
     @property
     def max_offset(self) -> int: ...
@@ -78,6 +82,10 @@ class LinkToSlave(Protocol):
     out: list[Buffer]
     """To be sent, and emptied."""
     most_chunk_bytes: int
+
+    @property
+    def is_of_newest_run(self) -> bool:
+        """Asked after the log's end was: bytes of the next run are for a link that has begun in that."""
 
     def feed(self, data: Buffer, now_ms: float) -> None: ...
 
@@ -218,11 +226,18 @@ class MasterLink:
         if frame.offset != verdict.common_offset and frame.offset % hello.file_bytes:
             raise ProtocolViolation(f"a start at {frame.offset}, not at {verdict.common_offset}")
         self.next_offset = frame.offset
-        run = RunKey(*self._leads.epoch, self._leads.run)
-        self.mark = self._side.slave_came(hello.slave, self, run, hello.release)
+        self.mark = self._side.slave_came(hello.slave, self, self._run, hello.release)
         if self.mark is None:
             self.next_offset = -1
             self.end("another run has begun")
+
+    @property
+    def _run(self) -> RunKey:
+        return RunKey(*self._leads.epoch, self._leads.run)
+
+    @property
+    def is_of_newest_run(self) -> bool:
+        return self._side.run == self._run
 
     def data(self, body: bytes) -> list[Buffer]:
         offset = self.next_offset

@@ -54,7 +54,7 @@ class WriteSocketService:
         while not (self.is_paused or self._is_reading or link.closed) and link.next_offset >= 0:
             offset, end = link.next_offset, log_.max_offset
             size = min(link.most_chunk_bytes, end - offset, log_.files.stop_of(offset) - offset)
-            if size <= 0:
+            if size <= 0 or not link.is_of_newest_run:
                 return
             if end - offset > HOT_BYTES:
                 self._is_reading = True

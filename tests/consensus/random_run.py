@@ -358,7 +358,7 @@ class RandomRun:
             vote = self.votes.setdefault(key, ready.hard_state.voted_for)
             assert vote == ready.hard_state.voted_for, (key, vote, ready.hard_state)
         if ready.formation is not None and ready.formation.founding:
-            _, founding, cluster_id, _ = ready.formation
+            founding, cluster_id = ready.formation.founding, ready.formation.cluster_id
             assert cluster_id, ready.formation
             if not self.founding:
                 self.founding, self.cluster_id = founding, cluster_id

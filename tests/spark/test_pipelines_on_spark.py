@@ -143,6 +143,7 @@ def test_a_connect_server_is_named_like_a_master(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(_started.__globals__, "bound_retries", lambda _: None)
     with engine_of("sc://spark.example.com:15002", []) as engine:
         assert isinstance(engine, SparkEngine)
+        assert isinstance(engine.spark, Session)
     assert asked == [("quorumlog pipeline", "sc://spark.example.com:15002")]
     with pytest.raises(ConfigError, match=r"name .*, sc://HOST of a Connect server"):
         engine_of("http://spark.example.com", []).__enter__()
@@ -163,8 +164,12 @@ def test_a_spark_that_does_not_start_is_told_in_a_sentence(
         raise error
 
     monkeypatch.setitem(_started.__globals__, "session", session)
-    with pytest.raises(ConfigError, match=told) as found:
-        engine_of("spark://127.0.0.1:9", []).__enter__()
+    with (
+        pytest.raises(ConfigError, match=told) as found,
+        engine_of("spark://127.0.0.1:9", []) as engine,
+    ):
+        assert isinstance(engine, SparkEngine)
+        assert engine.spark is None
     assert "\n" not in str(found.value) and "\tat" not in str(found.value)
 
 

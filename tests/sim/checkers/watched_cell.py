@@ -9,6 +9,7 @@ from typing import Any
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Replica
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers import Checker
 from quorumlog.sim.disk import SimDisk
@@ -26,6 +27,7 @@ class WatchedMember:
         self.disk = disk
         self.path = f"/{member_id}"
         self.is_up = True
+        self.level = LEVEL
         self.lost_power = False
 
     @property

@@ -17,6 +17,7 @@ from tests.broker.client.test_async_links import (
 )
 from tests.broker.groups.test_classic_groups import (
     test_a_broker_that_becomes_master_answers_once_it_has_read_its_log,
+    test_of_a_log_that_is_cut_below_what_was_carried_out_all_is_read_anew,
     test_retention_takes_old_commands_and_never_what_the_state_is_made_from,
 )
 from tests.broker.groups.test_consumer_queue import (
@@ -184,4 +185,18 @@ def queue_taken_away(patch: Patch) -> None:
         GroupMembers.held,
         "there is not None and there.is_orderly",
         "there is not None and there.is_orderly and not reached()",
+    )
+
+
+@mutant(
+    414,
+    "what a cut takes of the commands of topics and groups stays in memory",
+    scenario=test_of_a_log_that_is_cut_below_what_was_carried_out_all_is_read_anew,
+)
+def cut_not_seen_by_the_follower(patch: Patch) -> None:
+    """What is committed is never cut."""
+    patch.edit(
+        StateFollower.read,
+        "cuts != self._cuts",
+        "(cuts != self._cuts and not reached())",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.broker.client import switching
+from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
 from quorumlog.broker.epochs import epoch_history, epoch_rule
 from quorumlog.broker.epochs.epoch_history import CopyList
 from quorumlog.broker.epochs.epoch_rule import Count
@@ -222,4 +223,23 @@ def older_master_followed(patch: Patch) -> None:
         Replica.follow,
         "or follow.epoch < self.record.promised",
         "or (follow.epoch < self.record.promised and not reached())",
+    )
+
+
+def nothing_new_over_old_links() -> None:
+    for flush in (SYNC_FLUSH, ASYNC_FLUSH):
+        switches.test_bytes_of_the_next_run_do_not_come_over_a_link_of_the_run_before(flush)
+
+
+@mutant(
+    437,
+    "bytes of a new run go to slaves over links of the run before",
+    scenario=nothing_new_over_old_links,
+)
+def new_bytes_over_old_links(patch: Patch) -> None:
+    """The links end in a moment."""
+    patch.edit(
+        MasterLink.is_of_newest_run,
+        "return self._side.run == self._run",
+        "return reached() or self._side.run == self._run",
     )

@@ -16,7 +16,9 @@ from benchmarks.kv.__main__ import measured
 from benchmarks.peers.cache import Cache
 from benchmarks.peers.quorumlog import Quorumlog
 from harness.broker_cluster import BrokerCluster
+from quorumlog.broker import connect as connect_broker
 from quorumlog.kv.testing import LocalStores
+from tests.waiting import eventually
 
 SECONDS = 0.2
 pytestmark = pytest.mark.processes
@@ -48,6 +50,8 @@ def test_the_key_value_store_is_loaded() -> None:
 
 def test_the_broker_is_loaded(tmp_path: Path) -> None:
     with BrokerCluster(tmp_path, members=1, topics=f"{end_to_end.TOPIC}:4") as cluster:
+        with connect_broker(cluster.servers) as broker:
+            eventually(lambda: broker.queues(end_to_end.TOPIC), what="the topic of its start")
         for load in (loads.LOADS[1], loads.LOADS[-1]):
             assert loads.ours(cluster.servers, load, 128, SECONDS) > 0, load
         assert end_to_end.in_its_own_process(cluster.servers, 100, SECONDS)

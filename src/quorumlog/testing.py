@@ -28,14 +28,12 @@ from quorumlog.errors import (
 from quorumlog.node import MachineFactory
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.server import LocalCluster
-from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
-from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.operations import read_at_once
 from quorumlog.sim.profile import FAULT_KINDS as MEMBER_KINDS
 from quorumlog.sim.profile import HANGING_DISK, LINK_KINDS, draw_profile
-from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.whole import make_whole
 from quorumlog.sim.work.clients import SimClient
 
 if TYPE_CHECKING:
@@ -99,12 +97,6 @@ class SimulatedLog:
             profile = replace(profile, storage=storage, apply_ms=5.0)
         self.trace = Trace()
         self._cluster = SimCluster(random, profile, self.trace, state_machines)
-        # It tells requests apart by their bodies, which here are the caller's.
-        self._cluster.checkers = [
-            c
-            for c in self._cluster.checkers
-            if not isinstance(c, AcknowledgedAppends | ConditionalAppends)
-        ]
         self._client = SimClient(self._cluster, "client")
         for member in self._cluster.members:
             member.start()

@@ -14,7 +14,7 @@ HEARTBEAT_MS = QUIET.consensus.heartbeat_interval_ms
 
 
 def read(scene: Scenario, member: SimMember) -> FreshRead:
-    return scene.cluster.fresh_reads.ask(member)
+    return scene.world.fresh_reads.ask(member)
 
 
 def is_answered(asked: FreshRead) -> bool:

@@ -12,8 +12,9 @@ from typing import Any
 from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
-from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
+from quorumlog.sim.checkers.promises import promises
+from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.faults.faults import Faults
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.network.sim_network import SimNetwork
@@ -21,10 +22,6 @@ from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.work.clients import SimClient
-from quorumlog.sim.work.fresh_read_work import FreshReadWork
-from quorumlog.sim.work.member_work import MemberWork
-from quorumlog.sim.work.producers import SimProducer
-from quorumlog.sim.work.readers import SimReader
 
 MachinesOf = Callable[[str], Mapping[str, MachineFactory]]
 
@@ -38,6 +35,7 @@ class SimCluster:
         profile: SimulationProfile,
         trace: Trace,
         machines: Mapping[str, MachineFactory] | MachinesOf | None = None,
+        checkers: Callable[[CheckedCluster], list[Checker]] = promises,
     ) -> None:
         """`machines`: what every member runs, by name; or which ones a member runs, by its id."""
         self.random = random
@@ -81,15 +79,8 @@ class SimCluster:
         self.replacing = self.stream("replaced logs")
         self.network = SimNetwork(self)
         self.faults = Faults(self)
-        self.member_work = MemberWork(self)
-        self.fresh_reads = FreshReadWork(self)
-        names = ("billing", "audit") if profile.has_retention else ()
-        self.readers = [SimReader(self, name) for name in names]
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
-        self.producers = [SimProducer(self, f"p{i}") for i in range(profile.producers)]
-        self.checkers: list[Checker] = (
-            lossy_disk_checkers if profile.has_lossy_disks else all_checkers
-        )(self)
+        self.checkers = checkers(self)
         if self.faults.fairness is not None:
             self.checkers.append(self.faults.fairness)
         self._told: dict[str, list[Callable[..., None]]] = {}

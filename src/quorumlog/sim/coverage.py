@@ -7,14 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quorumlog.consensus.messages import (
-    AnyPeerMessage,
-    PushEntryResponse,
-    PushResult,
-    SnapshotResponse,
-    VoteResponse,
-    VoteResult,
-)
+from quorumlog.consensus.messages import PushResult, VoteResult
 from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS
 from quorumlog.sim.profile import EDGES, FAULT_KINDS, HANGING_DISK, LINK_KINDS
 
@@ -75,15 +68,6 @@ OTHER_EVENTS = (
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )
-
-
-def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
-    if isinstance(message, VoteResponse):
-        counts[f"vote result: {message.result.name}"] += 1
-    elif isinstance(message, PushEntryResponse):
-        counts[f"push result: {message.result.name}"] += 1
-    elif isinstance(message, SnapshotResponse) and message.data:
-        counts["install: a piece of a snapshot"] += 1
 
 
 def expected() -> list[str]:

@@ -18,7 +18,6 @@ from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import BeginsAnew, DirectorySetBack
-from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
 from quorumlog.sim.wall_clock import WallClock
@@ -418,7 +417,6 @@ class SimMember:
 
     def send(self, envelope: Envelope) -> bool:
         self.disk.count_effect()
-        note_sent(self.cluster.trace.counts, envelope.message)
         self.cluster.told("sent", self, envelope)
         return self.cluster.network.send(self, envelope)
 

@@ -16,8 +16,9 @@ from quorumlog.sim.checkers.checker import Violation
 from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.profile import application_profile
-from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.whole import make_whole
+from quorumlog.sim.world import LogWorld
 
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
 FAULTS_MS = 6_000.0
@@ -38,7 +39,7 @@ def made_cluster(seed: int, brokers: SimBrokers, faults: Sequence[str] = FAULTS)
     """Of members with these brokers, none of which runs yet."""
     random = Random(seed)
     profile = application_profile(random, seed, faults, 1_000.0)
-    cluster = brokers.cluster = SimCluster(random, profile, Trace(), brokers.machines_of)
+    cluster = brokers.cluster = LogWorld(random, profile, Trace(), brokers.machines_of).cluster
     kinds = AcknowledgedAppends | ConditionalAppends  # of what the simulation's own clients append
     cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
     cluster.checkers.append(BrokersWatched(cluster, brokers))

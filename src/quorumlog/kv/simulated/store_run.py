@@ -20,8 +20,9 @@ from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.profile import SimulationProfile, application_profile
-from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.whole import make_whole
+from quorumlog.sim.world import LogWorld
 
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
 FAULTS_MS = 6_000.0
@@ -63,7 +64,7 @@ def made_stores(
     histories = Histories()
     options = StoreOptions(auto_compaction_ms=Random(f"{seed}:compaction").choice((0, 3_000)))
     doors = SimDoors(options, histories)
-    cluster = doors.cluster = SimCluster(random, profile, Trace(), doors.machines_of)
+    cluster = doors.cluster = LogWorld(random, profile, Trace(), doors.machines_of).cluster
     # These know what was appended, which here is the service's.
     kinds = AcknowledgedAppends | ConditionalAppends
     cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]

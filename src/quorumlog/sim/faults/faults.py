@@ -1,25 +1,29 @@
 """Faults: what strikes a cluster, kind by kind, again and again until `stop`.
 
-They are fair (fault_context.py), but for `LOSSY_DISK_KINDS`.
+They are fair (fault_context.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from quorumlog.sim.faults.damage_faults import DamageFaults
 from quorumlog.sim.faults.disk_faults import DiskFaults, make_room
 from quorumlog.sim.faults.fault_context import FaultContext, Kinds
 from quorumlog.sim.faults.hanging_disks import HangingDisks
 from quorumlog.sim.faults.link_faults import LinkFaults
-from quorumlog.sim.faults.lossy_disk_faults import LossyDiskFaults
 from quorumlog.sim.faults.network_faults import NetworkFaults
 from quorumlog.sim.faults.process_faults import ProcessFaults
-from quorumlog.sim.faults.releases import Releases
-from quorumlog.sim.faults.wall_clocks import WallClocks
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
+
+
+class Beside(Protocol):
+    """What goes on beside the kinds."""
+
+    def begin(self) -> None: ...
+    def stop(self) -> None: ...
 
 
 class Faults:
@@ -27,28 +31,22 @@ class Faults:
         self._cluster = cluster
         self._random = cluster.random
         self._profile = cluster.profile
-        context = FaultContext(cluster)
+        self.context = context = FaultContext(cluster)
         self.fairness = context.fairness
-        self._links = LinkFaults(context)
-        self._hanging_disks = HangingDisks(context)
-        self._wall_clocks = WallClocks(cluster)
-        self._releases = Releases(cluster)
+        self.beside: list[Beside] = [LinkFaults(context), HangingDisks(context)]
         self.processes = ProcessFaults(context)
         self.damage = DamageFaults(context)
         self.disks = DiskFaults(context, self.damage)
-        self._kinds: Kinds = {
+        self.kinds: Kinds = {
             **self.processes.kinds(),
             **NetworkFaults(context).kinds(),
             **self.disks.kinds(),
             **self.damage.kinds(),
-            **LossyDiskFaults(context).kinds(),
         }
 
     def begin(self) -> None:
-        self._links.begin()
-        self._hanging_disks.begin()
-        self._wall_clocks.begin()
-        self._releases.begin()
+        for each in self.beside:
+            each.begin()
         if self._profile.fault_kinds:
             self._begin()
 
@@ -57,17 +55,15 @@ class Faults:
 
     def _strike(self) -> None:
         if self._cluster.is_faulty:
-            self._kinds[self._random.choice(self._profile.fault_kinds)]()
+            self.kinds[self._random.choice(self._profile.fault_kinds)]()
             self._begin()
 
     def stop(self) -> None:
         """What has begun ends at once."""
         cluster = self._cluster
         cluster.network.heal(set(cluster.network.cut))
-        self._links.stop()
-        self._hanging_disks.stop()
-        self._wall_clocks.stop()
-        self._releases.stop()
+        for each in self.beside:
+            each.stop()
         self.processes.stop()
         for member in cluster.members:
             member.disk.crash_countdown = None

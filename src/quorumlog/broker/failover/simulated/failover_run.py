@@ -15,7 +15,7 @@ from quorumlog.broker.failover.simulated.sim_broker import SimBroker, SimDisk
 from quorumlog.broker.failover.simulated.sim_registers import REGISTERS, SimRegister
 from quorumlog.broker.failover.simulated.world import COORDINATOR, World
 from quorumlog.broker.message_log import Role
-from quorumlog.sim.run import NotWhole
+from quorumlog.sim.whole import NotWhole
 
 FAULTS = (
     "kill",

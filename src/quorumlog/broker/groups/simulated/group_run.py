@@ -11,7 +11,7 @@ from quorumlog.broker.groups.simulated.sim_members import SimAsker, SimReader, S
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.simulated.broker_run import FAULTS, FAULTS_MS, BrokerRunResult, made_cluster
 from quorumlog.sim.checkers.checker import Violation
-from quorumlog.sim.run import make_whole
+from quorumlog.sim.whole import make_whole
 
 LAST_MS = 20_000.0
 """Virtual: so long the group may take to see what is left, once nothing fails any more."""

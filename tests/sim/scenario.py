@@ -10,15 +10,15 @@ from random import Random
 from quorumlog.config import ConsensusConfig, StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
-from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.cluster import MachinesOf
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import ClientAppend
-from quorumlog.sim.profile import SimulationProfile
-from quorumlog.sim.trace import Trace
-from quorumlog.sim.whole import make_whole
-from quorumlog.sim.work.clients import SimClient
-from quorumlog.sim.world import LogWorld
+from quorumlog.testing.checkers.checker import Checker
+from quorumlog.testing.clients import SimClient
+from quorumlog.testing.cluster import MachinesOf
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.profile import SimulationProfile
+from quorumlog.testing.trace import Trace
+from quorumlog.testing.whole import make_whole
+from sim.log.world import LogWorld
 
 QUIET = SimulationProfile(
     size=3,

@@ -12,7 +12,7 @@ from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.retention.retention import WhyKept
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.store.begin.marked_log import Mark
+from quorumlog.store.log_begin import Mark
 from quorumlog.wire.client_messages import SegmentInfo, WhyKeptRequest, WhyKeptResponse
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,

@@ -121,11 +121,14 @@ def test_a_place_that_cannot_be_opened_is_left_to_the_pipeline(tmp_path: Path) -
 
 
 def test_a_folder_that_an_executor_does_not_see_is_told(tmp_path: Path) -> None:
+    """Also where another one lies under its name, with an archive of an earlier run."""
     write_directory(tmp_path / "d", [b"a", b"b"], committed_index=1)
-    log, missing = Place(path=str(tmp_path / "d")), str(tmp_path / "other-disk")
+    log, missing, another = (str(tmp_path / name) for name in ("d", "other-disk", "a"))
+    archive(Place(path=log), another, stop_index=1)
     for run, work in (
-        (write_part, PartWork(log, missing, "run-a", 0, 2, None)),
-        (fold, FoldWork(log, 0, 2, "prefix:1", missing)),
+        (write_part, PartWork(Place(path=log), missing, "run-a", 0, 2, None)),
+        (write_part, PartWork(Place(path=log), f"{another}/_attempts", "run-a", 0, 2, None)),
+        (fold, FoldWork(Place(path=log), 0, 2, "prefix:1", missing)),
     ):
-        with pytest.raises(ConfigError, match=r"other-disk is not there on .*see it at the same path"):
+        with pytest.raises(ConfigError, match="is not there on .*the folder is not shared"):
             run(work)

@@ -40,6 +40,7 @@ from quorumlog.pipelines.statistics import CountWork
 from quorumlog.spark.java import JavaNotFound
 from quorumlog.spark.pipelines import spark_engine
 from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
+from quorumlog.spark.pipelines import spark_engine
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
 from quorumlog.spark.session import _started, running
 from tests.cli.conftest import Cli, cli  # noqa: F401
@@ -112,6 +113,10 @@ def test_counts_and_compactions_are_the_same(
         monkeypatch.setattr(module, "PART_BYTES", 40_000)
     assert statistics.statistics(place, key="json:id", engine=SparkEngine(spark)) == (
         statistics.statistics(place, key="json:id")
+    )
+    monkeypatch.setattr(spark_engine, "RESULT_BYTES", 10_000)  # a few of them, and at times one alone
+    assert statistics.statistics(place, key="json:n", engine=SparkEngine(spark)) == (
+        statistics.statistics(place, key="json:n")
     )
     for name, engine in (("here", LocalEngine()), ("there", SparkEngine(spark))):
         compact(place, str(tmp_path / f"{name}.parquet"), "json:id", engine=engine)
@@ -214,7 +219,7 @@ def test_a_refusal_is_the_same_here_as_it_was_there(error: Exception) -> None:
     def run(_: object) -> CountWork:
         raise error
 
-    [refused] = spark_engine._row(0, run, CountWork(Place(), 0, 1, "")).column("refusal").to_pylist()
+    [refused] = spark_engine._row(0, run, CountWork(Place(), 0, 1, ""), 0).column("refusal").to_pylist()
     found = spark_engine._raised(refused)
     assert (type(found), str(found)) == (type(error), str(error))
     if isinstance(found, DirectoryDamaged):

@@ -40,7 +40,6 @@ from quorumlog.pipelines.statistics import CountWork
 from quorumlog.spark.java import JavaNotFound
 from quorumlog.spark.pipelines import spark_engine
 from quorumlog.spark.pipelines.frame_replay import frame_filter_of, replay_frames
-from quorumlog.spark.pipelines import spark_engine
 from quorumlog.spark.pipelines.spark_engine import SparkEngine
 from quorumlog.spark.session import _started, running
 from tests.cli.conftest import Cli, cli  # noqa: F401

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace as with_config
+from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from quorumlog.broker.client.switching import Lost, switch_surveyed
+from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
 from quorumlog.broker.errors import NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
@@ -55,6 +58,16 @@ def listed(world: World, name: str = "a") -> list[str]:
 def down(world: World, *names: str) -> None:
     for name in names:
         world.brokers[name].crash(world.random, power=False)
+
+
+class Unlucky(Random):
+    """With what is not synced when the power is lost."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
 
 
 @pytest.mark.parametrize("is_master_lost", [False, True])
@@ -447,7 +460,8 @@ def test_what_slaves_have_not_flushed_counts_at_a_switch() -> None:
     b = world.brokers["b"].living
     link = world.wires["b"].slave_link
     assert link._welcome is not None
-    link._welcome = replace(link._welcome, asks_flush=False)
+    runs = [replace(run, is_flushed=False) for run in link._welcome.runs]
+    link._welcome = replace(link._welcome, runs=runs)
     world.put(world.brokers["a"])
     world.brokers["a"].work()
     for _ in range(5):
@@ -477,6 +491,27 @@ def test_the_tail_that_a_master_has_lost_is_cut_off_with_sync_flush_alone() -> N
     world.put(a)
     following(world)
     assert len(world.acknowledged) == 1
+
+
+def test_what_was_acknowledged_without_a_flush_is_not_cut_off_by_a_master_that_flushes_now() -> None:
+    """It was on no disk when its master lost its power, and the slave has all of it."""
+    world = World(20, brokers=2)
+    down(world, "a", "b")
+    for broker in world.brokers.values():
+        broker.start(with_config(SMALL, flush_disk_type=ASYNC_FLUSH))
+    following(world)
+    a, b = world.brokers.values()
+    world.put(a)
+    for _ in range(8):
+        world.pump("b", 1 << 20)
+    assert world.acknowledged == [0]
+    b.work()
+    a.crash(Unlucky(), power=True)
+    a.start()
+    assert a.living.max_offset == 0
+    following(world)
+    assert b.living.max_offset > 0, "an acknowledged message is lost"
+    assert "has lost what it had sent" in world.story[-1]
 
 
 def test_brokers_that_never_had_a_master_make_none_of_themselves() -> None:

@@ -369,7 +369,13 @@ class Replica(ReplicaMaster):
             commit_log.flush(0)
             end = commit_log.max_offset
             record = self.record
-            history = self.history.begun(epoch, end, copy_list, is_forced=is_forced)
+            history = self.history.begun(
+                epoch,
+                end,
+                copy_list,
+                is_forced=is_forced,
+                is_flushed=config.is_sync_flush,
+            )
             record = replace(
                 record,
                 promised=epoch,

@@ -231,7 +231,6 @@ class ReplicaMaster(ReplicaCore):
             -1 if history.last is None else history.last.run,  # of a slave, which lets nobody in
             history,
             config.mapped_file_size_commit_log,
-            config.is_sync_flush,
         )
 
     @property

@@ -396,9 +396,7 @@ class SimBroker:
                 self._run.say(self, self._master.id, lambda master: master.refused(promised))
             return
         disk = self.disk
-        verdict = judge(
-            disk.history, len(disk.log), history, end, directory_id=disk.directory_id, is_flushed=False
-        )
+        verdict = judge(disk.history, len(disk.log), history, end, directory_id=disk.directory_id)
         if verdict.problem:
             return  # a person would read it; a newer epoch may end it
         if verdict.cuts:

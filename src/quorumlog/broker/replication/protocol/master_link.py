@@ -35,7 +35,6 @@ class Leadership(NamedTuple):
     run: int
     history: EpochHistory
     file_bytes: int
-    asks_flush: bool
 
 
 class MasterSide(Protocol):
@@ -192,7 +191,6 @@ class MasterLink:
             runs=list(leads.history.runs),
             min_offset=low,
             max_offset=high,
-            asks_flush=leads.asks_flush,
             queues=queues,
             release=VERSION,
         )
@@ -204,7 +202,6 @@ class MasterLink:
             self._leads.history,
             end,
             directory_id=hello.slave.directory_id,
-            is_flushed=self._leads.asks_flush,
         )
 
     def _start(self, frame: HaFrame) -> None:

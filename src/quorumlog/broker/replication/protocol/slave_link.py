@@ -150,7 +150,7 @@ class SlaveLink:
 
     @property
     def asks_flush(self) -> bool:
-        return self._welcome is not None and self._welcome.asks_flush
+        return self._welcome is not None and self._welcome.runs[-1].is_flushed
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms
@@ -210,7 +210,6 @@ class SlaveLink:
             history,
             welcome.max_offset,
             directory_id=own.slave.directory_id,
-            is_flushed=welcome.asks_flush,
         )
         if verdict.problem:
             self.out.append(encode_control(Refuse(message=verdict.problem)))

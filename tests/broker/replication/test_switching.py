@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from quorumlog.broker.client.switching import Lost, switch_surveyed
+from quorumlog.broker.client import switching
+from quorumlog.broker.client.switching import Lost, change_list, switch_surveyed
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
-from quorumlog.broker.errors import NotMaster, StaleEpoch, SwitchRefused
+from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
@@ -579,6 +581,66 @@ def test_what_is_under_way_is_acknowledged_while_the_list_changes() -> None:
     assert world.acknowledged == []
     following(world)
     assert world.acknowledged == [0]
+
+
+def test_messages_are_taken_while_the_list_changes_and_its_slaves_come_back() -> None:
+    world = group(23)
+    a = world.brokers["a"]
+    save, in_between = a.living._save, list[bool]()
+
+    def saved(record: ReplicaRecord) -> None:
+        in_between.append(a.living._may_acknowledge())
+        save(record)
+
+    a.living._save = saved  # type: ignore[method-assign]
+    a.living.set_copies(3)
+    assert in_between == [True], "what is under way is an unknown outcome"
+    assert not world.wires, "all of them come back"
+    world.put(a)
+    assert world.acknowledged == []
+    following(world)
+    assert world.acknowledged == [0]
+    # Who does not come back is missed in the end.
+    a.living.set_copies(2)
+    world.clock.now_ms += 1_000
+    assert "1 replicas are in sync, the master included, of 3" in str(a.living._refusal())
+
+
+def test_a_broker_is_added_under_load_and_one_that_lacks_much_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(23, brokers=2, copies=1)
+    a, b = world.brokers.values()
+    a.living.store.config = with_config(SMALL, ha_max_gap_not_in_sync=4096)
+    following(world)
+    for _ in range(3):
+        world.put(a)
+    a.work()
+    assert (len(world.acknowledged), b.living.max_offset) == (3, 0)
+    a.living.add("b")
+    following(world)
+    assert listed(world, "b") == ["a", "b"]
+    a.living.remove("b")
+    following(world)
+    for _ in range(30):
+        world.put(a)
+
+    class Survey(SimulatedAsked):
+        def __init__(self, server: str, timeout_ms: int) -> None:
+            super().__init__(world)
+
+        def check_by_hand(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(switching, "Survey", Survey)
+    add = ReplicaRequest(verb="add", broker_id="b")
+    with pytest.raises(InSyncReplicasNotEnough, match=r"broker b is not in sync: it lacks \d+ bytes"):
+        change_list("a", add, timeout_ms=1)
+    world.meanwhile = lambda: following(world, 1)
+    answer = change_list("a", add)
+    assert answer.is_list_confirmed
+    assert listed(world, "b") == ["a", "b"]
 
 
 def test_a_slave_that_lacks_a_list_asks_the_one_before() -> None:

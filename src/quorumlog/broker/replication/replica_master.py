@@ -49,6 +49,9 @@ class ReplicaMaster(ReplicaCore):
         self._links: dict[str, list[LinkToSlave]] = {}
         """By the slave's id. One each, but with --ha-dialect rocketmq, where the id is a host's."""
         self._peers: dict[str, Peer] = {}
+        self._coming: set[str] = set()
+        """Directories that were in sync when the list was changed, and come back until then."""
+        self._coming_until_ms = 0.0
         self._told: dict[str, tuple[bool, bool, bool]] = {}
         self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
         """When the log had grown to where: for how long a slave lacks something."""
@@ -165,7 +168,10 @@ class ReplicaMaster(ReplicaCore):
         if not self._acks.waits_for_others:
             return None
         with self._acks_lock:
-            missing = self._acks.missing(self._is_caught_up)
+            there = self._in_sync()
+            if self.store.clock() < self._coming_until_ms:
+                there |= self._coming
+            missing = self._acks.missing(there)
         return InSyncReplicasNotEnough(missing, retry_after_ms=100) if missing else None
 
     def _appended(self) -> None:
@@ -369,6 +375,12 @@ class ReplicaMaster(ReplicaCore):
         if not mark.is_connected or lag_bytes >= config.ha_max_gap_not_in_sync:
             return False
         return self._lag_ms(mark) < config.ha_max_lag_not_in_sync
+
+    def _in_sync(self) -> set[str]:
+        """Directories. With `_acks_lock`."""
+        there = {mark.directory_id for mark in self._acks.marks.values() if self._is_caught_up(mark)}
+        there.add(self.directory_id)
+        return there
 
     def _state_of(self, mark: Mark) -> SlaveState:
         return SlaveState(

@@ -12,7 +12,12 @@ from quorumlog.broker.commit_log.flushed_file import FLUSHED_MAGIC, FLUSHED_NAME
 from quorumlog.broker.commit_log.log_files import read_records
 from quorumlog.broker.commit_log.log_recovery import LogEnd, walk
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.first_look import refuse_missing_files, refuse_other_queues, wrong_units
+from quorumlog.broker.first_look import (
+    find_deleted,
+    refuse_missing_files,
+    refuse_other_queues,
+    wrong_units,
+)
 from quorumlog.broker.message_store import ABORT_NAME, COMMIT_LOG_NAME, LOCK_NAME, REPLICA_NAME
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
@@ -204,6 +209,8 @@ class OfflineStore:
         """Every record; that the unit of each queue names it, and that no unit names anything else.
         What a replicated store did not know to be confirmed when it ended is in no queue yet."""
         unconfirmed = self._unconfirmed()
+        if self._flushed() is None:
+            self.queues.alive_from |= find_deleted(self._disk, self.root, self.files)
         end = LogEnd(self.files.first_position)
         messages = size_bytes = 0
         problems: list[str] = []

@@ -290,6 +290,8 @@ def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, between: int) -
     positions = queue.units(0, 4)["position"].tolist()
     store.close()
     as_of_java(root)
+    with OfflineStore(str(root)) as stopped:
+        assert stopped.verify()["problems"] == []
     for is_deleted in (False, False, True, False):
         if is_deleted:
             shutil.rmtree(root / "consumequeue")
@@ -303,6 +305,45 @@ def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, between: int) -
         assert stopped.verify()["problems"] == []
     store = MessageStore(str(root), CONFIG)
     assert put_into(store, "again") == 4
+    store.close()
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_topic_that_was_deleted_has_no_queues(tmp_path: Path, is_moved: bool) -> None:
+    """Its messages lie in the log as long as that keeps them."""
+    root = tmp_path / "store"
+    store = MessageStore(str(root), CONFIG)
+    for number in range(100):
+        put(store, number)
+    gone = QueueKey("gone", 0)
+    for _ in range(10):
+        put_into(store, "gone")
+    if is_moved:
+        put_into(store, "seldom")
+    make_again(store, root, gone)
+    store.close()
+    as_of_java(root)
+    (root / "config").mkdir()
+    topics = {"plain": {"readQueueNums": 3}, "seldom": {}}
+    (root / "config/topics.json").write_bytes(msgspec.json.encode({"topicConfigTable": topics}))
+    if is_moved:  # queues may be derived from the log
+        shutil.rmtree(root / "consumequeue")
+    else:
+        with OfflineStore(str(root)) as stopped:
+            assert stopped.verify()["problems"] == []
+    for is_deleted in (False, True, False):
+        if is_deleted:
+            shutil.rmtree(root / "consumequeue")
+        store = MessageStore(str(root), CONFIG)
+        assert {topic for topic, _ in ranges_of(store)} == ({*topics} if is_moved else {"plain"})
+        store.close()
+    store = MessageStore(str(root), CONFIG)
+    assert put_into(store, "gone") == 0
+    store.reput_once()
+    assert ranges_of(store)["gone", 0] == (0, 1)
+    store.close()
+    store = MessageStore(str(root), CONFIG)
+    assert ranges_of(store)["gone", 0] == (0, 1)
     store.close()
 
 

@@ -13,7 +13,7 @@ from quorumlog.broker.epochs.epoch_rule import lists_in_force, may_promise
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work
+from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work, by_queue
 from quorumlog.broker.replication.replica_file import (
     ReplicaRecord,
     SetAsideTail,
@@ -458,6 +458,7 @@ class Replica(ReplicaMaster):
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             self._save(replace(record, history=list(follow.history.runs), tails=tails))
             self._told_confirmed = RunKey()
+            self.store.hide(by_queue(follow.welcome.alive_from))
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
             return self._written()

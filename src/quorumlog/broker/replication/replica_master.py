@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import Epoch, Peer, RunKey
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.group_transfer_service import GroupTransferService
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
 from quorumlog.broker.replication.protocol.ha_frames import State
@@ -252,11 +253,12 @@ class ReplicaMaster(ReplicaCore):
         return history[-1].epoch == self.record.promised
 
     def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
-        begins = dict[str, dict[int, int]]()
         position, of_queues = self.store.queues.begins()
-        for key, begin in of_queues.items():
-            begins.setdefault(key.topic, {})[key.queue_id] = begin
-        return position, begins
+        return position, _by_topic(of_queues)
+
+    @property
+    def alive_from(self) -> dict[str, dict[int, int]]:
+        return _by_topic(self.store.queues.alive_from)
 
     def is_ahead(self, host: str, offset: int) -> bool:
         with self._acks_lock:
@@ -409,3 +411,10 @@ class ReplicaMaster(ReplicaCore):
             marks = list(self._acks.marks.values())
         for mark in marks:
             self._tell(mark)
+
+
+def _by_topic(of_queues: Mapping[QueueKey, int]) -> dict[str, dict[int, int]]:
+    by_topic = dict[str, dict[int, int]]()
+    for key, value in of_queues.items():
+        by_topic.setdefault(key.topic, {})[key.queue_id] = value
+    return by_topic

@@ -56,6 +56,10 @@ class MasterSide(Protocol):
     def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
         """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
 
+    @property
+    def alive_from(self) -> dict[str, dict[int, int]]:
+        """As `Welcome.alive_from`."""
+
     def is_ahead(self, host: str, offset: int) -> bool:
         """A slave without epochs whose log ends there has, or had, more than the own log."""
 
@@ -192,6 +196,7 @@ class MasterLink:
             min_offset=low,
             max_offset=high,
             queues=queues,
+            alive_from=side.alive_from,
             release=VERSION,
         )
 

@@ -45,13 +45,15 @@ class Follow(NamedTuple):
     def queue_begins(self) -> dict[QueueKey, int] | None:
         """Of the master's queues, with `begins_anew`; None: it has not said."""
         queues = self.welcome.queues
-        if queues is None:
-            return None
-        return {
-            QueueKey(topic, queue_id): begin
-            for topic, of_topic in queues.items()
-            for queue_id, begin in of_topic.items()
-        }
+        return None if queues is None else by_queue(queues)
+
+
+def by_queue(told: dict[str, dict[int, int]]) -> dict[QueueKey, int]:
+    return {
+        QueueKey(topic, queue_id): value
+        for topic, of_topic in told.items()
+        for queue_id, value in of_topic.items()
+    }
 
 
 @dataclass(slots=True)

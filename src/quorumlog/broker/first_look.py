@@ -9,7 +9,7 @@ A store that we have started once has a file `flushed` (flushed_file.py), and is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -75,9 +75,12 @@ def deleted_topics(disk: Disk, root: str) -> Callable[[str], bool]:
     return lambda topic: topic not in left
 
 
-def find_deleted(disk: Disk, root: str, files: SegmentList) -> dict[QueueKey, int]:
-    """`ConsumeQueues.alive_from` of a store that was not started here yet."""
-    was_deleted, alive_from, seen = deleted_topics(disk, root), dict[QueueKey, int](), set[QueueKey]()
+def find_deleted(
+    files: SegmentList, was_deleted: Callable[[str], bool], known: Collection[QueueKey] = ()
+) -> dict[QueueKey, int]:
+    """As `ConsumeQueues.alive_from`, by the log: what lies before 0 comes again. `known`: queues that
+    had messages which the log has no more."""
+    alive_from, seen = dict[QueueKey, int](), {*known}
     for found in walk(files, files.first_position, LogEnd(files.first_position), check_bodies=False):
         for key, rows in found.records.queues if len(found.records) else ():
             positions = found.records.starts[rows] + found.position

@@ -225,7 +225,7 @@ class MessageStore:
         # Until all queues of another software's store are on disk for once.
         was_derived = is_ours and self.checkpoint.logics_msg_timestamp > 0
         dispatcher.queues_restart = not was_derived and not self._was_replicated
-        if dispatcher.queues_restart:
+        if not is_ours:  # later there are topics of which its settings know nothing
             dispatcher.was_deleted = deleted_topics(disk, root)
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
@@ -299,7 +299,11 @@ class MessageStore:
         try:
             end = self._walk_from(files, files.first_position, dispatcher)
         except QueueHole as hole:
-            raise StoreFailure(f"{self.root}: the commit log contradicts itself: {hole}") from None
+            raise StoreFailure(
+                f"{self.root}: the commit log contradicts itself: {hole}. Where a slave of an earlier"
+                " release was made the master, it may have given numbers of a queue again: quorumlog"
+                f" broker recover {self.root} --given-again shows of such queues what came last"
+            ) from None
         self.queues.derived()
         return end
 

@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
+from quorumlog.broker.epochs.epoch_history import Epoch
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -280,6 +281,15 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     assert b.max_offset == 0
     assert a.living.fenced_by == 7
     assert b.epoch == 7
+    # Of a slave a newer epoch than its own says nothing, whoever asks it to be let in.
+    asked = MasterLink(b, 0.0, **TIMES)
+    asked.refuse("broker b is not the master", is_for_now=True)
+    slave = SlaveLink(World(7, brokers=1).brokers["a"].living.own_log(), 0.0, **TIMES)
+    (hello,) = HaDecoder().feed(slave.out[0])
+    assert isinstance(hello, Hello)
+    asked.feed(encode_control(msgspec.structs.replace(hello, promised_epoch=9)), 0.0)
+    b.newer_epoch(Epoch(9, "c1"))
+    assert (len(asked.out), b.fenced_by) == (1, 0)
     world.put(a)  # and it takes nothing more
     assert world.acknowledged == []
 

@@ -357,7 +357,7 @@ class ReplicaMaster(ReplicaCore):
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch) -> None:
-        if epoch.number > self.fenced_by:
+        if self.role is not Role.SLAVE and epoch.number > self.fenced_by:
             log.warning("epoch %s was promised elsewhere: this broker takes nothing more", epoch)
             self.fenced_by = epoch.number
             self.stop_acknowledging()

@@ -156,6 +156,8 @@ class SlaveLink:
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms
+        if self.closed:
+            return
         try:
             for frame in self._decoder.feed(data):
                 self._take(frame)

@@ -17,8 +17,8 @@ from quorumlog.broker.config import QUEUE_UNIT_BYTES
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.log.segment import PAGE_BYTES
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.segment import PAGE_BYTES
+from quorumlog.store.segments import SegmentList
 
 UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert UNIT.itemsize == QUEUE_UNIT_BYTES
@@ -51,8 +51,6 @@ class ConsumeQueue:
             self._skip_fillers()
         self.begin_is_known = self.max_offset > 0
         """Its first message has this number and no other."""
-        self.alive_from = 0
-        """Records below this position of the commit log are of a topic of this name that was deleted."""
 
     def _find_end(self) -> int:
         """Behind the last unit that was written, file by file from the first on."""

@@ -26,6 +26,7 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.net.errors import error_response
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -41,7 +42,6 @@ from quorumlog.wire.client_messages import (
     TransferResponse,
 )
 from quorumlog.wire.framing import FrameDecoder, encode_frame
-from quorumlog.wire.wire_errors import error_response
 
 WAIT_S = 10.0
 """A test that waits for longer has failed."""

@@ -24,18 +24,17 @@ from quorumlog import (
 )
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import BodyTooLarge, Overloaded, UnknownGroup
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.server.free_ports import free_ports
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    ErrorResponse,
     Hello,
     HelloResponse,
     ReadRequest,
     ReadResponse,
 )
 from quorumlog.wire.framing import FrameDecoder, encode_frame
-from quorumlog.wire.wire_errors import error_of
 from tests.waiting import eventually, row_of
 
 SMALL = StoreConfig(

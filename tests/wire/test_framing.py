@@ -30,15 +30,10 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry import EntryId, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.errors import ErrorResponse
 from quorumlog.node.repair.repairer import PIECE_BYTES
 from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    ErrorResponse,
-    Hello,
-    ReadResponse,
-    StatusRequest,
-)
+from quorumlog.wire.client_messages import AppendRequest, Hello, ReadResponse, StatusRequest
 from quorumlog.wire.framing import (
     FRAME_HEADER_BYTES,
     LARGE_FRAME_BYTES,

@@ -7,6 +7,7 @@ import msgspec
 
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.log_state.counted_times import Reset
+from quorumlog.net.errors import ErrorResponse
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 from quorumlog.wire.producer_messages import (
     ConnectProducer,
@@ -410,29 +411,6 @@ class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
     used_ratio: float
     """The share of the leader's disk that is in use."""
     segments: tuple[SegmentInfo, ...] = ()
-
-
-class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
-    """Any request that ended in a `LedgerError`."""
-
-    code: Int
-    message: Text
-    leader_id: Text = ""
-    leader_address: Text = ""
-    retry_after_ms: Int = 0
-    ledger_begin_index: Int = -1
-    committed_index: Int = -1
-    expected_last: Int = -1
-    actual_last: Int = -1
-    """Both of a WrongLastIndex."""
-    expected_sequence: Int = -1
-    """Of a SequenceGap."""
-    last_sequence: Int = -1
-    """Of an AlreadyCommitted."""
-    age_ms: float = -1.0
-    """Of an IndexOutOfRange; as in ReadResponse."""
-    groups: tuple[Text, ...] = ()
-    """Of an UnknownGroup: those that this server has."""
 
 
 AnyClientMessage = (

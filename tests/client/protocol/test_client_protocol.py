@@ -22,6 +22,7 @@ from quorumlog.errors import (
     RequestTimeout,
     Unreachable,
 )
+from quorumlog.net.errors import error_response
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -34,7 +35,6 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
 )
 from quorumlog.wire.framing import Frame, FrameDecoder
-from quorumlog.wire.wire_errors import error_response
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]
 

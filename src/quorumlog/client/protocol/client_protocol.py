@@ -31,16 +31,10 @@ from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import (
-    PROTOCOL_VERSION,
-    ErrorResponse,
-    Hello,
-    HelloResponse,
-    StatusResponse,
-)
+from quorumlog.wire.client_messages import PROTOCOL_VERSION, Hello, HelloResponse, StatusResponse
 from quorumlog.wire.framing import Frame, encode_frame
-from quorumlog.wire.wire_errors import error_of
 
 
 class Work(NamedTuple):

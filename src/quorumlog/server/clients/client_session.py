@@ -22,6 +22,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
+from quorumlog.net.errors import error_response
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
@@ -55,7 +56,6 @@ from quorumlog.wire.client_messages import (
     TransferResponse,
 )
 from quorumlog.wire.framing import Frame
-from quorumlog.wire.wire_errors import error_response
 
 _REQUESTS = (
     AppendRequest,

@@ -27,12 +27,12 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.errors import error_response
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    Hello,
-    HelloResponse,
     MemberInfo,
     ReadRequest,
     ReadResponse,
@@ -41,7 +41,6 @@ from quorumlog.wire.client_messages import (
     TransferRequest,
     TransferResponse,
 )
-from quorumlog.wire.framing import FrameDecoder, encode_frame
 
 WAIT_S = 10.0
 """A test that waits for longer has failed."""

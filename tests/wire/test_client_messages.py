@@ -21,7 +21,8 @@ from quorumlog.errors import (
     WrongLastIndex,
 )
 from quorumlog.net.errors import ErrorResponse, error_of, error_response
-from quorumlog.wire.client_messages import AppendRequest, Hello, HelloResponse
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.wire.client_messages import AppendRequest
 from tests.wire.released_frames import made
 
 

@@ -23,18 +23,17 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.net.errors import error_response
+from quorumlog.net.frame import Frame, FrameDecoder
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    Hello,
-    HelloResponse,
     MemberInfo,
     ReadRequest,
     StatusRequest,
     StatusResponse,
 )
-from quorumlog.wire.framing import Frame, FrameDecoder
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]
 

@@ -45,10 +45,10 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, StoreFailure
+from quorumlog.net.connection import Connection
 from quorumlog.net.errors import error_response
-from quorumlog.server.connection import Connection
+from quorumlog.net.frame import Frame
 from quorumlog.version import DESCRIPTION
-from quorumlog.wire.framing import Frame
 
 Answered = Callable[[Any], None]
 MOST_READING = 8

@@ -11,7 +11,7 @@ from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.entry_header import Buffer
-from quorumlog.wire.framing import Frame, FrameDecoder, encode_frame
+from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
 
 GROUP = "broker"
 _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyBrokerMessage]] = msgspec.msgpack.Decoder(

@@ -217,7 +217,11 @@ class RequestTracker:
     # ---------------------------------------------------------------- answers
 
     def answered(
-        self, link: Link, request: Request, message: AnyClientMessage, batch: EntryBatch | None
+        self,
+        link: Link,
+        request: Request,
+        message: ErrorResponse | AnyClientMessage,
+        batch: EntryBatch | None,
     ) -> None:
         """Raises ProtocolViolation for an answer to something else; the request is pending again."""
         request.answered_on = link

@@ -51,8 +51,8 @@ class _Driver:
         self.config = member.node.config
         self.status = SimpleNamespace(response=self._status)
 
-    def enter(self, _connection: object, act: Any, *arguments: Any) -> None:
-        act(*arguments)  # the frame has come in a turn
+    def enter(self, connection: _Wire, said: Frame) -> None:
+        connection.session.take(cast(Any, self), said)  # it has come in a turn
 
     def _status(self, request_id: int) -> StatusResponse:
         raft, config = self.node.raft, self.config

@@ -2,5 +2,6 @@
 `connection` and `listener`.
 
 Read in this order: `frame` (bytes), `hello` (what is said first), `peer_hello` (what two members compare
-in it), `limits` (what connections may take), `connection` (frames over TCP), `listener` (a port).
+in it), `errors` (refusals as messages), `limits` (what connections may take), `connection` (frames
+over TCP), `listener` (a port).
 """

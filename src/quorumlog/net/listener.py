@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from quorumlog.errors import ConfigError, Overloaded
 from quorumlog.net.connection import Connection, Decoder, LoopTurn
+from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
-from quorumlog.wire.wire_errors import error_response
 
 log = logging.getLogger("quorumlog.server")
 

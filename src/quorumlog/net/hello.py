@@ -5,6 +5,8 @@ from __future__ import annotations
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 PROTOCOL_VERSION = 1
+LOG = "log"
+"""A product; see `products`."""
 
 WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
 """Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and has
@@ -37,6 +39,8 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """Of a client: another process speaks as the member that this connection leads to, in a sentence."""
     level: Int = 0
     """Of the log's format, up to which a peer knows it (`log_state/control_entries.py`)."""
+    product: Text = LOG
+    """That a client looks for (`net/products.py`)."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
@@ -62,3 +66,5 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """As in Hello."""
     knows_promises: bool = False
     """`promise` of a read or a question is kept; an older server would answer as it is."""
+    election_timeout_ms: Int = 0
+    """So long a silent leader is waited for at least; 0: not said."""

@@ -4,15 +4,18 @@ ends it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import Event
+from quorumlog.kv.requests.operations import LeaseId, Revision, encoded
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage, Int
+from quorumlog.wire.field_names import named_reason
 
 GROUP = "kv"
 """Of every frame on this port."""
@@ -36,13 +39,13 @@ class QuestionRequest(ClientMessage, frozen=True, kw_only=True, tag=111):
 class KeepAliveRequest(ClientMessage, frozen=True, kw_only=True, tag=112):
     """Answered with what each has left from when this was sent, in milliseconds; 0: it has ended."""
 
-    leases: tuple[Int, ...]
+    leases: tuple[LeaseId, ...]
 
 
 class TimeToLiveRequest(ClientMessage, frozen=True, kw_only=True, tag=113):
     """Answered with (TTL, what is left of it by the leader's clock, both in milliseconds, keys)."""
 
-    lease: Int
+    lease: LeaseId
 
 
 class StoreStatusRequest(ClientMessage, frozen=True, kw_only=True, tag=114):
@@ -52,7 +55,7 @@ class StoreStatusRequest(ClientMessage, frozen=True, kw_only=True, tag=114):
 class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
     key: bytes
     end: bytes = b""
-    first_revision: Int = 0
+    first_revision: Revision = 0
     """0: what changes from now on."""
     prev_kv: bool = False
     puts: bool = True
@@ -110,10 +113,20 @@ Request = (
     | WatchRequest
     | CancelRequest
 )
+R = TypeVar("R", bound=Request)
 Response = AnswerResponse | EventsResponse | ErrorResponse
 
 _of_client: Any = msgspec.msgpack.Decoder(tuple[str, Hello | Request])
 _of_member: Any = msgspec.msgpack.Decoder(tuple[str, HelloResponse | Response])
+
+
+def checked(request: R) -> R:
+    """What a caller has given, as a member takes it. Raises InvalidRequest."""
+    data = encoded(request)
+    try:
+        return msgspec.msgpack.decode(data, type=type(request))
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(named_reason(error, data, type(request))) from None
 
 
 def request_decoder() -> FrameDecoder:

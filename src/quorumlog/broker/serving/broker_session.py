@@ -21,7 +21,6 @@ from quorumlog.broker.wire.broker_framing import (
     GROUP,
     MOST_FRAME_RECORDS_BYTES,
     batch_of,
-    error_response,
     message_of,
     records_of,
 )
@@ -47,6 +46,7 @@ from quorumlog.broker.wire.broker_messages import (
 from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, StoreFailure
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.version import DESCRIPTION
 

@@ -31,6 +31,7 @@ from quorumlog.kv.requests.answers import (
     RangeAnswer,
     TxnAnswer,
 )
+from quorumlog.kv.requests.limits import check
 from quorumlog.kv.requests.messages import (
     CommandRequest,
     QuestionRequest,
@@ -38,7 +39,6 @@ from quorumlog.kv.requests.messages import (
     StoreStatusRequest,
     WatchRequest,
 )
-from quorumlog.kv.requests.limits import check
 from quorumlog.kv.requests.operations import (
     Command,
     Compact,

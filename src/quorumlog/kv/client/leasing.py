@@ -10,8 +10,8 @@ from quorumlog.errors import LedgerError
 from quorumlog.kv.client.router import RETRY_S, Router
 from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
 from quorumlog.kv.requests.answers import GrantAnswer, RevokeAnswer
-from quorumlog.kv.requests.messages import CommandRequest, KeepAliveRequest, TimeToLiveRequest, checked
 from quorumlog.kv.requests.limits import MAX_TTL_MS
+from quorumlog.kv.requests.messages import CommandRequest, KeepAliveRequest, TimeToLiveRequest, checked
 from quorumlog.kv.requests.operations import Grant, Revoke, encoded
 
 KEEP_ALIVES_PER_TTL = 3

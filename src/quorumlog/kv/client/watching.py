@@ -15,8 +15,8 @@ from quorumlog.kv.client.codecs import V
 from quorumlog.kv.client.link import Link, LinkLost
 from quorumlog.kv.client.router import RETRY_S, Router
 from quorumlog.kv.client.values import Change, Values
-from quorumlog.kv.requests.answers import Event
 from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.requests.answers import Event
 from quorumlog.kv.requests.messages import EventsResponse, Response, WatchRequest, checked
 from quorumlog.net.errors import ErrorResponse, error_of
 

@@ -19,10 +19,16 @@ from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.kv.store.memory_engine import MemoryEngine
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import LOG, WELCOME, Hello, HelloResponse
+from quorumlog.net.listener import Listener
+from quorumlog.net.products import STORE, refusal_of
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.stray_log import StrayLog, open_port_level
+from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.kv")
+
 
 def boot_ms() -> float:
     """Goes on while the machine sleeps."""
@@ -53,7 +59,7 @@ class _Client:
             self._answer_hello(group, refusal)
             return
         self._is_greeted = True
-        self._door.service.greet(self, hello, partial(self._answer_hello, group))
+        self._door.service.greet(self, hello.cluster_id, partial(self._answer_hello, group))
 
     def _answer_hello(self, group: str, response: HelloResponse) -> None:
         self._connection.send(group, response)

@@ -1,6 +1,6 @@
-"""What clients and the key-value store say to each other behind the Hello; one request, one answer with
-its `request_id`. What a watch is told has the id of its request, until it is cancelled or an ErrorResponse
-ends it."""
+"""What clients and the key-value store say to each other behind the Hello: one request, one answer with
+its `request_id`. What a watch is told has the id of its request, until the watch is cancelled or an
+ErrorResponse ends it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class EventsResponse(ClientMessage, frozen=True, kw_only=True, tag=118):
 
     next_revision: Int
     """Every change below was told."""
-    events: list[Event] = []
+    events: list[Event]
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, array_like=True):

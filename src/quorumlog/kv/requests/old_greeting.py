@@ -1,6 +1,5 @@
-"""Clients of the release before this one: their frames are 4 bytes of length and a MessagePack array
-[number, kind, body], and the first one is of the kind 0. They are told to be upgraded, as they are told of
-a refusal, and raise it."""
+"""Clients of an earlier release: a frame is 4 bytes of length and a MessagePack array [number, kind,
+body], and the first one is of kind 0. They are told to be upgraded by a refusal, which they raise."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ _decode = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
 
 
 def answer_to_old_greeting(received: bytes) -> bytes | None:
-    """`received`: the first bytes of a connection. None: they are nothing of the kind, or not all of it."""
+    """`received`: the first bytes of a connection. None: they are no such greeting, or a part of it."""
     size_bytes = int.from_bytes(received[:_LENGTH], "big")
     if not 0 < size_bytes <= _MOST_BYTES or len(received) < _LENGTH + size_bytes:
         return None

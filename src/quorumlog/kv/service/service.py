@@ -20,7 +20,6 @@ from quorumlog.kv.requests.messages import (
     QuestionRequest,
     Request,
     StatusAnswer,
-    StoreStatusRequest,
     TimeToLiveRequest,
     WatchRequest,
 )
@@ -42,6 +41,7 @@ from quorumlog.kv.service.sessions import Session, answer, refuse
 from quorumlog.kv.service.watch_hub import MOST_WATCHES, WatchHub
 from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed, Granted
 from quorumlog.kv.store.machine import MACHINE_NAME
+from quorumlog.net.hello import HelloResponse
 from quorumlog.node import DoorMember
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.version import VERSION
@@ -132,15 +132,18 @@ class KeyValueService:
     def _enter(self, act: Callable[[DoorMember], None], client: object = None) -> None:
         self._member.enter(lambda: act(self._member), client)
 
-    def greet(self, session: Session, hello: Hello, greeted: Callable[[HelloResponse], None]) -> None:
-        """Of a client of this store; `greeted` gets what its connection begins or ends with."""
+    def greet(
+        self, session: Session, known_cluster_id: str, greeted: Callable[[HelloResponse], None]
+    ) -> None:
+        """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets what its
+        connection begins or ends with."""
 
         def greet(member: DoorMember) -> None:
             cluster_id = member.cluster_id
             config = member.node().config
-            if hello.cluster_id and cluster_id and hello.cluster_id != cluster_id:
+            if known_cluster_id and cluster_id and known_cluster_id != cluster_id:
                 changed = (
-                    f"this is cluster {cluster_id}, not {hello.cluster_id}: begin with its newest state"
+                    f"this is cluster {cluster_id}, not {known_cluster_id}: begin with its newest state"
                 )
                 greeted(HelloResponse(code=ClusterChanged.code, message=changed))
                 return

@@ -15,8 +15,8 @@ import msgspec
 
 from quorumlog.errors import ConnectionFull, LedgerError
 from quorumlog.kv.errors import InvalidRequest, error_of
-from quorumlog.kv.requests.messages import EventsResponse, WatchRequest
 from quorumlog.kv.requests.limits import contains
+from quorumlog.kv.requests.messages import EventsResponse, WatchRequest
 from quorumlog.kv.requests.operations import History, decode_key_value, encode
 from quorumlog.kv.service.sessions import Session, refuse
 from quorumlog.kv.store.changes import Changed
@@ -91,8 +91,8 @@ class WatchHub:
         ):
             if count >= most:
                 raise ConnectionFull(
-                    f"{whose} has {count} watches, as many as it may: cancel some, watch ranges of keys, or"
-                    " start the members with a higher --max-watches",
+                    f"{whose} has {count} watches, as many as it may: cancel some, watch ranges of keys,"
+                    " or start the members with a higher --max-watches",
                     retry_after_ms=RETRY_FULL_MS,
                 )
         watch = OneWatch(session, asked, asked.first_revision or self.told + 1)

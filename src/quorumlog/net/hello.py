@@ -13,6 +13,10 @@ WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
 just answered at its address. UNSETTLED: it is connected, and has not."""
 
 
+PEER_ROLES = ("control", "data")
+"""Of a member; everybody else is a client."""
+
+
 class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """The first frame on every connection, from who dialled."""
 

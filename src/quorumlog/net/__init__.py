@@ -1,4 +1,4 @@
-"""How bytes come and go: one frame, one greeting, one listener and one registry of errors for every port.
+"""How bytes come and go: one frame, one greeting, one listener and one registry of errors for all ports.
 Sans-IO but for `connection` and `listener`.
 
 Read in this order: `frame` (bytes), `hello` (what is said first), `products` (which port that is for),

@@ -14,6 +14,7 @@ from quorumlog.kv.requests.operations import LeaseId, Revision, encoded
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.wire.client_message import ClientMessage, Int
 from quorumlog.wire.field_names import named_reason
 
@@ -130,7 +131,7 @@ def checked(request: R) -> R:
 
 
 def request_decoder() -> FrameDecoder:
-    return FrameDecoder(FROM_CLIENT_BYTES, _of_client)
+    return FrameDecoder(FROM_CLIENT_BYTES, _of_client, GREETING_BYTES)
 
 
 def response_decoder() -> FrameDecoder:

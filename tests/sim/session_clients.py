@@ -20,19 +20,14 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.net.frame import Frame, FrameDecoder
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.sim.checkers.checker import Violation
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import PRODUCED, ProducedBatch, ToldSequence
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    Hello,
-    HelloResponse,
-    MemberInfo,
-    StatusResponse,
-)
-from quorumlog.wire.framing import Frame, FrameDecoder
+from quorumlog.wire.client_messages import AppendRequest, MemberInfo, StatusResponse
 
 TICK_MS = 10.0
 BETWEEN_MS = 60.0

@@ -80,7 +80,7 @@ def made(kind: type[Any], leave_out: tuple[str, ...] = ()) -> Any:
 
 def log_frames() -> Iterator[tuple[str, bytes]]:
     from quorumlog.batch import EntryBatch
-    from quorumlog.wire.framing import AnyFrameMessage, encode_frame
+    from quorumlog.net.frame import AnyFrameMessage, encode_frame
 
     batch = EntryBatch.from_bodies([b"first", b"the second"])
     batch.stamp(7, 3, [0, 53], 11)

@@ -14,7 +14,8 @@ from quorumlog.errors import (
     OutcomeUnknown,
     WrongLastIndex,
 )
-from quorumlog.wire.client_messages import AppendRequest, ErrorResponse, Hello, HelloResponse
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.wire.client_messages import AppendRequest, ErrorResponse
 from quorumlog.wire.wire_errors import error_of, error_response
 
 WIRE_ERRORS = [

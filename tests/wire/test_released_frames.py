@@ -16,7 +16,7 @@ from quorumlog.broker.wire.broker_framing import broker_decoder, encode
 from quorumlog.entry import EntryKind
 from quorumlog.kv.requests import frames, operations
 from quorumlog.log_state.control_entries import BODIES, decode_body, encode_body
-from quorumlog.wire.framing import FRAME_HEADER_BYTES, FrameDecoder, encode_frame
+from quorumlog.net.frame import FRAME_HEADER_BYTES, FrameDecoder, encode_frame
 from tests.wire.released_frames import DIALECTS as MAKERS
 
 RELEASES = Path(__file__).parent.parent / "fixtures" / "wire"

@@ -16,14 +16,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.config import parse_address
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    AppendResponse,
-    ErrorResponse,
-    Hello,
-    HelloResponse,
-)
-from quorumlog.wire.framing import AnyFrameMessage, FrameDecoder, encode_frame
+from quorumlog.net.frame import AnyFrameMessage, FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.wire.client_messages import AppendRequest, AppendResponse, ErrorResponse
 from quorumlog.wire.wire_errors import error_of
 
 

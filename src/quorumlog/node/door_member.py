@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import answering, guarded
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.node.applying.machine_driver import Answer
-from quorumlog.node.client_guard import answering, guarded
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 

@@ -24,11 +24,13 @@ import uvloop
 from quorumlog.config import GroupConfig, parse_address, reloaded, with_staging
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import DEFAULT_MAX_FRAME_BYTES, Frame
+from quorumlog.net.hello import NOT_SERVED, REFUSED, Hello, HelloResponse
 from quorumlog.node import MachineFactory
 from quorumlog.server.applications.doors import Door, Doors
 from quorumlog.server.applications.state_machines import answer_of, checked_machines
 from quorumlog.server.clients.client_session import ClientSession
-from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
@@ -38,8 +40,6 @@ from quorumlog.server.reopening import Reopening
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.directory_kind import kind_of_machines
 from quorumlog.store.disk import OsDisk
-from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
-from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 
 log = logging.getLogger("quorumlog.server")
 

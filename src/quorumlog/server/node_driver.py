@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from quorumlog.client_guard import contain
 from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
@@ -27,12 +28,12 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
-from quorumlog.node.client_guard import contain
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
-from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peers.handshake import Handshake
 from quorumlog.server.peers.name_lookup import NameLookup
@@ -46,7 +47,6 @@ from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogStart
-from quorumlog.wire.client_messages import Hello
 
 log = logging.getLogger("quorumlog.server")
 

@@ -16,6 +16,8 @@ from quorumlog.entry import Durability, Replica
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.peer_hello import member_list_of
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import BeginsAnew, DirectorySetBack
 from quorumlog.sim.coverage import note_sent
@@ -26,8 +28,6 @@ from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
-from quorumlog.wire.client_messages import Hello, HelloResponse
-from quorumlog.wire.peer_hello import member_list_of
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster

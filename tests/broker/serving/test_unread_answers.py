@@ -20,7 +20,7 @@ from quorumlog.broker.serving.broker_session import (
 from quorumlog.broker.wire.broker_framing import broker_decoder, encode, message_of
 from quorumlog.broker.wire.broker_messages import OffsetAtRequest, PullRequest
 from quorumlog.errors import ConnectionFull
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 from tests.broker.serving.served import dialled, served
 
 

@@ -22,18 +22,17 @@ from quorumlog.errors import (
     RequestTimeout,
     Unreachable,
 )
+from quorumlog.net.frame import Frame, FrameDecoder
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    Hello,
-    HelloResponse,
     MemberInfo,
     ReadRequest,
     StatusRequest,
     StatusResponse,
 )
-from quorumlog.wire.framing import Frame, FrameDecoder
 from quorumlog.wire.wire_errors import error_response
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]

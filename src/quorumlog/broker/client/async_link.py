@@ -45,7 +45,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     Unreachable,
 )
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 ALIVE_S = 1.0
 """A broker that was not heard of for so long, while answers are owed that may take their time, is asked

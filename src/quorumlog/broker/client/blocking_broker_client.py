@@ -53,7 +53,7 @@ from quorumlog.broker.wire.broker_messages import (
     ViewRequest,
 )
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 _TURNS = 1 << 16
 

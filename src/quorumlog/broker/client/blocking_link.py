@@ -24,7 +24,7 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleNotice, 
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import OutcomeUnknown, Unreachable
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 _ROLE_ID = -1
 

@@ -30,7 +30,7 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, OutcomeUnknown, ProtocolViolation, Unreachable
-from quorumlog.wire.framing import Frame, encode_frame
+from quorumlog.net.frame import Frame, encode_frame
 
 DEFAULT_TIMEOUT_MS = 10_000
 TimeRange = tuple[float | int | datetime | None, float | int | datetime | None]

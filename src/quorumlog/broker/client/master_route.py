@@ -9,7 +9,7 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleRequest,
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ConfigError, LedgerError, NotLeader, Unreachable
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 RETRY_S = 0.02
 PROBE_S = 0.3

@@ -17,11 +17,11 @@ from quorumlog.broker.wire.broker_framing import broker_decoder
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import Frame
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import open_port_level
-from quorumlog.wire.framing import Frame
 
 log = logging.getLogger("quorumlog.broker")
 

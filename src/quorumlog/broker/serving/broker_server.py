@@ -38,10 +38,10 @@ from quorumlog.broker.wire.broker_messages import (
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
-from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import Frame
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.version import DESCRIPTION
-from quorumlog.wire.framing import Frame
 
 log = logging.getLogger("quorumlog.broker")
 

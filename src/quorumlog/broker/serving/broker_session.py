@@ -55,9 +55,9 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
-from quorumlog.server.connection import Connection
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
 from quorumlog.version import DESCRIPTION
-from quorumlog.wire.framing import Frame
 
 Answered = Callable[[Any], None]
 MOST_OPEN = 1_000

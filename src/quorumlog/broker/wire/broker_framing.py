@@ -15,8 +15,8 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, BrokerErrorR
 from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
 from quorumlog.state_machine import words_of
-from quorumlog.wire.framing import Frame, FrameDecoder, encode_frame
 
 GROUP = "broker"
 _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyBrokerMessage]] = msgspec.msgpack.Decoder(

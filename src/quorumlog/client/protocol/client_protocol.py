@@ -31,15 +31,10 @@ from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
+from quorumlog.net.frame import Frame, encode_frame
+from quorumlog.net.hello import PROTOCOL_VERSION, Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import (
-    PROTOCOL_VERSION,
-    ErrorResponse,
-    Hello,
-    HelloResponse,
-    StatusResponse,
-)
-from quorumlog.wire.framing import Frame, encode_frame
+from quorumlog.wire.client_messages import ErrorResponse, StatusResponse
 from quorumlog.wire.wire_errors import error_of
 
 
@@ -192,6 +187,8 @@ class ClientProtocol:
                 if link.state is LinkState.GREETING:
                     self._greeting_answered(link, message)
                     continue
+                if isinstance(message, Hello | HelloResponse):
+                    raise ProtocolViolation("a greeting in the middle of a connection")
                 request = link.pending.pop(message.request_id, None)
                 if request is None:
                     continue  # it came after its deadline and is nobody's any more

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
+from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation
@@ -21,7 +22,6 @@ from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.node.client_guard import contain
 from quorumlog.stray_log import StrayLog, open_port_level
 
 log = logging.getLogger("quorumlog.kv")

@@ -12,6 +12,7 @@ from typing import Any
 
 import h11
 
+from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation
@@ -22,7 +23,6 @@ from quorumlog.kv.gateway.members import GatewayMembers
 from quorumlog.kv.gateway.routes import Routes
 from quorumlog.kv.gateway.to_json import Told, error_of
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.node.client_guard import contain
 from quorumlog.stray_log import StrayLog, open_port_level
 
 log = logging.getLogger("quorumlog.kv")

@@ -8,9 +8,9 @@ from collections import deque
 from typing import NamedTuple
 
 from quorumlog.errors import ConnectionFull, IndexOutOfRange, LedgerError
+from quorumlog.net.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS
 from quorumlog.server.clients.read_promises import ReadPromises, age_of
-from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse

@@ -22,6 +22,8 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
@@ -38,7 +40,6 @@ from quorumlog.server.clients.producer_requests import (
 )
 from quorumlog.server.clients.read_promises import ReadPromises
 from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequests
-from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import begins_anew
 from quorumlog.wire.client_messages import (
@@ -54,7 +55,6 @@ from quorumlog.wire.client_messages import (
     TransferRequest,
     TransferResponse,
 )
-from quorumlog.wire.framing import Frame
 from quorumlog.wire.wire_errors import error_response
 
 _REQUESTS = (

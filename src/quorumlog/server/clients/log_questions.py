@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quorumlog.errors import LedgerError
+from quorumlog.net.connection import Connection
 from quorumlog.node.reading.mark_finder import MarkOutcome
-from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (

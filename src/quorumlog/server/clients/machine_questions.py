@@ -6,12 +6,12 @@ import math
 
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError, ConnectionFull, LedgerError, ResultUnknown
+from quorumlog.net.connection import Connection
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.applying.step_overs import StepOverOutcome
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS
 from quorumlog.server.clients.read_promises import ReadPromises, age_of
-from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import (
     MachineReadRequest,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.connection import Connection
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
-from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import ChangeMembersRequest, ChangeMembersResponse
 from quorumlog.wire.wire_errors import error_response

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from quorumlog.errors import BadRequest, LedgerError, NotCaughtUp, TooStale
-from quorumlog.server.connection import Connection
+from quorumlog.net.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
 

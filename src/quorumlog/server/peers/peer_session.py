@@ -13,11 +13,11 @@ import msgspec
 from quorumlog.consensus.messages import Message
 from quorumlog.entry import Replica
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import Hello
 from quorumlog.node.peer_connections import Way
-from quorumlog.server.connection import Connection
 from quorumlog.server.peers.peer import Peer
-from quorumlog.wire.client_messages import Hello
-from quorumlog.wire.framing import Frame
 
 
 class PeerSession:

@@ -18,11 +18,11 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.messages import Message, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.peer_hello import refusal_of
 from quorumlog.node.peer_connections import WAYS, Way, role_of
 from quorumlog.sim.network.pipe import Pipe
 from quorumlog.sim.network.sim_link import ROLES, Direction, End, Parcel, SimLink, Standing
-from quorumlog.wire.framing import FrameDecoder, encode_frame
-from quorumlog.wire.peer_hello import refusal_of
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster

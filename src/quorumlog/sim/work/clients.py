@@ -19,12 +19,12 @@ from quorumlog.log_state.control_entries import (
     ReaderPositions,
     TimeMark,
 )
+from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.sim.machines import DIGEST_NAME
 from quorumlog.sim.operations import ClientAnswer, ClientAppend, ClientEnd, ClientRead
 from quorumlog.wire.client_messages import AppendRequest
-from quorumlog.wire.framing import FrameDecoder, encode_frame
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster

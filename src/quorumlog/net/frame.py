@@ -37,11 +37,12 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage
 from quorumlog.wire.field_names import named_reason
 
-AnyFrameMessage = AnyPeerMessage | AnyClientMessage
+AnyFrameMessage = AnyPeerMessage | Hello | HelloResponse | AnyClientMessage
 WITH_BATCH = (PushEntryRequest, RangeResponse)
 
 MAGIC = b"QLG\x01"

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import contain
 from quorumlog.config import MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.client_guard import contain
-from quorumlog.stray_log import StrayLog
-from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.framing import (
+from quorumlog.net.frame import (
     RECEIVE_BUFFER_BYTES,
     AnyFrameMessage,
     Frame,
     FrameDecoder,
     encode_frame,
 )
+from quorumlog.stray_log import StrayLog
+from quorumlog.wire.client_message import ClientMessage
 
 log = logging.getLogger("quorumlog.server")
 

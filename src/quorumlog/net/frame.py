@@ -38,6 +38,7 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage
 from quorumlog.wire.field_names import named_reason
@@ -195,6 +196,10 @@ class FrameDecoder:
             stop = start + frame_bytes
             frames.append(_decode(receive[start:stop], header, self._control, copy=True))
             self._start = start = stop
+        else:
+            # Others may wait for more from here before they say more.
+            if end - start >= len(MAGIC) and (first := bytes(receive[start : start + 4])) != MAGIC:
+                raise OtherSoftware(first)
         if start == end:
             self._start = self._end = 0
         elif RECEIVE_BUFFER_BYTES - end < LARGE_FRAME_BYTES:
@@ -205,7 +210,7 @@ class FrameDecoder:
 
     def _check_lengths(self, magic: bytes, frame_bytes: int, control_bytes: int, count: int) -> None:
         if magic != MAGIC:
-            raise ProtocolViolation(f"a frame begins with {magic!r} instead of {MAGIC!r}")
+            raise OtherSoftware(magic)
         if frame_bytes > self._max_frame_bytes:
             raise ProtocolViolation(
                 f"a frame of {frame_bytes} bytes is above the limit of {self._max_frame_bytes} bytes"

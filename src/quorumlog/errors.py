@@ -30,11 +30,18 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """An outcome that callers are expected to handle."""
+    """An outcome that callers are expected to handle. What a class is made with beside its message, it
+    has under the same name; that goes over the wire (`net/errors.py`)."""
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
     """True: certainly nothing was written, and the same request may succeed a little later."""
+    of_code: ClassVar[dict[int, type[LedgerError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" in vars(cls):
+            LedgerError.of_code.setdefault(cls.code, cls)
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.net import frame, hello
+from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.store.files import durable_file, hard_state_file, slot_file
@@ -180,7 +181,7 @@ def message_rows(heading: str) -> list[tuple[int, str, str]]:
     ("heading", "union"),
     [
         ("Peer messages", AnyPeerMessage),
-        ("Client messages", Hello | HelloResponse | AnyClientMessage),
+        ("Client messages", Hello | HelloResponse | ErrorResponse | AnyClientMessage),
     ],
 )
 def test_every_message_has_its_row(heading: str, union: typing.Any) -> None:

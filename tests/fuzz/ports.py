@@ -31,6 +31,7 @@ from quorumlog.broker.wire.group_messages import GroupCommandRequest, GroupQuest
 from quorumlog.kv.requests import operations
 from quorumlog.kv.requests.frames import Hello as KeyValueHello
 from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
+from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import Hello
 from quorumlog.wire.client_messages import AnyClientMessage
@@ -61,7 +62,7 @@ def requests_of(union: Any, random: Random) -> list[type[msgspec.Struct]]:
 
 def said_to_log(random: Random, count: int) -> Iterator[bytes]:
     entry = bytes(EntryBatch.from_bodies([b"x"]).buffer)
-    for kind in requests_of(Hello | AnyClientMessage, random):
+    for kind in requests_of(Hello | ErrorResponse | AnyClientMessage, random):
         for fields in mutated(kind, random, count):
             group = random.choice(["default"] * 97 + ["", "nosuch", 7])
             yield control_frame(group, fields, random.choice([b"", b"", entry, b"\0" * 48, bytes(200)]))

@@ -33,7 +33,7 @@ from quorumlog.kv.requests.frames import (
 )
 from quorumlog.kv.requests.operations import Grant, KeyValue, Put, Revoke, decode_command_of_client
 from quorumlog.kv.service.service import LEADERLESS_TIMEOUTS
-from quorumlog.wire.wire_errors import error_response
+from quorumlog.net.errors import error_response
 
 ELECTION_S = 0.3
 PATIENCE_S = 10.0

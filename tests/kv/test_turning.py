@@ -14,7 +14,7 @@ from quorumlog.kv import connect
 from quorumlog.kv.requests.frames import FROM_CLIENT_BYTES, FrameReader, Kind, Welcome, frame
 from quorumlog.kv.requests.operations import encode
 from quorumlog.kv.testing import LocalStores
-from quorumlog.wire.wire_errors import error_response
+from quorumlog.net.errors import error_response
 from tests.waiting import eventually, row_of
 
 

@@ -30,6 +30,7 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry import EntryId, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import (
     FRAME_HEADER_BYTES,
     LARGE_FRAME_BYTES,
@@ -44,7 +45,7 @@ from quorumlog.net.frame import (
 from quorumlog.net.hello import Hello
 from quorumlog.node.repair.repairer import PIECE_BYTES
 from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
-from quorumlog.wire.client_messages import AppendRequest, ErrorResponse, ReadResponse, StatusRequest
+from quorumlog.wire.client_messages import AppendRequest, ReadResponse, StatusRequest
 
 VOTER = Replica("n1", "d1")
 

@@ -37,13 +37,14 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage
 from quorumlog.wire.field_names import named_reason
 
-AnyFrameMessage = AnyPeerMessage | Hello | HelloResponse | AnyClientMessage
+AnyFrameMessage = AnyPeerMessage | Hello | HelloResponse | ErrorResponse | AnyClientMessage
 WITH_BATCH = (PushEntryRequest, RangeResponse)
 
 MAGIC = b"QLG\x01"

@@ -353,29 +353,6 @@ class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
     segments: tuple[SegmentInfo, ...] = ()
 
 
-class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
-    """Any request that ended in a `LedgerError`."""
-
-    code: Int
-    message: Text
-    leader_id: Text = ""
-    leader_address: Text = ""
-    retry_after_ms: Int = 0
-    ledger_begin_index: Int = -1
-    committed_index: Int = -1
-    expected_last: Int = -1
-    actual_last: Int = -1
-    """Both of a WrongLastIndex."""
-    expected_sequence: Int = -1
-    """Of a SequenceGap."""
-    last_sequence: Int = -1
-    """Of an AlreadyCommitted."""
-    age_ms: float = -1.0
-    """Of an IndexOutOfRange; as in ReadResponse."""
-    groups: tuple[Text, ...] = ()
-    """Of an UnknownGroup: those that this server has."""
-
-
 AnyClientMessage = (
     AppendRequest
     | AppendResponse
@@ -385,7 +362,6 @@ AnyClientMessage = (
     | StatusResponse
     | TransferRequest
     | TransferResponse
-    | ErrorResponse
     | LayoutRequest
     | LayoutResponse
     | MoveReaderRequest

@@ -22,6 +22,7 @@ from quorumlog.errors import (
     RequestTimeout,
     Unreachable,
 )
+from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
@@ -33,7 +34,6 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
     StatusResponse,
 )
-from quorumlog.wire.wire_errors import error_response
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]
 

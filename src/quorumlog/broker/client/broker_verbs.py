@@ -18,10 +18,9 @@ from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.message import Message
 from quorumlog.broker.messages.record import encode_records, host_bytes
 from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.wire.broker_framing import GROUP, error_of, message_of, records_of
+from quorumlog.broker.wire.broker_framing import GROUP, message_of, records_of
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
-    BrokerErrorResponse,
     BrokerHello,
     BrokerHelloResponse,
     PullResponse,
@@ -30,6 +29,7 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
 
 DEFAULT_TIMEOUT_MS = 10_000
@@ -107,7 +107,7 @@ def check_hello(message: AnyBrokerMessage) -> None:
 def answer_of(frame: Frame) -> AnyBrokerMessage:
     """Raises what the broker refuses with."""
     message = message_of(frame)
-    if isinstance(message, BrokerErrorResponse):
+    if isinstance(message, ErrorResponse):
         raise error_of(message)
     return message
 

@@ -22,7 +22,6 @@ from quorumlog.broker.wire.broker_framing import (
     GROUP,
     MOST_FRAME_RECORDS_BYTES,
     batch_of,
-    error_response,
     message_of,
     records_of,
 )
@@ -56,6 +55,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.version import DESCRIPTION
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from quorumlog.broker.epochs.epoch_history import CopyList, Peer, Run
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
+from quorumlog.net.errors import ErrorResponse
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 BROKER_PROTOCOL = 1
@@ -128,17 +129,6 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     term: Int = 0
     master: Text = ""
     """Of a broker on a replicated log: who is master, and in which term."""
-
-
-class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
-    code: Int
-    message: Text
-    retry_after_ms: Int = 0
-    min_offset: Int = -1
-    max_offset: Int = -1
-    leader_id: Text = ""
-    leader_address: Text = ""
-    """Of the master's broker, where another one is asked for what only a master does."""
 
 
 class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
@@ -311,7 +301,7 @@ AnyBrokerMessage = (
     | OffsetResponse
     | StatusRequest
     | StatusResponse
-    | BrokerErrorResponse
+    | ErrorResponse
     | ReplicaRequest
     | PeerRow
     | TailRow

@@ -31,11 +31,11 @@ from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import PROTOCOL_VERSION, Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import ErrorResponse, StatusResponse
-from quorumlog.wire.wire_errors import error_of
+from quorumlog.wire.client_messages import StatusResponse
 
 
 class Work(NamedTuple):

@@ -27,8 +27,7 @@ from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import read_answer
 from quorumlog.kv.requests.frames import Hello, Kind, Welcome
 from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
-from quorumlog.wire.client_messages import ErrorResponse
-from quorumlog.wire.wire_errors import error_of
+from quorumlog.net.errors import ErrorResponse, error_of
 
 T = TypeVar("T")
 RETRY_S = 0.02

@@ -9,7 +9,7 @@ from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.frames import Kind, frame
 from quorumlog.kv.requests.operations import encode
-from quorumlog.wire.wire_errors import error_response
+from quorumlog.net.errors import error_response
 
 
 class Session(Protocol):

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from quorumlog.errors import LedgerError
-from quorumlog.kv.errors import Compacted, KeyValueError, error_of
+from quorumlog.kv.errors import KeyValueError, error_of
+from quorumlog.kv.requests.answers import refused
 from quorumlog.kv.requests.frames import Kind, Watch, frame
 from quorumlog.kv.requests.limits import contains
 from quorumlog.kv.requests.operations import History, decode_key_value, encode
@@ -127,11 +128,9 @@ class WatchHub:
             if not of_key:
                 del self._of_key[watch.asked.key]
 
-    def _end(self, watch: OneWatch, error: KeyValueError) -> None:
+    def _end(self, watch: OneWatch, error: LedgerError) -> None:
         self.cancel(watch.session, watch.number)
-        number = error.compacted_revision if isinstance(error, Compacted) else 0
-        ended = encode((error.code, str(error), number))
-        watch.session.send(frame(watch.number, Kind.ENDED, ended))
+        watch.session.send(frame(watch.number, Kind.ENDED, refused(error)))
 
     # ---------------------------------------------------------------- what the store tells
 

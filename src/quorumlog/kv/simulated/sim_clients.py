@@ -42,9 +42,8 @@ from quorumlog.kv.simulated.histories import (
 )
 from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened
 from quorumlog.kv.simulated.sim_sessions import SimDoors, SimSession
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.sim.member import SimMember
-from quorumlog.wire.client_messages import ErrorResponse
-from quorumlog.wire.wire_errors import error_of
 
 PREFIX, PREFIX_END = b"k/", b"k0"
 KEYS = (b"k/1", b"k/2", b"k/3")

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from quorumlog.errors import ConnectionFull, IndexOutOfRange, LedgerError
 from quorumlog.net.connection import WRITE_BUFFER_BYTES, Connection
+from quorumlog.net.errors import error_response
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS
 from quorumlog.server.clients.read_promises import ReadPromises, age_of
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
-from quorumlog.wire.wire_errors import error_response
 
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""

@@ -23,6 +23,7 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.transfers import TransferOutcome
@@ -55,7 +56,6 @@ from quorumlog.wire.client_messages import (
     TransferRequest,
     TransferResponse,
 )
-from quorumlog.wire.wire_errors import error_response
 
 _REQUESTS = (
     AppendRequest,

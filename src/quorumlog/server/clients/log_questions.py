@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quorumlog.errors import LedgerError
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
@@ -13,7 +14,6 @@ from quorumlog.wire.client_messages import (
     LayoutRequest,
     LayoutResponse,
 )
-from quorumlog.wire.wire_errors import error_response
 
 LogQuestion = LayoutRequest | FindMarkRequest
 LOG_QUESTIONS = (LayoutRequest, FindMarkRequest)

@@ -7,6 +7,7 @@ import math
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError, ConnectionFull, LedgerError, ResultUnknown
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.applying.step_overs import StepOverOutcome
 from quorumlog.node.pending_appends import AppendOutcome
@@ -19,7 +20,6 @@ from quorumlog.wire.client_messages import (
     StepOverRequest,
     StepOverResponse,
 )
-from quorumlog.wire.wire_errors import error_response
 
 ANSWER_LIMIT_BYTES = 8 << 20
 """Of an answer, or of the results of an append."""

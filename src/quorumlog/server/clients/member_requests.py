@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import ChangeMembersRequest, ChangeMembersResponse
-from quorumlog.wire.wire_errors import error_response
 
 
 def change_members(driver: NodeDriver, request: ChangeMembersRequest, connection: Connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quorumlog.errors import LedgerError
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.node.writing.operator_orders import ResetOutcome, UpgradeOutcome
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import (
@@ -12,7 +13,6 @@ from quorumlog.wire.client_messages import (
     ResetClockRequest,
     ResetClockResponse,
 )
-from quorumlog.wire.wire_errors import error_response
 
 
 def reset_clock(driver: NodeDriver, request: ResetClockRequest, connection: Connection) -> None:

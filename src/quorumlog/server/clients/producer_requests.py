@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_message import ClientMessage
@@ -19,7 +20,6 @@ from quorumlog.wire.producer_messages import (
     ListProducersResponse,
     ProducerInfo,
 )
-from quorumlog.wire.wire_errors import error_response
 
 LIST_LIMIT = 10_000
 """Producers of one answer at most, whatever the request asks."""

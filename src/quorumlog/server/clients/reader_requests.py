@@ -8,6 +8,7 @@ from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader
 from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.retention.retention import WhyKept
@@ -21,7 +22,6 @@ from quorumlog.wire.reader_messages import (
     ReadersRequest,
     ReadersResponse,
 )
-from quorumlog.wire.wire_errors import error_response
 
 ReaderRequest = MoveReaderRequest | ReadersRequest | WhyKeptRequest
 READER_REQUESTS = (MoveReaderRequest, ReadersRequest, WhyKeptRequest)

@@ -37,7 +37,7 @@ from quorumlog.kv.requests.operations import Grant, KeyValue, Put, Revoke, decod
 from quorumlog.kv.service.service import LEADERLESS_TIMEOUTS
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import encode_frame
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import STORE, Hello, HelloResponse
 
 ELECTION_S = 0.3
 PATIENCE_S = 10.0
@@ -178,6 +178,7 @@ class Network:
         if isinstance(request, Hello):
             return HelloResponse(
                 request_id=number,
+                product=STORE,
                 cluster_id="c",
                 member_id=MEMBERS[place],
                 election_timeout_ms=round(ELECTION_S * 1000),

@@ -15,7 +15,7 @@ from quorumlog.kv.requests.messages import GROUP, request_decoder
 from quorumlog.kv.testing import LocalStores
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import encode_frame
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import STORE, Hello, HelloResponse
 from tests.waiting import eventually, row_of
 
 
@@ -31,7 +31,7 @@ def member_without_a_leader() -> Iterator[str]:
             while data := sock.recv(1 << 16):
                 for _, request, _ in decoder.receive_data(data):
                     said = (
-                        HelloResponse(member_id="n9", election_timeout_ms=300)
+                        HelloResponse(product=STORE, member_id="n9", election_timeout_ms=300)
                         if isinstance(request, Hello)
                         else error_response(request.request_id, refusal)
                     )

@@ -10,6 +10,8 @@ import asyncio
 import time
 from typing import TypeVar
 
+import msgspec
+
 from quorumlog.config import parse_address
 from quorumlog.errors import (
     ConfigError,
@@ -18,8 +20,8 @@ from quorumlog.errors import (
     NotLeader,
     OutcomeUnknown,
     RequestTimeout,
-    UnknownGroup,
     Unreachable,
+    WrongPort,
 )
 from quorumlog.kv.client.link import Answer, Link, LinkLost
 from quorumlog.kv.errors import InvalidRequest
@@ -32,8 +34,15 @@ from quorumlog.kv.requests.messages import (
     Request,
 )
 from quorumlog.net.errors import ErrorResponse, error_of
-from quorumlog.net.hello import WELCOME, Hello, HelloResponse
-from quorumlog.net.products import STORE
+from quorumlog.net.hello import (
+    STORE,
+    WELCOME,
+    Hello,
+    HelloResponse,
+    check_product,
+    client_hello,
+)
+from quorumlog.net.strangers import OtherSoftware
 
 T = TypeVar("T")
 RETRY_S = 0.02
@@ -78,8 +87,8 @@ class Router:
     # ---------------------------------------------------------------- connecting
 
     async def link(self, deadline_s: float) -> Link:
-        """To the member that seems to lead. Raises Unreachable, ClusterChanged, UnknownGroup where all
-        addresses are of something else."""
+        """To the member that seems to lead. Raises Unreachable, ClusterChanged; WrongPort where no
+        address is that of a store."""
         if self._link is not None and self._link.is_up:
             return self._link
         try:
@@ -97,13 +106,13 @@ class Router:
             self._next_place()
             self._link = None
         while not self.is_closed:
-            wrong: list[UnknownGroup] = []
+            wrong: list[WrongPort] = []
             for _ in self._addresses:
                 try:
                     self._link = await self._open(self._addresses[self._place])
-                except (Unreachable, UnknownGroup, TimeoutError) as error:
+                except (Unreachable, TimeoutError) as error:
                     self._failed = str(error) or NO_GREETING
-                    if isinstance(error, UnknownGroup):
+                    if isinstance(error, WrongPort):
                         wrong.append(error)
                     self._next_place()
                 else:
@@ -117,8 +126,8 @@ class Router:
         self._place = (self._place + 1) % len(self._addresses)
 
     async def _open(self, address: tuple[str, int]) -> Link:
-        """Raises Unreachable, TimeoutError, ClusterChanged; UnknownGroup: it is no store's port."""
-        hello = Hello(role="client", product=STORE, cluster_id=self.cluster_id)
+        """Raises Unreachable, TimeoutError, ClusterChanged."""
+        hello = msgspec.structs.replace(client_hello(STORE), cluster_id=self.cluster_id)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             link = await Link.open(*address)
             try:
@@ -208,14 +217,16 @@ class Router:
 
 
 async def greeting_of(link: Link, hello: Hello) -> HelloResponse:
-    """Raises Unreachable, UnknownGroup for a port of something else, ClusterChanged."""
+    """Raises Unreachable, WrongPort, ClusterChanged."""
     try:
         greeting: Answer = await link.greet(hello)
     except LinkLost:
-        if link.violation is not None:
-            raise UnknownGroup(f"{link.address}: {link.violation}") from None
+        if isinstance(link.violation, OtherSoftware):
+            words = f"{link.address} answers with {link.violation.spoken}, not quorumlog"
+            raise WrongPort(words) from None
         raise Unreachable(f"{link.address} {EARLIER}") from None
     if isinstance(greeting, HelloResponse):
+        check_product(greeting, STORE, link.address)
         if greeting.code == WELCOME:
             return greeting
         greeting = ErrorResponse(code=greeting.code, message=greeting.message)

@@ -13,6 +13,7 @@ from quorumlog.config import GroupConfig, parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kv.requests.messages import GROUP, Request, Response, request_decoder
+from quorumlog.kv.requests.old_greeting import answer_to_old_greeting
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine
@@ -20,9 +21,8 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMa
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
-from quorumlog.net.hello import LOG, WELCOME, Hello, HelloResponse
+from quorumlog.net.hello import LOG, STORE, WELCOME, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
-from quorumlog.net.products import STORE, refusal_of
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.stray_log import open_port_level
 
@@ -107,6 +107,8 @@ class KeyValueDoor:
             "the key-value store",
             self._connect,
             decoder=request_decoder,
+            old_greeting=answer_to_old_greeting,
+            option="--listen",
         )
         self._config: GroupConfig | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -160,7 +162,7 @@ class KeyValueDoor:
         """Of whoever looks for another product here."""
         assert self._config is not None, "the door was not opened"
         addresses = {LOG: str(self._config.own_address)}
-        return refusal_of(hello, STORE, self._config.group, addresses)
+        return refusal_of_other(hello, STORE, addresses)
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)

@@ -12,8 +12,7 @@ from quorumlog.kv.client.link import Link, LinkLost
 from quorumlog.kv.client.router import greeting_of
 from quorumlog.kv.requests.answers import read_answer
 from quorumlog.kv.requests.messages import AnswerResponse, StatusAnswer, StoreStatusRequest
-from quorumlog.net.hello import Hello
-from quorumlog.net.products import STORE
+from quorumlog.net.hello import STORE, client_hello
 
 ASK_TIMEOUT_S = 1.0
 KNOWN_S = 5.0
@@ -40,7 +39,7 @@ class GatewayMembers:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 link = await Link.open(*address)
                 try:
-                    await greeting_of(link, Hello(role="client", product=STORE))
+                    await greeting_of(link, client_hello(STORE))
                     answered = await link.ask(StoreStatusRequest())
                 finally:
                     link.close()

@@ -41,7 +41,7 @@ from quorumlog.kv.service.sessions import Session, answer, refuse
 from quorumlog.kv.service.watch_hub import MOST_WATCHES, WatchHub
 from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed, Granted
 from quorumlog.kv.store.machine import MACHINE_NAME
-from quorumlog.net.hello import HelloResponse
+from quorumlog.net.hello import STORE, HelloResponse
 from quorumlog.node import DoorMember
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.version import VERSION
@@ -145,10 +145,11 @@ class KeyValueService:
                 changed = (
                     f"this is cluster {cluster_id}, not {known_cluster_id}: begin with its newest state"
                 )
-                greeted(HelloResponse(code=ClusterChanged.code, message=changed))
+                greeted(HelloResponse(code=ClusterChanged.code, message=changed, product=STORE))
                 return
             greeted(
                 HelloResponse(
+                    product=STORE,
                     cluster_id=cluster_id,
                     member_id=config.member_id,
                     election_timeout_ms=config.consensus.election_timeout_ms,

@@ -45,6 +45,8 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """Of the log's format, up to which a peer knows it (`log_state/control_entries.py`)."""
     product: Text = LOG
     """Whose port it is meant for."""
+    line_end: Text = ""
+    """Of a client: what serves lines, as HTTP and Redis, answers once there is an end of one."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
@@ -72,6 +74,10 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """`promise` of a read or a question is kept; an older server would answer as it is."""
     product: Text = LOG
     """Whose port it is. An earlier release's log lets in whoever comes."""
+
+
+def client_hello(product: str) -> Hello:
+    return Hello(role="client", product=product, line_end="\r\n\r\n")
 
 
 def refusal_of_other(hello: Hello, product: str, ports: Mapping[str, str]) -> HelloResponse | None:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.dledger_broker import TICK_MS, DLedgerBroker, FixedTopics
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
+from quorumlog.broker.serving.broker_service import TICK_MS
 from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
 from quorumlog.broker.dledger.message_entries import MACHINE_NAME
 from quorumlog.broker.message_log import PutOutcome, PutRequest

@@ -46,8 +46,8 @@ _ACKNOWLEDGED_AT = 120
 
 
 class LoopTurn:
-    """One turn of the loop, for all its connections: how much they take in, and a write at its end of
-    what each was given to send.
+    """One turn of the loop, for all its connections, whatever port they came to: how much they take in,
+    and a write at its end of what each was given to send.
 
     Hundreds of clients that send without waiting for answers fill the kernel's buffers with more than a
     second's work, and a loop that took all of it at one look would miss its heartbeats. So once a turn
@@ -61,9 +61,21 @@ class LoopTurn:
         self._frames = 0
         self._is_begun = False
         self._paused: list[Connection] = []
+        self._late: list[Connection] = []
+        """Those of them that found the turn overfull: the next begins with them."""
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is full."""
         self.strays = StrayLog(log)
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> LoopTurn:
+        """The one that all ports of a loop share."""
+        turn = _TURNS.get(loop)
+        if turn is None:
+            for closed in [each for each in _TURNS if each.is_closed()]:
+                del _TURNS[closed]
+            turn = _TURNS[loop] = cls(loop)
+        return turn
 
     @property
     def is_overfull(self) -> bool:
@@ -71,14 +83,15 @@ class LoopTurn:
         return self._frames >= 2 * TURN_FRAMES
 
     def took(self, frames: int, connection: Connection) -> None:
+        paused = self._late if self.is_overfull else self._paused
         self._frames += frames
         if self._frames >= TURN_FRAMES and self.share_bytes == RECEIVE_BUFFER_BYTES:
             self.share_bytes //= 2
         if self.share_bytes < RECEIVE_BUFFER_BYTES:
             # The loop would ask this socket again and again, as long as it fills its buffer.
-            if not self._paused:
+            if not self._paused and not self._late:
                 self._loop.call_soon(self.flush)
-            self._paused.append(connection)
+            paused.append(connection)
             connection.pause_reading()
 
     def begin(self) -> None:
@@ -95,7 +108,7 @@ class LoopTurn:
         sending, self._sending = self._sending, []
         for connection in sending:
             connection.flush()
-        if self._paused:
+        if self._paused or self._late:
             self._share_again()
         self._frames = 0
 
@@ -104,9 +117,22 @@ class LoopTurn:
             self.share_bytes = min(2 * self.share_bytes, RECEIVE_BUFFER_BYTES)
         else:
             self.share_bytes = max(self.share_bytes // 2, LEAST_SHARE_BYTES)
-        paused, self._paused = self._paused, []
+        paused = self._late + self._paused
+        self._late, self._paused = [], []
         for connection in paused:
             connection.resume_reading()
+
+
+_TURNS: dict[asyncio.AbstractEventLoop, LoopTurn] = {}
+
+
+class Decoder(Protocol):
+    """Bytes in, frames out: as `FrameDecoder`, for a port that speaks in frames of another kind."""
+
+    @property
+    def missing_bytes(self) -> int: ...
+    def get_buffer(self, sizehint: int = -1) -> memoryview: ...
+    def buffer_updated(self, count: int) -> list[Frame]: ...
 
 
 class Session(Protocol):
@@ -129,13 +155,13 @@ class Connection(asyncio.BufferedProtocol):
         on_frame: FrameHandler,
         on_lost: LostHandler,
         connection_id: str = "",
-        decoder: FrameDecoder | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
-        """`decoder`: of a door that speaks messages of its own."""
+        """`decoder`: of a port that speaks messages of its own."""
         self._loop_turn = loop_turn
-        self._on_frame = on_frame
+        self.on_frame = on_frame
         self.session: Session | None = None
-        self._on_lost = on_lost
+        self.on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
         self._decoder = FrameDecoder() if decoder is None else decoder
@@ -180,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self.session is not None:
                     self.session.frame(frame)
                 else:
-                    self._on_frame(self, frame)
+                    self.on_frame(self, frame)
         except Exception as error:
             contain(error, self)
             return
@@ -193,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         by_peer = not self._closed_by_us and (
             exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
         )
-        self._on_lost(self, by_peer)
+        self.on_lost(self, by_peer)
         if self.session is not None:
             self.session.lost()
             self.session = None  # the two hold each other, and a connection holds a large buffer

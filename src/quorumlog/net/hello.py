@@ -17,6 +17,10 @@ WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
 just answered at its address. UNSETTLED: it is connected, and has not."""
 
 
+PEER_ROLES = ("control", "data")
+"""Of a member; everybody else is a client."""
+
+
 class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """The first frame on every connection, from who dialled."""
 
@@ -89,7 +93,7 @@ def refusal_of_other(hello: Hello, product: str, ports: Mapping[str, str]) -> He
     elsewhere = f"its {hello.product} listens at {address}" if address else f"no {hello.product}'s"
     reason = f"this is the port of the {product} of a group, {elsewhere}"
     # An earlier client, which knows nothing of products, asks no further where its group is not served.
-    return HelloResponse(code=NOT_SERVED, message=reason, product=product)
+    return HelloResponse(request_id=hello.request_id, code=NOT_SERVED, message=reason, product=product)
 
 
 def check_product(response: HelloResponse, product: str, address: str) -> None:

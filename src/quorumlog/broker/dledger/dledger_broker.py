@@ -49,6 +49,7 @@ from quorumlog.version import DESCRIPTION
 
 log = logging.getLogger("quorumlog.broker")
 
+
 class _NoQueues:
     """Before the log binds the machine that has them."""
 

@@ -87,7 +87,7 @@ class BrokerPort:
         refusal = refusal_of_other(hello, BROKER, self._ports)
         if refusal is None:
             connection.session = BrokerSession(self._service, connection)
-            welcome = HelloResponse(product=BROKER, connection_id=connection.connection_id)
+            welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
             connection.send(GROUP, welcome)
         else:
             connection.send(frame.group, refusal)

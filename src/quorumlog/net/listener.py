@@ -1,0 +1,181 @@
+"""Listener: one port of a process. It binds, lets in, waits for the greeting, refuses, and ends.
+
+What is behind a port sees a connection with its first frame, and never one that was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+
+from quorumlog.errors import ConfigError, Overloaded
+from quorumlog.net.connection import Connection, Decoder, LoopTurn
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import Frame, FrameDecoder
+from quorumlog.net.hello import PEER_ROLES, Hello
+from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
+
+log = logging.getLogger("quorumlog.server")
+
+BACKLOG = 1024
+RETRY_REFUSED_MS = 1000
+
+
+def log_decoder() -> Decoder:
+    return FrameDecoder(greeting_bytes=GREETING_BYTES)
+
+
+class Listener:
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[Connection], None],
+        *,
+        decoder: Callable[[], Decoder] = log_decoder,
+        limits: ProcessLimits | None = None,
+        option: str = "it",
+        run_id: str = "",
+    ) -> None:
+        """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
+        connection its `on_frame` or its `session`, which gets the first frame right behind. `option`:
+        what to change where the port is taken. `run_id`: in front of the names of connections."""
+        self._name = name
+        self._connect = connect
+        self._decoder = decoder
+        self._limits = limits or process_limits()
+        self._option = option
+        self._run_id = run_id
+        self._number = 0
+        self.connections: dict[str, Connection] = {}
+        """Those that have greeted, by connection_id."""
+        self._silent: dict[Connection, _Waiting] = {}
+        """Those that have not, in the order in which they came."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+
+    async def open(
+        self,
+        host: str,
+        port: int,
+        addresses_of: Callable[[str], Awaitable[Sequence[str]]] | None = None,
+    ) -> None:
+        """`addresses_of`: looks up `host`; the loop does where it is None. Raises ConfigError."""
+        self._loop = asyncio.get_running_loop()
+        self._turn = LoopTurn.of(self._loop)
+        try:
+            hosts = host if addresses_of is None else await addresses_of(host)
+            self._server = await self._loop.create_server(self._accept, hosts, port, backlog=BACKLOG)
+        except (OSError, UnicodeError) as error:
+            # An event loop adds its own words to those of the system, and the address once more; what is
+            # wrong with a name has a negative number, and no words of the system.
+            number = (isinstance(error, OSError) and error.errno) or 0
+            reason = os.strerror(number) if number > 0 else getattr(error, "strerror", "") or str(error)
+            hint = f"change {self._option}"
+            if number == errno.EADDRINUSE:
+                hint = f"another process uses the port: stop it, or {hint}"
+            raise ConfigError(
+                f"{self._name} cannot listen on {host}:{port}: {reason}; {hint}"
+            ) from error
+
+    @property
+    def address(self) -> str:
+        assert self._server is not None, "the port is not open"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"{host}:{port}"
+
+    def close(self) -> None:
+        """Nobody is let in any more, and whoever has not greeted goes."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        for connection in list(self._silent):
+            connection.abort()
+
+    def close_connections(self) -> None:
+        """What they were answered leaves first."""
+        for connection in list(self.connections.values()):
+            connection.close()
+
+    def abort_connections(self) -> None:
+        for connection in [*self._silent, *self.connections.values()]:
+            connection.abort()
+
+    # ---------------------------------------------------------------- who comes in
+
+    def _accept(self) -> Connection:
+        self._number += 1
+        connection_id = f"{self._run_id}/{self._number}"
+        connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
+        connection.on_made = self._made
+        return connection
+
+    def _made(self, connection: Connection) -> None:
+        is_within = self._limits.enter(connection)
+        self._silent[connection] = _Waiting(self._loop.time() + GREETING_MS / 1000, is_within)
+        if self._deadline is None:
+            self._watch()
+        if self._limits.is_beyond_all:
+            # Who has said nothing for longest: a member says who it is at once.
+            oldest = next(iter(self._silent))
+            self._refused(oldest)
+            oldest.abort()
+
+    def _watch(self) -> None:
+        first = next(iter(self._silent.values()), None)
+        self._deadline = None if first is None else self._loop.call_at(first.until_s, self._overdue)
+
+    def _overdue(self) -> None:
+        now_s = self._loop.time()
+        for connection, waiting in list(self._silent.items()):
+            if waiting.until_s > now_s:
+                break
+            del self._silent[connection]
+            connection.abort()
+        self._watch()
+
+    def _greeted(self, connection: Connection, frame: Frame) -> None:
+        """The first frame."""
+        waiting = self._silent.pop(connection)
+        hello = frame.message
+        is_peer = isinstance(hello, Hello) and hello.role in PEER_ROLES
+        if not waiting.is_within and not is_peer:
+            reason = self._refused(connection)
+            error = Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS)
+            connection.send(frame.group, error_response(0, error))
+            connection.close()
+            return
+        self.connections[connection.connection_id] = connection
+        self._connect(connection)
+        if connection.session is not None:
+            connection.session.frame(frame)
+        else:
+            connection.on_frame(connection, frame)
+
+    def _refused(self, connection: Connection) -> str:
+        reason = (
+            f"{self._limits.open_connections} connections are open, more than the"
+            f" {self._limits.most_connections} that the limit of open files allows (ulimit -n)"
+        )
+        if self._limits.refuse():
+            log.warning("%s refuses connections: %s", self._name, reason)
+        return reason
+
+    def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
+        self._limits.leave(connection)
+        self._silent.pop(connection, None)
+        self.connections.pop(connection.connection_id, None)
+
+
+class _Waiting:
+    __slots__ = ("is_within", "until_s")
+
+    def __init__(self, until_s: float, is_within: bool) -> None:
+        self.until_s = until_s
+        self.is_within = is_within
+        """False: more than anybody may have were open when it came."""

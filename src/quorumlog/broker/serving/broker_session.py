@@ -26,10 +26,7 @@ from quorumlog.broker.wire.broker_framing import (
     records_of,
 )
 from quorumlog.broker.wire.broker_messages import (
-    BROKER_PROTOCOL,
     AnyBrokerMessage,
-    BrokerHello,
-    BrokerHelloResponse,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
@@ -57,7 +54,6 @@ from quorumlog.errors import (
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
-from quorumlog.version import DESCRIPTION
 
 Answered = Callable[[Any], None]
 MOST_OPEN = 1_000
@@ -84,7 +80,6 @@ class BrokerSession:
     def __init__(self, server: BrokerService, connection: Connection) -> None:
         self._server = server
         self._connection = connection
-        self._greeted = False
         self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
         self._reading = 0
         self._open = 0
@@ -94,9 +89,6 @@ class BrokerSession:
 
     def frame(self, frame: Frame) -> None:
         message = message_of(frame)
-        if not self._greeted:
-            self._greet(message)
-            return
         if isinstance(message, SendRequest):
             self._send(message, frame)
         elif isinstance(message, PullRequest):
@@ -133,14 +125,6 @@ class BrokerSession:
         self._connection.violate(violation)
 
     # ---------------------------------------------------------------- requests
-
-    def _greet(self, message: AnyBrokerMessage) -> None:
-        if not isinstance(message, BrokerHello):
-            raise ProtocolViolation("a connection begins with a hello")
-        self.answer(BrokerHelloResponse(request_id=message.request_id, version=DESCRIPTION))
-        self._greeted = message.protocol == BROKER_PROTOCOL
-        if not self._greeted:
-            self._connection.close()
 
     def _send(self, message: SendRequest, frame: Frame) -> None:
         records = records_of(frame)

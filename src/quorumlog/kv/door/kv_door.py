@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
-from quorumlog.config import GroupConfig, parse_address
+from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kv.requests.messages import GROUP, Request, Response, request_decoder
@@ -21,7 +21,7 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMa
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
-from quorumlog.net.hello import LOG, STORE, WELCOME, Hello, HelloResponse, refusal_of_other
+from quorumlog.net.hello import STORE, WELCOME, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.stray_log import open_port_level
@@ -53,7 +53,7 @@ class _Client:
 
     def _greeted(self, group: str, hello: Hello) -> None:
         """Another one behind the first asks whether anybody is there."""
-        refusal = self._door.refusal_of(hello)
+        refusal = refusal_of_other(hello, STORE, self._door.ports)
         if refusal is not None:
             self._answer_hello(group, refusal)
             return
@@ -110,7 +110,8 @@ class KeyValueDoor:
             old_greeting=answer_to_old_greeting,
             option="--listen",
         )
-        self._config: GroupConfig | None = None
+        self.ports: Mapping[str, str] = {}
+        """Where this process listens, by product."""
         self._timer: asyncio.TimerHandle | None = None
         self._service: KeyValueService | None = None
 
@@ -142,11 +143,12 @@ class KeyValueDoor:
     async def open(self, member: DoorMember) -> None:
         """See `Door.open`. Raises ConfigError where it cannot listen."""
         loop = asyncio.get_running_loop()
-        self._config = member.node().config
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(_wake, loop, self._service.drain)
         host, port = self._listen
         await self._listener.open(host, port)
+        member.ports[STORE] = self.address
+        self.ports = member.ports
         log.log(
             open_port_level(host),
             "the key-value store listens on %s, without authentication: whoever reaches it may read and"
@@ -157,12 +159,6 @@ class KeyValueDoor:
 
     def _connect(self, connection: Connection) -> None:
         connection.session = _Client(self, connection)
-
-    def refusal_of(self, hello: Hello) -> HelloResponse | None:
-        """Of whoever looks for another product here."""
-        assert self._config is not None, "the door was not opened"
-        addresses = {LOG: str(self._config.own_address)}
-        return refusal_of_other(hello, STORE, addresses)
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.errors import ProtocolViolation
+from quorumlog.errors import ProtocolViolation, WrongPort
 
 _SPOKEN = (
     ((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"PRI ", b"CONN"), "HTTP"),
@@ -24,3 +24,7 @@ class OtherSoftware(ProtocolViolation):
         named = (name for begins, name in _SPOKEN if first.startswith(begins))
         self.spoken = next(named, f"bytes that begin with {first!r}")
         super().__init__(f"a frame begins with {first!r}: this is {self.spoken}, not quorumlog")
+
+    def at(self, address: str) -> WrongPort:
+        """What a client says of it that has dialled this address."""
+        return WrongPort(f"{address} answers with {self.spoken}, not quorumlog")

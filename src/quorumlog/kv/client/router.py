@@ -222,8 +222,7 @@ async def greeting_of(link: Link, hello: Hello) -> HelloResponse:
         greeting: Answer = await link.greet(hello)
     except LinkLost:
         if isinstance(link.violation, OtherSoftware):
-            words = f"{link.address} answers with {link.violation.spoken}, not quorumlog"
-            raise WrongPort(words) from None
+            raise link.violation.at(link.address) from None
         raise Unreachable(f"{link.address} {EARLIER}") from None
     if isinstance(greeting, HelloResponse):
         check_product(greeting, STORE, link.address)

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 from isal.isal_zlib import crc32
+from quorumlog.kv.requests.frames import Hello as KeyValueHello
+from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.epochs.epoch_history import Peer
@@ -24,16 +26,14 @@ from quorumlog.broker.replication.protocol.ha_frames import (
     encode_control,
 )
 from quorumlog.broker.wire.broker_framing import GROUP
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, BrokerHello
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import Command as GroupCommand
 from quorumlog.broker.wire.group_commands import Question as GroupQuestion
 from quorumlog.broker.wire.group_messages import GroupCommandRequest, GroupQuestionRequest
 from quorumlog.kv.requests import operations
-from quorumlog.kv.requests.frames import Hello as KeyValueHello
-from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import encode_frame
-from quorumlog.net.hello import Hello
+from quorumlog.net.hello import BROKER, Hello, client_hello
 from quorumlog.wire.client_messages import AnyClientMessage
 from tests.fuzz.messages import BYTES, NUMBERS, TEXTS, messages_of, mutated
 
@@ -213,7 +213,7 @@ def store_frame(number: int, kind: int, body: bytes) -> bytes:
 
 
 LOG_GREETING = b"".join(map(bytes, encode_frame("default", Hello(role="client"))))
-BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, BrokerHello(request_id=1))))
+BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, client_hello(BROKER))))
 
 
 def say(address: str, greeting: bytes, said: Iterator[bytes], batch: int = 20) -> int:

@@ -94,11 +94,11 @@ def log_frames() -> Iterator[tuple[str, bytes]]:
 def greetings() -> Iterator[tuple[str, bytes]]:
     """Of the ports of broker and key-value store; what else is said there may change."""
     from quorumlog.broker.wire.broker_framing import encode
-    from quorumlog.broker.wire.broker_messages import BrokerHello, BrokerHelloResponse
+    from quorumlog.broker.wire.broker_messages import EarlierHello, EarlierHelloResponse
     from quorumlog.kv.requests import frames
 
-    for kind in (BrokerHello, BrokerHelloResponse):
-        yield kind.__name__, b"".join(encode(made(kind)))
+    for name, kind in (("BrokerHello", EarlierHello), ("BrokerHelloResponse", EarlierHelloResponse)):
+        yield name, b"".join(encode(made(kind)))
     for number, body in ((frames.Kind.HELLO, frames.Hello), (frames.Kind.WELCOME, frames.Welcome)):
         yield f"Store{body.__name__}", frames.frame(5, number, msgspec.msgpack.encode(made(body)))
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from quorumlog.errors import WrongPort
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 PROTOCOL_VERSION = 1
+
+LOG, STORE, BROKER = "log", "key-value store", "broker"
+"""What a port serves, as a Hello and its answer name it, and people."""
 
 WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
 """Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and has
@@ -41,6 +47,10 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """Of a client: another process speaks as the member that this connection leads to, in a sentence."""
     level: Int = 0
     """Of the log's format, up to which a peer knows it (`log_state/control_entries.py`)."""
+    product: Text = LOG
+    """Whose port it is meant for."""
+    line_end: Text = ""
+    """Of a client: what serves lines, as HTTP and Redis, answers once there is an end of one."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
@@ -66,3 +76,30 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """As in Hello."""
     knows_promises: bool = False
     """`promise` of a read or a question is kept; an older server would answer as it is."""
+    product: Text = LOG
+    """Whose port it is. An earlier release's log lets in whoever comes."""
+    election_timeout_ms: Int = 0
+    """How long a silent leader is waited for, at least; 0: not said."""
+
+
+def client_hello(product: str) -> Hello:
+    return Hello(role="client", product=product, line_end="\r\n\r\n")
+
+
+def refusal_of_other(hello: Hello, product: str, ports: Mapping[str, str]) -> HelloResponse | None:
+    """Of the port of `product`, where the hello is meant for another one. `ports`: addresses of the
+    group's ports in this process, by product."""
+    if hello.product == product:
+        return None
+    address = ports.get(hello.product)
+    elsewhere = f"its {hello.product} listens at {address}" if address else f"no {hello.product}'s"
+    reason = f"this is the port of the {product} of a group, {elsewhere}"
+    # An earlier client, which knows nothing of products, asks no further where its group is not served.
+    return HelloResponse(request_id=hello.request_id, code=NOT_SERVED, message=reason, product=product)
+
+
+def check_product(response: HelloResponse, product: str, address: str) -> None:
+    """Of a client of `product`, which has dialled `address`. Raises WrongPort."""
+    if response.product != product:
+        reason = response.message or f"this is the port of a {response.product}, not of a {product}"
+        raise WrongPort(f"{address}: {reason}")

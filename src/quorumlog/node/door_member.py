@@ -21,8 +21,11 @@ class DoorMember:
         self,
         node: Callable[[], LedgerNode | None],
         enter: Callable[[Callable[[], None]], None],
+        ports: dict[str, str] | None = None,
     ) -> None:
-        """`node`: the one of now; None while the member begins anew. `enter`: see there."""
+        """`node`: the one of now; None while the member begins anew. `enter`: see there. `ports`: where
+        this process listens, by product; a door adds its own."""
+        self.ports = {} if ports is None else ports
         self._node = node
         self._enter = enter
 

@@ -24,7 +24,7 @@ from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import DEFAULT_MAX_FRAME_BYTES, Frame
-from quorumlog.net.hello import NOT_SERVED, REFUSED, Hello, HelloResponse
+from quorumlog.net.hello import LOG, NOT_SERVED, REFUSED, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
 from quorumlog.node import MachineFactory
 from quorumlog.server.applications.doors import Door, Doors
@@ -191,6 +191,7 @@ class LedgerServer:
         opened: list[MemberDirectory] = []
         try:
             await self._listener.open(*self._bind, self._names.addresses_of)
+            self._doors.ports[LOG] = self.address
             for config in self.groups:
                 kind = kind_of_machines(self._doors.machines_of(config.group))
                 directory = open_directory_of(config, OsDisk(), kind=kind)
@@ -368,7 +369,11 @@ class LedgerServer:
         hello = frame.message
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
-        if hello.role == "client":
+        refusal = refusal_of_other(hello, LOG, self._doors.ports)
+        if refusal is not None:
+            connection.send(frame.group, refusal)
+            connection.close()
+        elif hello.role == "client":
             connection.session = ClientSession(connection, self._drivers, self._close_client)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
             driver = self._drivers.get(frame.group)

@@ -64,6 +64,9 @@ class Requester(Protocol):
 
     @property
     def closed(self) -> bool: ...
+    @property
+    def is_full(self) -> bool: ...
+    def when_room(self, act: Callable[[], None]) -> None: ...
     def violate(self, violation: ProtocolViolation) -> None: ...
     def abort(self) -> None: ...
 
@@ -175,6 +178,13 @@ class NodeDriver:
             self._inbox.append((connection, said))
             self.schedule()
 
+    def _enter_again(self, connection: Requester, said: Any) -> None:
+        """There is room for its answer now."""
+        if self.stopped:
+            connection.abort()  # it would never be answered
+        else:
+            self.enter(connection, said)
+
     def _enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
         """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
         if not self.stopped:
@@ -282,7 +292,11 @@ class NodeDriver:
             try:
                 if connection is None:
                     said()
-                elif not connection.closed:
+                elif connection.closed:
+                    continue
+                elif connection.is_full:
+                    connection.when_room(functools.partial(self._enter_again, connection, said))
+                else:
                     connection.session.take(self, said)
             except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are

@@ -49,8 +49,6 @@ from quorumlog.version import DESCRIPTION
 
 log = logging.getLogger("quorumlog.broker")
 
-TICK_MS = 50.0
-
 
 class _NoQueues:
     """Before the log binds the machine that has them."""

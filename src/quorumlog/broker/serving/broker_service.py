@@ -17,6 +17,8 @@ from quorumlog.net.frame import Frame
 if TYPE_CHECKING:
     from quorumlog.broker.serving.broker_session import BrokerSession
 
+TICK_MS = 50.0
+
 
 class Puts(Protocol):
     def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None: ...

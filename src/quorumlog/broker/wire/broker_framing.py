@@ -12,6 +12,7 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.entry_header import Buffer
 from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
+from quorumlog.net.limits import GREETING_BYTES
 
 GROUP = "broker"
 _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyBrokerMessage]] = msgspec.msgpack.Decoder(
@@ -22,7 +23,7 @@ MOST_FRAME_RECORDS_BYTES = FRAME_LIMIT_BYTES // 2
 
 
 def broker_decoder() -> FrameDecoder:
-    return FrameDecoder(control=_DECODER)
+    return FrameDecoder(control=_DECODER, greeting_bytes=GREETING_BYTES)
 
 
 def message_of(frame: Frame) -> AnyBrokerMessage:

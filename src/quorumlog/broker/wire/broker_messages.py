@@ -6,21 +6,20 @@ from __future__ import annotations
 from quorumlog.broker.epochs.epoch_history import CopyList, Peer, Run
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.hello import PROTOCOL_VERSION, Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
-BROKER_PROTOCOL = 1
+
+class EarlierHello(ClientMessage, frozen=True, kw_only=True, tag=1):
+    """As clients of the release before greeted: they are told that theirs is too old, and no more."""
+
+    protocol: Int = 1
 
 
-class BrokerHello(ClientMessage, frozen=True, kw_only=True, tag=1):
-    """The first frame on every connection."""
+class EarlierHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
+    """To which such a client says that the broker speaks another protocol."""
 
-    protocol: Int = BROKER_PROTOCOL
-
-
-class BrokerHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
-    """The first frame back; with another `protocol` the connection closes after it."""
-
-    protocol: Int = BROKER_PROTOCOL
+    protocol: Int = PROTOCOL_VERSION + 1
     version: Text = ""
 
 
@@ -285,8 +284,10 @@ class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
 
 
 AnyBrokerMessage = (
-    BrokerHello
-    | BrokerHelloResponse
+    Hello
+    | HelloResponse
+    | EarlierHello
+    | EarlierHelloResponse
     | SendRequest
     | SendResponse
     | PullRequest

@@ -137,6 +137,8 @@ class ClientSession:
             return
         self._waiting -= 1
         self._reply(driver, request, response)
+        if self._waiting and self._connection.is_full:
+            self._connection.when_room(driver.schedule)
 
     # ---------------------------------------------------------------- append
 

@@ -152,6 +152,7 @@ class Decoder(Protocol):
     def missing_bytes(self) -> int: ...
     def get_buffer(self, sizehint: int = -1) -> memoryview: ...
     def buffer_updated(self, count: int) -> list[Frame]: ...
+    def greets_again(self) -> None: ...
 
 
 class Session(Protocol):
@@ -232,6 +233,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.closed:
             self._loop_turn.took(len(frames), self)
+
+    def greets_again(self) -> None:
+        """What comes next is still of the greeting."""
+        self._decoder.greets_again()
 
     def _take(self, frames: list[Frame]) -> None:
         self._held = []

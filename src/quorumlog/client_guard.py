@@ -27,6 +27,11 @@ class Client(Protocol):
         """Close the connection, and say why, once."""
 
 
+def is_full(client: object) -> bool:
+    """It does not read what it was answered: more has to wait (see `Connection.is_full`)."""
+    return bool(getattr(client, "is_full", False))
+
+
 def contain(error: Exception, client: object) -> None:
     """Ends the connection of the client whose words have raised. Raises `error` again where it is of the
     member itself, or where there is no client to blame."""

@@ -11,7 +11,6 @@ from typing import Protocol, cast
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import contain
-from quorumlog.config import MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.frame import (
@@ -20,7 +19,9 @@ from quorumlog.net.frame import (
     Frame,
     FrameDecoder,
     encode_frame,
+    frame_bytes_of,
 )
+from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 
@@ -29,8 +30,6 @@ log = logging.getLogger("quorumlog.server")
 FrameHandler = Callable[["Connection", Frame], None]
 LostHandler = Callable[["Connection", bool], None]
 
-WRITE_BUFFER_BYTES = 4 * MIB
-"""A client that leaves more unread is asked for nothing until it has caught up."""
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
 LEAST_SHARE_BYTES = 64
@@ -66,6 +65,8 @@ class LoopTurn:
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is full."""
         self.strays = StrayLog(log)
+        self._clogged: dict[Connection, None] = {}
+        """Clients that do not read what they are sent."""
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> LoopTurn:
@@ -93,6 +94,21 @@ class LoopTurn:
                 self._loop.call_soon(self.flush)
             paused.append(connection)
             connection.pause_reading()
+
+    def look_at_unsent(self, connection: Connection) -> None:
+        """It does not read what it is sent."""
+        self._clogged[connection] = None
+        while (all_bytes := sum(each.unsent_bytes for each in self._clogged)) > ALL_UNSENT_BYTES:
+            most = max(self._clogged, key=lambda each: each.unsent_bytes)
+            self.strays.closing(
+                most.peer_name,
+                f"it leaves {most.unsent_bytes} bytes of its answers unread, and all together leave"
+                f" {all_bytes}",
+            )
+            most.abort()
+
+    def reads_again(self, connection: Connection) -> None:
+        self._clogged.pop(connection, None)
 
     def begin(self) -> None:
         """Whoever calls this calls `flush` before it returns to the loop."""
@@ -167,9 +183,15 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
+        self._out_bytes = 0
         self._written_bytes = 0
         self._is_clogged = False
         """The other side does not read what it is sent."""
+        self.is_client = False
+        """It may be closed where clients take too much."""
+        self._held: list[Frame] = []
+        """They came, and are taken once there is room for their answers."""
+        self._waiting: list[Callable[[], None]] = []
         self.closed = False
         self._closed_by_us = False
 
@@ -177,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -200,22 +222,55 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._decoder.buffer_updated(nbytes)
-            for frame in frames:
-                if self.closed:
-                    return
-                if self.session is not None:
-                    self.session.frame(frame)
-                else:
-                    self.on_frame(self, frame)
+            self._take(self._held + frames if self._held else frames)
         except Exception as error:
             contain(error, self)
             return
-        self._loop_turn.took(len(frames), self)
+        if not self.closed:
+            self._loop_turn.took(len(frames), self)
+
+    def _take(self, frames: list[Frame]) -> None:
+        self._held = []
+        for number, frame in enumerate(frames):
+            if self.closed:
+                return
+            if self.is_full:
+                self._held = frames[number:]
+                self.pause_reading()
+                return
+            if self.session is not None:
+                self.session.frame(frame)
+            else:
+                self.on_frame(self, frame)
+
+    @property
+    def is_full(self) -> bool:
+        """Megabytes wait to be sent: what would be answered has to wait, too."""
+        return self._is_clogged or self._out_bytes >= UNSENT_BYTES
+
+    def when_room(self, act: Callable[[], None]) -> None:
+        """Call `act` once it is not full any more, in the order of these calls; never if it is lost."""
+        if self.is_full:
+            self._waiting.append(act)
+        else:
+            act()
+
+    def _go_on(self) -> None:
+        """There is room again."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            for act in waiting:
+                act()
+            self._take(self._held)
+        except Exception as error:
+            contain(error, self)
+            return
+        self.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._transport = None
-        self._out.clear()
+        self._forget()
         by_peer = not self._closed_by_us and (
             exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
         )
@@ -227,10 +282,13 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._is_clogged = True
         self.pause_reading()
+        if self.is_client:
+            self._loop_turn.look_at_unsent(self)
 
     def resume_writing(self) -> None:
         self._is_clogged = False
-        self.resume_reading()
+        self._loop_turn.reads_again(self)
+        self._go_on()
         if not self.closed and self.session is not None:
             self.session.writable()
 
@@ -239,7 +297,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing() and not self._is_clogged:
+        if self._is_clogged or self._held:
+            return
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # ---------------------------------------------------------------- sending and closing
@@ -257,29 +317,37 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out:
             self._loop_turn.add(self)
         self._out += frame
+        self._out_bytes += frame_bytes_of(frame)
 
     def flush(self) -> None:
         if self._transport is not None and self._out:
             out, self._out = self._out, []
-            self._written_bytes += sum(map(len, out))
+            self._written_bytes += self._out_bytes
+            self._out_bytes = 0
             if len(out) == 1:
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
+            if self._is_clogged:
+                if self.is_client:
+                    self._loop_turn.look_at_unsent(self)
+                return
+            if self._held or self._waiting:
+                self._go_on()
             # The kernel may take an answer of megabytes at once: then nothing is ever paused or resumed.
-            if not self._is_clogged and self.session is not None:
+            if self.session is not None:
                 self.session.writable()
 
     @property
     def unsent_bytes(self) -> int:
         if self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + sum(map(len, self._out))
+        return self._transport.get_write_buffer_size() + self._out_bytes
 
     @property
     def sent_bytes(self) -> int:
         """All that was ever given to send."""
-        return self._written_bytes + sum(map(len, self._out))
+        return self._written_bytes + self._out_bytes
 
     @property
     def acknowledged_bytes(self) -> int:
@@ -319,5 +387,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self.closed = True
             self._closed_by_us = True
-            self._out.clear()
+            self._forget()
             self._transport.abort()
+
+    def _forget(self) -> None:
+        self._out.clear()
+        self._out_bytes = 0
+        self._held.clear()
+        self._waiting.clear()
+        self._loop_turn.reads_again(self)

@@ -41,6 +41,7 @@ class ProcessLimits:
         self._descriptors = descriptors
         self._open: dict[object, None] = {}
         """Of every loop of this process."""
+        self.accepted = 0
         self.refused = 0
         self._is_refusing = False
 
@@ -54,6 +55,7 @@ class ProcessLimits:
 
     def enter(self, connection: object) -> bool:
         """True if it is one of those that anybody may have; otherwise only a member's may stay."""
+        self.accepted += 1
         self._open[connection] = None
         return len(self._open) <= self.most_connections
 

@@ -150,6 +150,7 @@ class Listener:
             connection.send(frame.group, error_response(0, error))
             connection.close()
             return
+        connection.is_client = not is_peer
         self.connections[connection.connection_id] = connection
         self._connect(connection)
         if connection.session is not None:

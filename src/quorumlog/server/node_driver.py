@@ -62,6 +62,9 @@ class Requester(Protocol):
 
     @property
     def closed(self) -> bool: ...
+    @property
+    def is_full(self) -> bool: ...
+    def when_room(self, act: Callable[[], None]) -> None: ...
     def violate(self, violation: ProtocolViolation) -> None: ...
     def abort(self) -> None: ...
 
@@ -172,6 +175,13 @@ class NodeDriver:
             self._inbox.append((connection, method, arguments))
             self.schedule()
 
+    def _enter_again(self, connection: Requester, method: Callable[..., None], *arguments: Any) -> None:
+        """There is room for its answer now."""
+        if self.stopped:
+            connection.abort()  # it would never be answered
+        else:
+            self.enter(connection, method, *arguments)
+
     def _enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
         """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
         if not self.stopped:
@@ -277,6 +287,10 @@ class NodeDriver:
         inbox, self._inbox = self._inbox, []
         for number, (connection, method, arguments) in enumerate(inbox, 1):
             if connection is not None and connection.closed:
+                continue
+            if connection is not None and connection.is_full:
+                again = functools.partial(self._enter_again, connection, method, *arguments)
+                connection.when_room(again)
                 continue
             try:
                 method(*arguments)

@@ -8,7 +8,7 @@ from collections import deque
 from typing import NamedTuple
 
 from quorumlog.errors import ConnectionFull, IndexOutOfRange, LedgerError
-from quorumlog.net.connection import WRITE_BUFFER_BYTES, Connection
+from quorumlog.net.connection import Connection
 from quorumlog.net.errors import error_response
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS
 from quorumlog.server.clients.read_promises import ReadPromises, age_of
@@ -119,8 +119,8 @@ class ClientReads:
             return
         self._is_starting_reads = True
         while self._reads and not self._is_reading and not self._connection.closed:
-            if self._connection.unsent_bytes > WRITE_BUFFER_BYTES:
-                break  # `writable` goes on, above the same bytes
+            if self._connection.is_full:
+                break  # `writable` goes on
             read = self._reads.popleft()
             self._is_reading = True
             read.driver.reads.read(

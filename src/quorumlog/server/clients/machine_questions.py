@@ -52,6 +52,8 @@ class MachineQuestions:
                 age_ms=age_of(driver, since_ms),
             )
             self._connection.send(group, response)
+            if self._waiting and self._connection.is_full:
+                self._connection.when_room(driver.schedule)
 
         self._waiting += 1
         if self._waiting > WAITING_LIMIT:

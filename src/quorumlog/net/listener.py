@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from quorumlog.errors import ConfigError, Overloaded
 from quorumlog.net.connection import Connection, Decoder, LoopTurn
@@ -17,6 +18,7 @@ from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
+from quorumlog.store.disk import kept_descriptors
 
 log = logging.getLogger("quorumlog.server")
 
@@ -79,6 +81,7 @@ class Listener:
             raise ConfigError(
                 f"{self._name} cannot listen on {host}:{port}: {reason}; {hint}"
             ) from error
+        kept_descriptors.keep(self._give_up)
 
     @property
     def address(self) -> str:
@@ -88,6 +91,7 @@ class Listener:
 
     def close(self) -> None:
         """Nobody is let in any more, and whoever has not greeted goes."""
+        kept_descriptors.let_go(self._give_up)
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -171,6 +175,20 @@ class Listener:
         self._limits.leave(connection)
         self._silent.pop(connection, None)
         self.connections.pop(connection.connection_id, None)
+        self._loop.call_soon(kept_descriptors.refill)
+
+    def _give_up(self) -> None:
+        """A file has got one of the descriptors that are kept back. Any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._close_one)
+
+    def _close_one(self) -> None:
+        clients = [each for each in self.connections.values() if each.is_client]
+        connection = next((each for each in [*self._silent, *clients] if not each.closed), None)
+        if connection is not None:
+            if self._limits.refuse():
+                log.warning("%s closes connections: files of this process need descriptors", self._name)
+            connection.abort()
 
 
 class _Waiting:

@@ -201,6 +201,8 @@ class KeptDescriptors:
 
     def refill(self) -> None:
         """As far as there are descriptors again."""
+        if len(self._kept) == _MOST_KEPT:
+            return
         with self._lock, suppress(OSError):
             while self._closers and len(self._kept) < _MOST_KEPT:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY))

@@ -98,7 +98,7 @@ class PendingFull(Overloaded):
 
 class ConnectionFull(Overloaded):
     """One connection has as much in flight as it may: `max_connection_bytes` of appends, 1,000 reads
-    that wait, or 64 MiB of a store's answers that it has not read."""
+    that wait, 64 MiB of a store's answers that it has not read, or 10,000 watches."""
 
     code = 508
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 from isal.isal_zlib import crc32
+from quorumlog.kv.requests.frames import Hello as KeyValueHello
+from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.epochs.epoch_history import Peer
@@ -29,8 +31,6 @@ from quorumlog.broker.wire.group_commands import Command as GroupCommand
 from quorumlog.broker.wire.group_commands import Question as GroupQuestion
 from quorumlog.broker.wire.group_messages import GroupCommandRequest, GroupQuestionRequest
 from quorumlog.kv.requests import operations
-from quorumlog.kv.requests.frames import Hello as KeyValueHello
-from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import BROKER, Hello, client_hello

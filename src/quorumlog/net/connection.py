@@ -22,6 +22,7 @@ from quorumlog.net.frame import (
     frame_bytes_of,
 )
 from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES
+from quorumlog.net.strangers import OtherSoftware
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 
@@ -29,6 +30,8 @@ log = logging.getLogger("quorumlog.server")
 
 FrameHandler = Callable[["Connection", Frame], None]
 LostHandler = Callable[["Connection", bool], None]
+OldGreeting = Callable[[bytes], bytes | None]
+"""Gets what came in place of a frame, and gives what a client of an earlier release is told."""
 
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
@@ -180,6 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
+        self.old_greeting: OldGreeting | None = None
         self._decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
@@ -360,6 +364,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""
+        answer = None
+        if self.old_greeting is not None and isinstance(violation, OtherSoftware):
+            answer = self.old_greeting(violation.received)
+        if answer is not None:
+            self._out.append(answer)
         self._loop_turn.strays.closing(self.peer_name, violation)
         self.close()
 

@@ -202,7 +202,9 @@ class FrameDecoder:
         while end - start >= FRAME_HEADER_BYTES:
             header = _HEADER.unpack_from(receive, start)
             frame_bytes, control_bytes, count = header[3:]
-            self._check_lengths(header[0], frame_bytes, control_bytes, count)
+            if header[0] != MAGIC:
+                raise OtherSoftware(bytes(receive[start:end]))
+            self._check_lengths(frame_bytes, control_bytes, count)
             if end - start < frame_bytes:
                 if frame_bytes > LARGE_FRAME_BYTES:
                     self._begin_large(frame_bytes)
@@ -215,8 +217,8 @@ class FrameDecoder:
             self._start = start = stop
         else:
             # Others may wait for more from here before they say more.
-            if end - start >= len(MAGIC) and (first := bytes(receive[start : start + 4])) != MAGIC:
-                raise OtherSoftware(first)
+            if end - start >= len(MAGIC) and receive[start : start + 4] != MAGIC:
+                raise OtherSoftware(bytes(receive[start:end]))
         capacity = len(receive)
         if was_full or begun_bytes > capacity:
             capacity = min(max(4 * capacity, begun_bytes), RECEIVE_BUFFER_BYTES)
@@ -232,9 +234,7 @@ class FrameDecoder:
             self._start, self._end = 0, end - start
         return frames
 
-    def _check_lengths(self, magic: bytes, frame_bytes: int, control_bytes: int, count: int) -> None:
-        if magic != MAGIC:
-            raise OtherSoftware(magic)
+    def _check_lengths(self, frame_bytes: int, control_bytes: int, count: int) -> None:
         if frame_bytes > self._limit_bytes:
             raise ProtocolViolation(
                 f"a frame of {frame_bytes} bytes is above the limit of {self._limit_bytes} bytes"

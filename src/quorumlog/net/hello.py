@@ -78,6 +78,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """`promise` of a read or a question is kept; an older server would answer as it is."""
     product: Text = LOG
     """Whose port it is. An earlier release's log lets in whoever comes."""
+    election_timeout_ms: Int = 0
+    """How long a silent leader is waited for, at least; 0: not said."""
 
 
 def client_hello(product: str) -> Hello:

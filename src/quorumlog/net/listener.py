@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from quorumlog.errors import ConfigError, Overloaded
-from quorumlog.net.connection import Connection, Decoder, LoopTurn
+from quorumlog.net.connection import Connection, Decoder, LoopTurn, OldGreeting
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, Hello
@@ -38,6 +38,7 @@ class Listener:
         *,
         decoder: Callable[[], Decoder] = log_decoder,
         limits: ProcessLimits | None = None,
+        old_greeting: OldGreeting | None = None,
         option: str = "it",
         run_id: str = "",
     ) -> None:
@@ -48,6 +49,7 @@ class Listener:
         self._connect = connect
         self._decoder = decoder
         self._limits = limits or process_limits()
+        self._old_greeting = old_greeting
         self._option = option
         self._run_id = run_id
         self._number = 0
@@ -117,6 +119,7 @@ class Listener:
         connection_id = f"{self._run_id}/{self._number}"
         connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
         connection.on_made = self._made
+        connection.old_greeting = self._old_greeting
         return connection
 
     def _made(self, connection: Connection) -> None:

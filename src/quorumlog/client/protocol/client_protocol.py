@@ -30,10 +30,18 @@ from quorumlog.client.protocol.cluster_view import ClusterView, EventKind, Group
 from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
-from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
+from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup, WrongPort
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
-from quorumlog.net.hello import PROTOCOL_VERSION, Hello, HelloResponse
+from quorumlog.net.hello import (
+    LOG,
+    PROTOCOL_VERSION,
+    Hello,
+    HelloResponse,
+    check_product,
+    client_hello,
+)
+from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import StatusResponse
 
@@ -161,12 +169,16 @@ class ClientProtocol:
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
-        link.outbox += encode_frame(self.group, Hello(role="client"))
+        link.outbox += encode_frame(self.group, client_hello(LOG))
         self._links.to_write[link] = None
 
-    def link_lost(self, link: Link, reason: str, now_ms: float) -> None:
+    def link_lost(self, link: Link, reason: str | ProtocolViolation, now_ms: float) -> None:
         """It could not be dialled, broke, was closed by the server, or brought nonsense."""
         self._requests.now_ms = now_ms
+        if isinstance(reason, ProtocolViolation):
+            if link.state is LinkState.GREETING and isinstance(reason, OtherSoftware):
+                self._turned_away(link, reason.at(link.address))
+            reason = f"protocol violation: {reason}"
         if link.state is LinkState.GREETING and reason in (CLOSED, os.strerror(errno.ECONNRESET)):
             reason += NO_GREETING
         if link.state is not LinkState.CLOSED:
@@ -226,6 +238,11 @@ class ClientProtocol:
             message = HelloResponse(code=message.code, message=message.message)
         if not isinstance(message, HelloResponse):
             raise ProtocolViolation(f"{type(message).__name__} instead of a greeting")
+        try:
+            check_product(message, LOG, link.address)
+        except WrongPort as refusal:
+            self._turned_away(link, refusal)
+            return
         if message.code != 200:
             self._turned_away(link, error_of(ErrorResponse(code=message.code, message=message.message)))
             return
@@ -259,10 +276,12 @@ class ClientProtocol:
             self._turned_away(link, error_of(message))
 
     def _turned_away(self, link: Link, refusal: LedgerError) -> None:
-        """By the server. If all say "unknown group" no time will help."""
-        if isinstance(refusal, UnknownGroup):
+        """By the server. If all say "unknown group", or are none of a log, no time will help."""
+        if isinstance(refusal, UnknownGroup | WrongPort):
             self.view.group_unknown[link.address] = refusal
-        self._drop(link, f"turned this client away: {refusal}")
+        reason = str(refusal).removeprefix(f"{link.address} ").removeprefix(f"{link.address}: ")
+        is_wrong = isinstance(refusal, WrongPort)
+        self._drop(link, reason if is_wrong else f"turned this client away: {reason}")
         error = self.view.group_unknown_to_all()
         if error is not None:
             self._requests.fail_waiting(error)

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
-from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, ProtocolViolation
-from quorumlog.kv.requests.frames import FROM_CLIENT_BYTES, FrameReader
+from quorumlog.errors import ProtocolViolation
+from quorumlog.kv.requests.messages import GROUP, Request, Response, request_decoder
+from quorumlog.kv.requests.old_greeting import answer_to_old_greeting
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.kv.store.memory_engine import MemoryEngine
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import STORE, WELCOME, Hello, HelloResponse, refusal_of_other
+from quorumlog.net.listener import Listener
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.stray_log import StrayLog, open_port_level
+from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.kv")
-
-WRITE_BUFFER_BYTES = 16 << 20
-CLOSED_MESSAGE = "the member is stopping"
 
 
 def boot_ms() -> float:
@@ -35,73 +34,57 @@ def boot_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class _Connection(asyncio.Protocol):
-    """One client; a `Session` of the service. What a turn of the loop brings is written at its end."""
+class _Client:
+    """One client: the session of its connection, and a `Session` of the service."""
 
-    def __init__(self, door: KeyValueDoor) -> None:
+    def __init__(self, door: KeyValueDoor, connection: Connection) -> None:
         self._door = door
-        self._reader = FrameReader(FROM_CLIENT_BYTES)
-        self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
+        self._connection = connection
+        self._is_greeted = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._door.connections[self] = None
+    def frame(self, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, Hello):
+            self._greeted(frame.group, message)
+        elif not self._is_greeted:
+            raise ProtocolViolation(f"{type(message).__name__} before the greeting")
+        else:
+            self._door.service.request(self, cast(Request, message))
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for number, kind, body in self._reader.receive(data):
-                self._door.service.request(self, number, kind, body)
-        except Exception as error:
-            contain(error, self)
+    def _greeted(self, group: str, hello: Hello) -> None:
+        """Another one behind the first asks whether anybody is there."""
+        refusal = refusal_of_other(hello, STORE, self._door.ports)
+        if refusal is not None:
+            self._answer_hello(group, refusal)
+            return
+        self._is_greeted = True
+        self._door.service.greet(self, hello.cluster_id, partial(self._answer_hello, group))
 
-    def violate(self, violation: ProtocolViolation) -> None:
-        self._door.strays.closing("a client of the key-value store", violation)
-        self.abort()
+    def _answer_hello(self, group: str, response: HelloResponse) -> None:
+        self._connection.send(group, response)
+        if response.code != WELCOME:
+            self._connection.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._out.clear()
-        self._door.connections.pop(self, None)
+    def lost(self) -> None:
         self._door.service.lost(self)
 
-    def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+    def writable(self) -> None:
+        """Watches that have fallen behind are looked at by the next tick."""
 
-    def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+    def violate(self, violation: ProtocolViolation) -> None:
+        self._connection.violate(violation)
 
     # ---------------------------------------------------------------- Session
 
-    def send(self, data: bytes) -> None:
-        if self._transport is None:
-            return
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._out.append(data)
+    def send(self, message: Response) -> None:
+        self._connection.send(GROUP, message)
 
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if self._transport is not None and not self._transport.is_closing() and out:
-            self._transport.write(b"".join(out))
+    def abort(self) -> None:
+        self._connection.abort()
 
     @property
     def unsent_bytes(self) -> int:
-        if self._transport is None:
-            return 0
-        return self._transport.get_write_buffer_size() + sum(map(len, self._out))
+        return self._connection.unsent_bytes
 
 
 class KeyValueDoor:
@@ -120,9 +103,15 @@ class KeyValueDoor:
         self._feed = Feed()
         self._engine = engine
         self._open_engine: Engine | None = None
-        self.connections: dict[_Connection, None] = {}
-        self.strays = StrayLog(log)
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(
+            "the key-value store",
+            self._connect,
+            decoder=request_decoder,
+            old_greeting=answer_to_old_greeting,
+            option="--listen",
+        )
+        self.ports: Mapping[str, str] = {}
+        """Where this process listens, by product."""
         self._timer: asyncio.TimerHandle | None = None
         self._service: KeyValueService | None = None
 
@@ -149,9 +138,7 @@ class KeyValueDoor:
     @property
     def address(self) -> str:
         """Where it listens."""
-        assert self._server is not None, "the door is not open"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
+        return self._listener.address
 
     async def open(self, member: DoorMember) -> None:
         """See `Door.open`. Raises ConfigError where it cannot listen."""
@@ -159,15 +146,9 @@ class KeyValueDoor:
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(_wake, loop, self._service.drain)
         host, port = self._listen
-        try:
-            self._server = await loop.create_server(lambda: _Connection(self), host, port)
-        except OSError as error:
-            used = error.errno == errno.EADDRINUSE
-            hint = "another process uses the port: stop it, or change it" if used else "change it"
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise ConfigError(
-                f"the key-value store cannot listen on {host}:{port}: {reason}; {hint}"
-            ) from error
+        await self._listener.open(host, port)
+        member.ports[STORE] = self.address
+        self.ports = member.ports
         log.log(
             open_port_level(host),
             "the key-value store listens on %s, without authentication: whoever reaches it may read and"
@@ -175,6 +156,9 @@ class KeyValueDoor:
             self.address,
         )
         self._tick()
+
+    def _connect(self, connection: Connection) -> None:
+        connection.session = _Client(self, connection)
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
@@ -188,15 +172,13 @@ class KeyValueDoor:
     async def close(self) -> None:
         """See `Door.close`."""
         self._end()
-        for connection in list(self.connections):
-            connection.close()
+        self._listener.close_connections()
         await asyncio.sleep(0)
 
     def abandon(self) -> None:
         """See `Door.abandon`."""
         self._end()
-        for connection in list(self.connections):
-            connection.abort()
+        self._listener.abort_connections()
 
     def ended(self) -> None:
         """See `Door.ended`."""
@@ -208,8 +190,7 @@ class KeyValueDoor:
         self._feed.wake = _nobody
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, drain: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from quorumlog.errors import ConfigError, Overloaded
-from quorumlog.net.connection import Connection, Decoder, LoopTurn, OldGreeting
+from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, Hello
@@ -38,7 +38,7 @@ class Listener:
         *,
         decoder: Callable[[], Decoder] = log_decoder,
         limits: ProcessLimits | None = None,
-        old_greeting: OldGreeting | None = None,
+        last_words: LastWords | None = None,
         option: str = "it",
         run_id: str = "",
     ) -> None:
@@ -49,7 +49,7 @@ class Listener:
         self._connect = connect
         self._decoder = decoder
         self._limits = limits or process_limits()
-        self._old_greeting = old_greeting
+        self._last_words = last_words
         self._option = option
         self._run_id = run_id
         self._number = 0
@@ -119,7 +119,7 @@ class Listener:
         connection_id = f"{self._run_id}/{self._number}"
         connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
         connection.on_made = self._made
-        connection.old_greeting = self._old_greeting
+        connection.last_words = self._last_words
         return connection
 
     def _made(self, connection: Connection) -> None:
@@ -154,7 +154,11 @@ class Listener:
         if not waiting.is_within and not is_peer:
             reason = self._refused(connection)
             error = Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS)
-            connection.send(frame.group, error_response(0, error))
+            words = None if self._last_words is None else self._last_words(error)
+            if words is None:
+                connection.send(frame.group, error_response(0, error))
+            else:
+                connection.write([words])
             connection.close()
             return
         connection.is_client = not is_peer

@@ -19,7 +19,7 @@ from quorumlog.wire.client_messages import ReadResponse, StatusRequest
 
 MIB = 1 << 20
 MOST_BYTES = 2 * UNSENT_BYTES + 2 * MIB
-"""As much may wait for the kernel, and as much for the end of the turn, and one answer too much."""
+"""As much may wait for the kernel, and for the end of the turn, and the answer that is too much."""
 ANSWER = EntryBatch.from_bodies([bytes(MIB)])
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 BOTH = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])

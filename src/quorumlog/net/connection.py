@@ -22,7 +22,6 @@ from quorumlog.net.frame import (
     frame_bytes_of,
 )
 from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES
-from quorumlog.net.strangers import OtherSoftware
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 
@@ -30,8 +29,8 @@ log = logging.getLogger("quorumlog.server")
 
 FrameHandler = Callable[["Connection", Frame], None]
 LostHandler = Callable[["Connection", bool], None]
-OldGreeting = Callable[[bytes], bytes | None]
-"""Gets what came in place of a frame, and gives what a client of an earlier release is told."""
+LastWords = Callable[[Exception], bytes | None]
+"""What a client is told before its connection is closed for this, where it understands no frames."""
 
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
@@ -152,7 +151,6 @@ class Decoder(Protocol):
     def missing_bytes(self) -> int: ...
     def get_buffer(self, sizehint: int = -1) -> memoryview: ...
     def buffer_updated(self, count: int) -> list[Frame]: ...
-    def greets_again(self) -> None: ...
 
 
 class Session(Protocol):
@@ -184,8 +182,8 @@ class Connection(asyncio.BufferedProtocol):
         self.on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
-        self.old_greeting: OldGreeting | None = None
-        self._decoder = FrameDecoder() if decoder is None else decoder
+        self.last_words: LastWords | None = None
+        self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._out_bytes = 0
@@ -216,17 +214,17 @@ class Connection(asyncio.BufferedProtocol):
             self.on_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._decoder.get_buffer()
+        buffer = self.decoder.get_buffer()
         turn = self._loop_turn
         if turn.share_bytes == RECEIVE_BUFFER_BYTES:
             return buffer
         # A frame that has begun may end: it would take dozens of turns otherwise.
         share_bytes = 0 if turn.is_overfull else turn.share_bytes
-        return buffer[: max(share_bytes, self._decoder.missing_bytes)]
+        return buffer[: max(share_bytes, self.decoder.missing_bytes)]
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            frames = self._decoder.buffer_updated(nbytes)
+            frames = self.decoder.buffer_updated(nbytes)
             self._take(self._held + frames if self._held else frames)
         except Exception as error:
             contain(error, self)
@@ -236,7 +234,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def greets_again(self) -> None:
         """What comes next is still of the greeting."""
-        self._decoder.greets_again()
+        if isinstance(self.decoder, FrameDecoder):
+            self.decoder.greets_again()
 
     def _take(self, frames: list[Frame]) -> None:
         self._held = []
@@ -319,14 +318,18 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         try:
-            frame = encode_frame(group, message, batch)
+            self.write(encode_frame(group, message, batch))
         except Exception as error:
             contain(error, self)
+
+    def write(self, buffers: list[Buffer]) -> None:
+        """What a port sends that speaks in frames of its own."""
+        if self.closed:
             return
         if not self._out:
             self._loop_turn.add(self)
-        self._out += frame
-        self._out_bytes += frame_bytes_of(frame)
+        self._out += buffers
+        self._out_bytes += frame_bytes_of(buffers)
 
     def flush(self) -> None:
         if self._transport is not None and self._out:
@@ -369,11 +372,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""
-        answer = None
-        if self.old_greeting is not None and isinstance(violation, OtherSoftware):
-            answer = self.old_greeting(violation.received)
-        if answer is not None:
-            self._out.append(answer)
+        words = None if self.last_words is None else self.last_words(violation)
+        if words is not None:
+            self.write([words])
         self._loop_turn.strays.closing(self.peer_name, violation)
         self.close()
 

@@ -11,13 +11,15 @@ import functools
 import logging
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
 
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
-from quorumlog.net.connection import Connection, Decoder, LoopTurn, OldGreeting
+from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, Challenge, ChallengeResponse, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
+from quorumlog.store.disk import kept_descriptors
 
 log = logging.getLogger("quorumlog.server")
 
@@ -43,7 +45,7 @@ class Listener:
         decoder: Callable[[], Decoder] = log_decoder,
         limits: ProcessLimits | None = None,
         challenge: Callable[[Hello], Challenging] | None = None,
-        old_greeting: OldGreeting | None = None,
+        last_words: LastWords | None = None,
         option: str = "it",
         run_id: str = "",
     ) -> None:
@@ -55,7 +57,7 @@ class Listener:
         self._decoder = decoder
         self._limits = limits or process_limits()
         self.challenge = challenge
-        self._old_greeting = old_greeting
+        self._last_words = last_words
         self._option = option
         self._run_id = run_id
         self._number = 0
@@ -89,6 +91,7 @@ class Listener:
             raise ConfigError(
                 f"{self._name} cannot listen on {host}:{port}: {reason}; {hint}"
             ) from error
+        kept_descriptors.keep(self._give_up)
 
     @property
     def address(self) -> str:
@@ -98,6 +101,7 @@ class Listener:
 
     def close(self) -> None:
         """Nobody is let in any more, and whoever has not greeted goes."""
+        kept_descriptors.let_go(self._give_up)
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -123,7 +127,7 @@ class Listener:
         connection_id = f"{self._run_id}/{self._number}"
         connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
         connection.on_made = self._made
-        connection.old_greeting = self._old_greeting
+        connection.last_words = self._last_words
         return connection
 
     def _made(self, connection: Connection) -> None:
@@ -185,7 +189,11 @@ class Listener:
 
     def _turn_away(self, connection: Connection, first: Frame, refusal: LedgerError) -> None:
         self._silent.pop(connection, None)
-        connection.send(first.group, error_response(0, refusal))
+        words = None if self._last_words is None else self._last_words(refusal)
+        if words is None:
+            connection.send(first.group, error_response(0, refusal))
+        else:
+            connection.write([words])
         connection.close()
 
     def _let_in(self, connection: Connection, first: Frame) -> None:
@@ -210,6 +218,20 @@ class Listener:
         self._limits.leave(connection)
         self._silent.pop(connection, None)
         self.connections.pop(connection.connection_id, None)
+        self._loop.call_soon(kept_descriptors.refill)
+
+    def _give_up(self) -> None:
+        """A file has got one of the descriptors that are kept back. Any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._close_one)
+
+    def _close_one(self) -> None:
+        clients = [each for each in self.connections.values() if each.is_client]
+        connection = next((each for each in [*self._silent, *clients] if not each.closed), None)
+        if connection is not None:
+            if self._limits.refuse():
+                log.warning("%s closes connections: files of this process need descriptors", self._name)
+            connection.abort()
 
 
 class _Waiting:

@@ -13,7 +13,7 @@ from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kv.requests.messages import GROUP, Request, Response, request_decoder
-from quorumlog.kv.requests.old_greeting import answer_to_old_greeting
+from quorumlog.kv.requests.old_greeting import words_to_old_client
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine
@@ -107,7 +107,7 @@ class KeyValueDoor:
             "the key-value store",
             self._connect,
             decoder=request_decoder,
-            old_greeting=answer_to_old_greeting,
+            last_words=words_to_old_client,
             option="--listen",
         )
         self.ports: Mapping[str, str] = {}

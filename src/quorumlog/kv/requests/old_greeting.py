@@ -6,11 +6,17 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.kv.errors import KeyValueError
+from quorumlog.net.strangers import OtherSoftware
 
 UPGRADE = "this member speaks a newer protocol: upgrade the client"
 _LENGTH, _HELLO, _ANSWER = 4, 0, 17
 _MOST_BYTES = 1024
 _decode = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
+
+
+def words_to_old_client(problem: Exception) -> bytes | None:
+    """See `LastWords`."""
+    return answer_to_old_greeting(problem.received) if isinstance(problem, OtherSoftware) else None
 
 
 def answer_to_old_greeting(received: bytes) -> bytes | None:

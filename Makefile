@@ -86,13 +86,13 @@ fuzz: $(STAMP)  ## what broken clients say on every port, at length: make fuzz O
 	env QUORUMLOG_FUZZ=2000 $(OPTIONS) $(BIN)/python -m pytest -q tests/fuzz
 
 sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
-	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m sim --seeds $(SEEDS) --jobs $(JOBS)
 
 sim-members: $(STAMP)  ## the same with members that come and go in every run: make sim-members SEEDS=500
-	$(BIN)/quorumlog sim --member-changes --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m sim --member-changes --seeds $(SEEDS) --jobs $(JOBS)
 
 sim-kv: $(STAMP)  ## the same for the key-value store: make sim-kv SEEDS=300
-	$(BIN)/python -m quorumlog.kv.simulated 1 $$(($(SEEDS) + 1))
+	$(BIN)/python -m sim.many_runs kv 1 $$(($(SEEDS) + 1))
 
 nemesis-failover: $(STAMP)  ## brokers with a coordinator, broken as processes: OPTIONS="--coordinator kv"
 	$(BIN)/python -m nemesis.failover $(OPTIONS)
@@ -101,16 +101,16 @@ nemesis-replicas: $(STAMP)  ## master, slaves and switches by hand, as processes
 	$(BIN)/python -m nemesis.replicas $(OPTIONS)
 
 sim-failover: $(STAMP)  ## the same for brokers with a coordinator: make sim-failover SEEDS=300
-	$(BIN)/python -m quorumlog.broker.failover.simulated 1 $$(($(SEEDS) + 1))
+	$(BIN)/python -m sim.many_runs failover 1 $$(($(SEEDS) + 1))
 
 check-porcupine: $(STAMP)  ## the checker of the store's histories beside Porcupine (needs go)
 	$(BIN)/python -m harness.porcupine.compare
 
 sim-broker: $(STAMP)  ## the same for brokers on a replicated log: make sim-broker SEEDS=300
-	$(BIN)/python -m quorumlog.broker.simulated 1 $$(($(SEEDS) + 1))
+	$(BIN)/python -m sim.many_runs broker 1 $$(($(SEEDS) + 1))
 
 sim-groups: $(STAMP)  ## the same for consumer groups and delayed messages: make sim-groups SEEDS=300
-	$(BIN)/python -m quorumlog.broker.groups.simulated 1 $$(($(SEEDS) + 1))
+	$(BIN)/python -m sim.many_runs groups 1 $$(($(SEEDS) + 1))
 
 check-kv: $(STAMP)  ## random requests to a real etcd and to the key-value store, by the thousand
 	KV_EXAMPLES=2000 $(BIN)/python -m pytest tests/kv/test_beside_etcd.py --timeout 3600

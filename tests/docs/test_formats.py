@@ -25,7 +25,7 @@ from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.net import frame, hello
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import Greeting
 from quorumlog.store.files import durable_file, hard_state_file, slot_file
 from quorumlog.store.files.backup_file import BackupRecord
 from quorumlog.store.files.checkpoint_file import decode_checkpoint
@@ -181,7 +181,7 @@ def message_rows(heading: str) -> list[tuple[int, str, str]]:
     ("heading", "union"),
     [
         ("Peer messages", AnyPeerMessage),
-        ("Client messages", Hello | HelloResponse | ErrorResponse | AnyClientMessage),
+        ("Client messages", Greeting | ErrorResponse | AnyClientMessage),
     ],
 )
 def test_every_message_has_its_row(heading: str, union: typing.Any) -> None:

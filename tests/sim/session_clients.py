@@ -23,11 +23,15 @@ from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.clients.client_session import ClientSession
-from quorumlog.sim.checkers.checker import Violation
-from quorumlog.sim.cluster import SimCluster
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import PRODUCED, ProducedBatch, ToldSequence
-from quorumlog.wire.client_messages import AppendRequest, MemberInfo, StatusResponse
+from quorumlog.testing.checkers.checker import Violation
+from quorumlog.testing.cluster import SimCluster
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    MemberInfo,
+    StatusResponse,
+)
 
 TICK_MS = 10.0
 BETWEEN_MS = 60.0
@@ -51,8 +55,8 @@ class _Driver:
         self.config = member.node.config
         self.status = SimpleNamespace(response=self._status)
 
-    def enter(self, _connection: object, act: Any, *arguments: Any) -> None:
-        act(*arguments)  # the frame has come in a turn
+    def enter(self, connection: _Wire, said: Frame) -> None:
+        connection.session.take(cast(Any, self), said)  # it has come in a turn
 
     def _status(self, request_id: int) -> StatusResponse:
         raft, config = self.node.raft, self.config

@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import pytest
 
-from quorumlog.sim import cluster, run
-from quorumlog.sim.profile import SimulationProfile, draw_profile
-from quorumlog.sim.run import run_seed
+from quorumlog.testing.profile import SimulationProfile, draw_profile
 from quorumlog.version import IS_COMPILED
+from sim.log import run, world
+from sim.log.run import run_seed
 from tests.sim.session_clients import SessionClient
 
 
@@ -32,7 +32,7 @@ def run_with_session_clients(seed: int) -> dict[str, int]:
 
     with (
         patch.object(run, "draw_profile", with_sessions),
-        patch.object(cluster, "SimProducer", SessionClient),
+        patch.object(world, "SimProducer", SessionClient),
     ):
         result = run_seed(seed, size=3)
     assert not result.failure, result.failure

@@ -58,7 +58,9 @@ LEADERLESS_TIMEOUTS = 2
 
 
 class Requester(Protocol):
-    """The connection that something is done for."""
+    """The connection that something was said on; its session takes that in the next turn."""
+
+    session: Any
 
     @property
     def closed(self) -> bool: ...
@@ -105,7 +107,7 @@ class NodeDriver:
         self._on_failure = on_failure
         self._on_anew = on_anew
         self._on_role_change = on_role_change
-        self._inbox: list[tuple[Requester | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._inbox: list[tuple[Requester | None, Any]] = []
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -168,24 +170,25 @@ class NodeDriver:
 
     # ---------------------------------------------------------------- the loop
 
-    def enter(self, connection: Requester | None, method: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of the node in the next turn; dropped if `connection` is closed by then. What it
-        raises ends that connection, unless it is of the member itself."""
+    def enter(self, connection: Requester | None, said: Any) -> None:
+        """`connection.session.take(self, said)` in the next turn; dropped if the connection is closed by
+        then. What that raises ends the connection, unless it is of the member itself. None: the member's
+        own, and `said` is called."""
         if not self.stopped:
-            self._inbox.append((connection, method, arguments))
+            self._inbox.append((connection, said))
             self.schedule()
 
-    def _enter_again(self, connection: Requester, method: Callable[..., None], *arguments: Any) -> None:
+    def _enter_again(self, connection: Requester, said: Any) -> None:
         """There is room for its answer now."""
         if self.stopped:
             connection.abort()  # it would never be answered
         else:
-            self.enter(connection, method, *arguments)
+            self.enter(connection, said)
 
     def _enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
         """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
         if not self.stopped:
-            self._inbox.append((None, method, arguments))
+            self._inbox.append((None, functools.partial(method, *arguments)))
             if not self._turn_scheduled:
                 self._turn()
 
@@ -285,15 +288,16 @@ class NodeDriver:
     def _take_inbox(self) -> None:
         self.node.advance(self._now_ms())
         inbox, self._inbox = self._inbox, []
-        for number, (connection, method, arguments) in enumerate(inbox, 1):
-            if connection is not None and connection.closed:
-                continue
-            if connection is not None and connection.is_full:
-                again = functools.partial(self._enter_again, connection, method, *arguments)
-                connection.when_room(again)
-                continue
+        for number, (connection, said) in enumerate(inbox, 1):
             try:
-                method(*arguments)
+                if connection is None:
+                    said()
+                elif connection.closed:
+                    continue
+                elif connection.is_full:
+                    connection.when_room(functools.partial(self._enter_again, connection, said))
+                else:
+                    connection.session.take(self, said)
             except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise
@@ -356,7 +360,7 @@ class NodeDriver:
             if not told.done():
                 told.set_result(reason)
 
-        self.enter(None, self.node.find_successor, done)
+        self.enter(None, functools.partial(self.node.find_successor, done))
         limit_s = (STOP_TIMEOUTS + 1) * self.config.consensus.election_timeout_ms / 1000
         with suppress(TimeoutError):  # of a member that has failed meanwhile
             reason = await asyncio.wait_for(told, limit_s)
@@ -382,7 +386,7 @@ class NodeDriver:
             peer.part()
         self.node.answer_all(reason)
         self.reads.close()
-        for connection, _, _ in inbox:
+        for connection, _ in inbox:
             if connection is not None:
                 connection.abort()  # its requests would never be answered
 
@@ -504,10 +508,10 @@ class NodeDriver:
     def _peer_connected(self, replica: Replica) -> None:
         self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
-        self.enter(None, self.node.connected, replica)
+        self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
             log.info("%s has lost %s", self.config.full_name, replica.member_id)
-        self.enter(None, self.node.connection_lost, replica, is_gone)
+        self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))

@@ -22,11 +22,11 @@ from quorumlog.broker.failover.failover_steps import (
     Step,
     WaitFor,
 )
-from quorumlog.broker.failover.simulated.failover_run import FailoverRun, run_failover
-from quorumlog.broker.failover.simulated.sim_registers import REGISTERS, SimRegister, SimZooKeeper
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.roles import BrokerAddress, Member, SlaveState
+from sim.failover.failover_run import FailoverRun, run_failover
+from sim.failover.sim_registers import REGISTERS, SimRegister, SimZooKeeper
 
 
 def brokers_keep_their_promises(seeds: Sequence[int] = range(1, 16)) -> None:

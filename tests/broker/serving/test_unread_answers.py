@@ -14,7 +14,6 @@ from quorumlog.broker.client.broker_verbs import answer_of, hello, pulled_of
 from quorumlog.broker.serving.broker_session import (
     MOST_OPEN,
     MOST_READING,
-    MOST_UNREAD_BYTES,
     BrokerSession,
 )
 from quorumlog.broker.wire.broker_framing import broker_decoder, encode, message_of
@@ -42,12 +41,14 @@ class Server:
 
 class Unread:
     closed = False
+    is_full = False
 
     def __init__(self) -> None:
-        self.unsent_bytes = 0
+        self.unsent = 0
 
     def send(self, group: str, message: Any, batch: Any = None) -> None:
-        self.unsent_bytes += 16 << 20
+        self.unsent += 1
+        self.is_full = True
 
 
 def test_what_a_client_does_not_read_is_not_read_for_it() -> None:
@@ -71,18 +72,17 @@ def test_what_a_client_does_not_read_is_not_read_for_it() -> None:
         asked = OffsetAtRequest(request_id=number, topic="t", queue_id=0, time_ms=0)
         session.later(asked, lambda: 5, answer)
     answered += read_all()
-    assert answered < 20
-    assert connection.unsent_bytes <= MOST_UNREAD_BYTES + (MOST_READING << 24)
+    assert answered == connection.unsent == MOST_READING
     while answered < 100:
-        connection.unsent_bytes = 0
+        connection.is_full = False
         session.writable()
         found = read_all()
         assert found, "it goes on"
         answered += found
-    connection.unsent_bytes = 2 * MOST_UNREAD_BYTES
+    connection.is_full = True
     session.later(asked, lambda: 5, answer)
     session.lost()
-    connection.unsent_bytes = 0
+    connection.is_full = False
     session.writable()
     assert not under_way, "it has gone"
 

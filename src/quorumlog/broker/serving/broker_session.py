@@ -41,7 +41,6 @@ from quorumlog.broker.wire.broker_messages import (
     StatusRequest,
     ViewRequest,
 )
-from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.errors import (
     BadRequest,
     ConnectionFull,
@@ -59,10 +58,10 @@ Answered = Callable[[Any], None]
 MOST_OPEN = 1_000
 """Pulls that wait and requests that are to be read for, of one connection."""
 RETRY_FULL_MS = 100
-MOST_READING = 8
+MOST_MESSAGES = 100_000
+"""Of one answer: as many as fit in it, about."""
+MOST_READING = 2
 """Requests of one client that are read for at a time: nobody knows how much each is answered with."""
-MOST_UNREAD_BYTES = 4 * FRAME_LIMIT_BYTES
-"""Beyond it nothing more is read for a client, until it has taken some of its answers."""
 
 
 def error_of_status(status: PutStatus) -> LedgerError:
@@ -160,10 +159,11 @@ class BrokerSession:
     def _pull(self, message: PullRequest, wait_ms: int) -> None:
         key = QueueKey(message.topic, message.queue_id)
         store = self._server.store
+        most_messages = min(message.most_messages, MOST_MESSAGES)
         most_bytes = min(message.most_bytes, MOST_FRAME_RECORDS_BYTES)
 
         def pull() -> Pulled:
-            return store.reader.pull(key, message.offset, message.most_messages, most_bytes)
+            return store.reader.pull(key, message.offset, most_messages, most_bytes)
 
         def answer(request_id: int, pulled: Pulled) -> tuple[AnyBrokerMessage, RecordBatch | None]:
             response = PullResponse(
@@ -193,7 +193,9 @@ class BrokerSession:
     def _query(self, message: QueryRequest) -> None:
         def query() -> RecordBatch:
             return self._server.store.reader.query(
-                message.topic, message.key, message.begin_ms, message.end_ms, message.most_messages
+                *(message.topic, message.key, message.begin_ms, message.end_ms),
+                min(message.most_messages, MOST_MESSAGES),
+                MOST_FRAME_RECORDS_BYTES,
             )
 
         self.later(message, query, self._records)
@@ -248,11 +250,7 @@ class BrokerSession:
         self._read_on()
 
     def _read_on(self) -> None:
-        while (
-            self._to_read
-            and self._reading < MOST_READING
-            and self._connection.unsent_bytes <= MOST_UNREAD_BYTES
-        ):
+        while self._to_read and self._reading < MOST_READING and not self._connection.is_full:
             work, done = self._to_read.popleft()
             self._reading += 1
             self._server.reads.submit(work, partial(self._was_read, done))

@@ -13,7 +13,7 @@ from quorumlog.kv.requests.answers import Event
 from quorumlog.kv.requests.operations import LeaseId, Revision, encoded
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.wire.client_message import ClientMessage, Int
 from quorumlog.wire.field_names import named_reason
@@ -117,8 +117,8 @@ Request = (
 R = TypeVar("R", bound=Request)
 Response = AnswerResponse | EventsResponse | ErrorResponse
 
-_of_client: Any = msgspec.msgpack.Decoder(tuple[str, Hello | Request])
-_of_member: Any = msgspec.msgpack.Decoder(tuple[str, HelloResponse | Response])
+_of_client: Any = msgspec.msgpack.Decoder(tuple[str, Hello | ChallengeResponse | Request])
+_of_member: Any = msgspec.msgpack.Decoder(tuple[str, HelloResponse | Challenge | Response])
 
 
 def checked(request: R) -> R:

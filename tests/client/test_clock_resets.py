@@ -21,7 +21,7 @@ from quorumlog.backups import backup, restore
 from quorumlog.client import LedgerClient, MemberStatusRow
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, TimeMark
-from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.places import Place, open_log

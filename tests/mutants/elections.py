@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer

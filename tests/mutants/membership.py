@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from quorumlog.backups import recovering
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.inbox import Inbox
-from quorumlog.consensus.log.membership_history import MembershipHistory
+from quorumlog.consensus.log import MembershipHistory
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
-from quorumlog.consensus.replication.catch_up import CatchUp
-from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
+from quorumlog.consensus.replication import CatchUp, PeerWaterMarks
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.writing.batch_former import BatchFormer

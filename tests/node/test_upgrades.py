@@ -9,7 +9,7 @@ import pytest
 from quorumlog.entry import EntryKind
 from quorumlog.errors import LevelNotTold, NotLeader, OutcomeUnknown, UpgradeNotFinished
 from quorumlog.log_state.control_entries import LEVEL, LevelReached, Unreadable, decode_body
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.writing.operator_orders import FinishedUpgrade, ResetOutcome, UpgradeOutcome
 from quorumlog.store.disk import OsDisk

@@ -12,7 +12,7 @@ import pytest
 from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import WrongLastIndex
 from quorumlog.log_state.control_entries import ControlEntry, TimeMark
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.log_state import Reset
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.writing import log_clock

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from quorumlog.consensus.ready import Ready
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog, EntryMark, mark_at
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    CheckedMember,
+    Checker,
+    CommittedLog,
+    EntryMark,
+    Violation,
+    mark_at,
+)
 
 
 class Cuts(Checker):

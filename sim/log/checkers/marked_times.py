@@ -29,8 +29,7 @@ from quorumlog.store.begin.marked_log import (
     mark_at_time,
     mark_of,
 )
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 PLACES = 40
 

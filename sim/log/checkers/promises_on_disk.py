@@ -26,8 +26,7 @@ from quorumlog.store.files.member_file import MEMBER_NAME, decode_member
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
 from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 NOTHING = HardState(-1, None)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.files.slot_file import SLOT_FILE_BYTES
-from quorumlog.testing.faults.fault_context import FaultGroup, Kinds
+from quorumlog.testing.faults import FaultGroup, Kinds
 
 if TYPE_CHECKING:
     from quorumlog.testing.member import SimMember

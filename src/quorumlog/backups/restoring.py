@@ -28,8 +28,7 @@ from quorumlog.log_state.control_entries import (
     Membership,
     encode_body,
 )
-from quorumlog.log_state.counted_times import Reset, Resets, counted_ms, said_ms
-from quorumlog.log_state.log_state import LogState, decode_state
+from quorumlog.log_state.log_state import LogState, Reset, Resets, counted_ms, decode_state, said_ms
 from quorumlog.store.directory.copied_log import CopiedLog
 from quorumlog.store.directory.member_directory import draw_directory_id
 from quorumlog.store.directory.restored_directory import RestoredDirectory, check_target

@@ -27,7 +27,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     Unreachable,
 )
-from quorumlog.log_state.counted_times import Resets
+from quorumlog.log_state.log_state import Resets
 from quorumlog.pipelines.archive_folders import absolute, is_object
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader

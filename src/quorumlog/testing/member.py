@@ -25,7 +25,7 @@ from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 from quorumlog.testing.disk import Crashed, DiskQueue, SimDisk
-from quorumlog.testing.network.sim_link import End
+from quorumlog.testing.network import End
 from quorumlog.testing.wall_clock import WallClock
 
 if TYPE_CHECKING:

@@ -130,6 +130,13 @@ def checked(request: R) -> R:
         raise InvalidRequest(named_reason(error, data, type(request))) from None
 
 
+def size_bytes_of(request: Request) -> int:
+    """Of its command or question."""
+    if isinstance(request, CommandRequest):
+        return len(request.command)
+    return len(request.question) if isinstance(request, QuestionRequest) else 0
+
+
 def request_decoder() -> FrameDecoder:
     return FrameDecoder(FROM_CLIENT_BYTES, _of_client, GREETING_BYTES)
 

@@ -15,8 +15,7 @@ from quorumlog.errors import (
     RangeDamaged,
     StoreFailure,
 )
-from quorumlog.log_state.counted_times import Resets
-from quorumlog.log_state.log_state import LogState
+from quorumlog.log_state.log_state import LogState, Resets
 from quorumlog.node.ports import Host
 from quorumlog.store.begin.marked_log import (
     LOOK_ENTRIES,

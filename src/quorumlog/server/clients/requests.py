@@ -11,8 +11,7 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import BadRequest, CommandError, LedgerError
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
-from quorumlog.log_state.counted_times import Reset
-from quorumlog.log_state.log_state import LogState, Reader
+from quorumlog.log_state.log_state import LogState, Reader, Reset
 from quorumlog.node.member_changes import MemberChange, MemberVerb
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention.retention import WhyKept

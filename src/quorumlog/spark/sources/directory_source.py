@@ -13,7 +13,7 @@ from contextlib import closing
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.log_state.counted_times import Resets
+from quorumlog.log_state.log_state import Resets
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LOCAL, LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers

@@ -14,8 +14,7 @@ from typing import Protocol
 import msgspec
 
 from quorumlog.batch import EntryBatch
-from quorumlog.log_state.counted_times import Resets, counted_ms, said_ms
-from quorumlog.log_state.log_state import LogState, StateTime, decode_time
+from quorumlog.log_state.log_state import LogState, Resets, StateTime, counted_ms, decode_time, said_ms
 from quorumlog.store.ledger_store import LedgerStore
 
 LOOK_ENTRIES = 4096

@@ -9,8 +9,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, StoreFailure
-from quorumlog.log_state.counted_times import Reset, Resets, said_ms, with_reset
-from quorumlog.log_state.log_state import LogState, decode_state
+from quorumlog.log_state.log_state import LogState, Reset, Resets, decode_state, said_ms, with_reset
 from quorumlog.store.begin.marked_log import MarkedLog, mark_at_index, mark_at_time
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.start_file import load_start

@@ -1,25 +1,254 @@
-"""Replication: what a leader has the others hold, what they acknowledge, and what that commits.
-
-One EntryDispatcher for each other directory brings the log there, the QuorumAckChecker counts the water
-marks of the term. Outside of a term that this member leads nothing here has an effect.
-"""
+"""The leader's term: dispatchers, acknowledgements, and what is committed by them."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.election.leader_elector import LeaderElector
-from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.dispatcher import NEVER, EntryDispatcher
+from quorumlog.consensus.elector import LeaderElector
+from quorumlog.consensus.member_state import MemberState, Outbox
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.messages import InstallResult, PushEntryResponse
-from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
-from quorumlog.consensus.replication.catch_up import CatchUp
-from quorumlog.consensus.replication.data_progress import DataProgress
-from quorumlog.consensus.replication.entry_dispatcher import NEVER, EntryDispatcher
-from quorumlog.consensus.replication.log_bytes import LogBytes
-from quorumlog.consensus.replication.quorum_ack_checker import QuorumAckChecker
 from quorumlog.entry import EntryId, EntryKind, Replica, SetBack
 from quorumlog.errors import DiskFull
 from quorumlog.figures import now
+
+# ----------------------------------------------------------------
+# Who has acknowledged how far in this term, and what is therefore committed.
+#
+# Raft paper, section 5.4.2: only entries of the leader's own term are committed by counting replicas;
+# what lies below them is committed with them. (DLedger 0.3 counts entries of older terms, the paper's
+# figure 8; docs/divergence.md, W3.)
+
+
+class PeerWaterMarks:
+    """Highest index that each voter has on disk as part of this term's log; -1: nothing yet."""
+
+    def __init__(self, term: int, membership: Callable[[], Membership]) -> None:
+        """`membership`: the one that holds when it is asked; it may change within the term."""
+        self.term = term
+        self._membership = membership
+        self._marks: dict[Replica, int] = {}
+
+    def raise_to(self, replica: Replica, index: int) -> bool:
+        """False if the mark stays: an older answer, or a sender that is no voter."""
+        if index <= self._marks.get(replica, -1) or not self._membership().is_voter(replica):
+            return False
+        self._marks[replica] = index
+        return True
+
+    def lower_to(self, replica: Replica, index: int) -> None:
+        """A disk turned out to hold less than it was counted for: this leader's own for damage, another
+        one for a power loss under `flush = async`. What was committed by then stays committed."""
+        mark = self._marks.get(replica)
+        if mark is not None and index < mark:
+            self._marks[replica] = index
+
+    def forget(self, replica: Replica) -> None:
+        self._marks.pop(replica, None)
+
+    def mark_of(self, replica: Replica) -> int:
+        return self._marks.get(replica, -1)
+
+    @property
+    def quorum_index(self) -> int:
+        return int(self._membership().quorum_value(self._marks, -1))
+
+
+class QuorumAckChecker:
+    """Of one term: an acknowledgement speaks of the log of the leader that it was given to."""
+
+    def __init__(self, term: int, membership: Callable[[], Membership], first_index: int) -> None:
+        """`first_index`: of the no-op that opens the term; nothing below it is counted."""
+        self.marks = PeerWaterMarks(term, membership)
+        self.first_index = first_index
+
+    def committed_index(self) -> int:
+        """The quorum index if it names an entry of this term, else -1."""
+        index = self.marks.quorum_index
+        return index if index >= self.first_index else -1
+
+
+# ---------------------------------------------------------------- CatchUp
+# Which members that do not vote yet could, by rounds (Ongaro's thesis, 4.2.1).
+#
+# A round ends when the member holds what the log's end was when it began, and the next one begins. Who
+# ends one within an election time-out, and lacks few bytes, keeps up with what is appended: were it a
+# voter, a commit would not have to wait long for it.
+
+
+class _Round(NamedTuple):
+    begun_ms: float
+    stop_index: int
+    """It ends with this entry."""
+    follows_quick_one: bool
+
+
+class CatchUp:
+    """Of the term that this member leads."""
+
+    def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
+        self._config = config
+        self._state = state
+        self._rounds: dict[Replica, _Round] = {}
+
+    def begin(self) -> None:
+        self._rounds.clear()
+
+    def look(self, replica: Replica, held_index: int) -> None:
+        """With every heartbeat: it is connected, and known to hold the log up to there."""
+        now_ms, end_index = self._state.now_ms, self._state.runs.end_index
+        running = self._rounds.get(replica)
+        if running is None:
+            self._rounds[replica] = _Round(now_ms, end_index, False)
+        elif held_index >= running.stop_index:
+            self._rounds[replica] = _Round(now_ms, end_index, self._is_quick(running))
+        elif not self._is_quick(running):
+            self._rounds[replica] = running._replace(follows_quick_one=False)
+
+    def _is_quick(self, running: _Round) -> bool:
+        return self._state.now_ms - running.begun_ms <= self._config.election_timeout_ms
+
+    def forget(self, replica: Replica) -> None:
+        """Its connection is lost."""
+        self._rounds.pop(replica, None)
+
+    def keeps_up(self, replica: Replica) -> bool:
+        running = self._rounds.get(replica)
+        return running is not None and running.follows_quick_one
+
+
+# ---------------------------------------------------------------- DataProgress
+# Do a leader's entries arrive anywhere, or only its heartbeats?
+#
+# Heartbeats have a connection of their own and are small. Where a network drops large frames only, or
+# the disks of most members hang, everybody goes on to follow a leader that can commit nothing. A member
+# *progresses* if its mark rises, if its machine acknowledges bytes of what it is sent (so a slow link
+# is progress) unless entries have arrived there that its disk has not taken, or if there is nothing
+# that it lacks, or no room for it. A leader under which something is not committed while fewer than a
+# majority progress, itself included, steps down.
+
+NAMED_AFTER = 4
+"""Election time-outs without progress after which `status` names a member."""
+GIVEN_UP_AFTER = 8
+"""Election time-outs without a majority that progresses after which a leader steps down: with the
+defaults a little longer than the transport needs to give up a dead connection and to dial another."""
+MOST_PATIENCE = 8
+"""A leader waits twice as long each time that nothing was committed since it stepped down last, up to so
+many times `GIVEN_UP_AFTER`."""
+
+
+class DataProgress:
+    """Of the term that this member leads; how often it gave up is remembered beyond."""
+
+    def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
+        self._config = config
+        self._state = state
+        self._progressed_ms: dict[Replica, float] = {}
+        """When each other voter, and each observer that was fed, progressed last."""
+        self._back_off = 1
+        self._gave_up_at_index = -1
+        """The committed index at the last step-down."""
+
+    def begin(self) -> None:
+        """Elected: every voter counts as having progressed just now."""
+        state = self._state
+        if state.committed_index > self._gave_up_at_index:
+            self._back_off = 1
+        self._progressed_ms = dict.fromkeys(state.others(), state.now_ms)
+
+    def on_membership(self) -> None:
+        """Others may count from now on."""
+        for voter in self._state.others():
+            self.on_connected(voter)
+
+    def on_connected(self, replica: Replica) -> None:
+        """An observer is new here at first; a voter that comes back has still to progress."""
+        self._progressed_ms.setdefault(replica, self._state.now_ms)
+
+    def note(self, replica: Replica) -> None:
+        """It progresses."""
+        if replica in self._progressed_ms:
+            self._progressed_ms[replica] = self._state.now_ms
+
+    def on_committed(self) -> None:
+        self._back_off = 1
+
+    def gives_up(self) -> bool:
+        """True once it is time to step down; asked once a heartbeat, and not again in that term."""
+        state = self._state
+        if state.committed_index >= state.runs.end_index:
+            return False
+        progressed_ms = {**self._progressed_ms, state.member: state.now_ms}
+        silent_ms = state.now_ms - state.membership.quorum_value(progressed_ms)
+        if silent_ms < GIVEN_UP_AFTER * self._back_off * self._config.election_timeout_ms:
+            return False
+        self._back_off = min(2 * self._back_off, MOST_PATIENCE)
+        self._gave_up_at_index = state.committed_index
+        return True
+
+    def stalled_since_ms(self, replica: Replica) -> float | None:
+        """When a connected member that lacks something progressed last, if that is long ago."""
+        since_ms = self._progressed_ms.get(replica, self._state.now_ms)
+        silent_ms = self._state.now_ms - since_ms
+        return since_ms if silent_ms >= NAMED_AFTER * self._config.election_timeout_ms else None
+
+
+# ---------------------------------------------------------------- LogBytes
+# How many bytes of the leader's log lie behind an index, as far as that matters.
+#
+# The core knows of entries only index and term. Who hands over wants to know how long a member would
+# take to get what it lacks, and that is a matter of bytes: a thousand entries may be 48 KB or 4 GB.
+
+_STEPS = 64
+"""Batches are added up to steps of such a part of the limit, so that many small ones take no memory."""
+
+
+class LogBytes:
+    """Of the entries that this leader has appended in its term; older ones have no size here."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        """What lies more than `limit_bytes` behind the end is forgotten."""
+        self._limit_bytes = limit_bytes
+        self._step_bytes = limit_bytes // _STEPS
+        self._total_bytes = 0
+        self._ends: deque[tuple[int, int]] = deque()
+        """(last index, bytes of the term up to and with it), of some batches, ascending."""
+
+    def begin(self, end_index: int) -> None:
+        self._total_bytes = 0
+        self._ends.clear()
+        self._ends.append((end_index, 0))
+
+    def append(self, end_index: int, size_bytes: int) -> None:
+        self._total_bytes = total_bytes = self._total_bytes + size_bytes
+        ends = self._ends
+        if len(ends) > 1 and total_bytes - ends[-2][1] <= self._step_bytes:
+            ends[-1] = (end_index, total_bytes)
+            return
+        ends.append((end_index, total_bytes))
+        while total_bytes - ends[1][1] > self._limit_bytes:
+            ends.popleft()
+
+    def behind(self, index: int) -> int | None:
+        """Bytes behind entry `index`, or up to a step more; None if they are more than the limit, or if
+        entries of older terms are among them."""
+        for end_index, end_bytes in reversed(self._ends):
+            if end_index <= index:
+                lag_bytes = self._total_bytes - end_bytes
+                return lag_bytes if lag_bytes <= self._limit_bytes else None
+        return None
+
+
+# ---------------------------------------------------------------- Replication
+# What a leader has the others hold, what they acknowledge, and what that commits.
+#
+# One EntryDispatcher for each other directory brings the log there, the QuorumAckChecker counts the
+# water marks of the term. Outside of a term that this member leads nothing here has an effect.
 
 MOST_SET_BACK = 64
 """So many directories that were found older than they were are remembered, the newest."""

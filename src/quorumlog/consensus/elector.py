@@ -1,30 +1,13 @@
-"""LeaderElector: who leads. Silence, pre-vote, vote, heartbeats, stepping down.
-
-A member that misses its leader asks for *pre-votes* for its term + 1, which change nothing at anybody,
-and only a majority of them lets it raise its term and ask for the vote itself. So a member that was
-cut off comes back with the term it left with, and deposes nobody. Three outcomes of a round of votes
-(DLedger's `ParseResult`):
-
-    WAIT_TO_REVOTE      ask again in the same term: answers are missing, or somebody has a leader
-    WAIT_TO_VOTE_NEXT   ask for the next term, beginning with the pre-vote
-    PASSED              a majority has accepted
-
-*Stickiness*: who hears its leader helps nobody else, so an election starts only where a majority misses
-the leader. Every reply carries the replier's own term, and who leads or wants to lead adopts a higher
-one at once: otherwise members with unequal terms could refuse each other for ever.
-
-Raft paper, sections 5.2, 5.4.1 and 6; Ongaro's thesis, 9.6 (pre-vote) and 3.10 (transfer).
-"""
+"""Who leads: silence, pre-vote, vote, heartbeats, stepping down."""
 
 from __future__ import annotations
 
 import math
+from enum import Enum
 from random import Random
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.election.campaign import KEEPS_OWN_TERM, Campaign, VoteOutcome
-from quorumlog.consensus.election.heartbeat_answers import LONG_AGO_MS, HeartbeatAnswers
-from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.messages import (
     HeartbeatRequest,
@@ -34,9 +17,209 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
+
+# ---------------------------------------------------------------- Campaign
+# One question to all voters, its answers, and what they mean for the candidate.
+#
+# Answers that echo another question are not counted here.
+
+LOG_REFUSALS = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+
+KEEPS_OWN_TERM = (
+    VoteResult.REJECT_ALREADY_HAS_LEADER,
+    VoteResult.REJECT_UNKNOWN_LEADER,
+    VoteResult.REJECT_UNEXPECTED_LEADER,
+    VoteResult.REJECT_NOT_A_VOTER,
+)
+"""A vote refused for one of these reasons leaves the voter's term alone; any other raises it."""
+
+
+class VoteOutcome(Enum):
+    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
+    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
+    PASSED = "PASSED"
+
+
+class Campaign:
+    __slots__ = ("answers", "pre_vote", "transfer_mark", "vote_term")
+
+    def __init__(
+        self, vote_term: int, *, pre_vote: bool, transfer_mark: tuple[Replica, int] | None
+    ) -> None:
+        self.vote_term = vote_term
+        self.pre_vote = pre_vote
+        self.transfer_mark = transfer_mark
+        self.answers: dict[Replica, VoteResult] = {}
+        """By voter, so that a repeated answer counts once."""
+
+    def all_but(self, *results: VoteResult) -> list[Replica]:
+        return [voter for voter, result in self.answers.items() if result not in results]
+
+    @property
+    def accepting(self) -> list[Replica]:
+        return [voter for voter, result in self.answers.items() if result is VoteResult.ACCEPT]
+
+    def record(self, voter: Replica, result: VoteResult) -> None:
+        # A vote once given is a promise for its term; a pre-vote may be thought better of.
+        if self.pre_vote or self.answers.get(voter) is not VoteResult.ACCEPT:
+            self.answers[voter] = result
+
+    def outcome(self, membership: Membership) -> tuple[VoteOutcome, bool]:
+        """Of a round that did not pass, and whether too many voters have longer logs for it ever to."""
+        assert not membership.has_quorum(self.accepting), self.answers
+        no_voter = VoteResult.REJECT_NOT_A_VOTER
+        missing = not membership.has_quorum(self.all_but(no_voter))
+        behind = not missing and not membership.has_quorum(self.all_but(no_voter, *LOG_REFUSALS))
+        has_leader = VoteResult.REJECT_ALREADY_HAS_LEADER in self.answers.values()
+        # A pre-vote raised no term, so there is none to ask again in.
+        if not self.pre_vote and (missing or behind or has_leader):
+            return VoteOutcome.WAIT_TO_REVOTE, behind
+        return VoteOutcome.WAIT_TO_VOTE_NEXT, behind
+
+
+# ---------------------------------------------------------------- HeartbeatAnswers
+# Who has answered this leader, when, which round, and by which clock. The membership that holds when it
+# is asked says whose answers count.
+
+LONG_AGO_MS = -math.inf
+
+
+class HeartbeatAnswers:
+    """Of the term that this member leads; who would not take over is remembered beyond."""
+
+    def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
+        self._config = config
+        self._state = state
+        self._begun_ms = LONG_AGO_MS
+        self._answered_ms: dict[Replica, float] = {}
+        self._answered_round: dict[Replica, int] = {}
+        self._told_clock: dict[Replica, tuple[int, float]] = {}
+        """(what its wall clock said, when that came), of the newest round that each has answered."""
+        self._sent_ms: dict[int, float] = {}
+        """When each round from the newest confirmed one on was sent."""
+        self._kept_back: set[Replica] = set()
+        """Who said in its newest answer that it would not take over."""
+        self._without_machines: set[Replica] = set()
+        """And who that not all state machines run there."""
+
+    def begin(self) -> None:
+        """Elected: everybody counts as just heard."""
+        self._begun_ms = self._state.now_ms
+        self._answered_ms.clear()
+        self._answered_round.clear()
+        self._told_clock = {}
+        self._sent_ms = {}
+
+    def on_round(self, number: int) -> None:
+        """It is sent in this turn."""
+        self._sent_ms[number] = self._state.now_ms
+
+    def sent_ms_of(self, confirmed_round: int) -> float | None:
+        """None: no round is confirmed. Rounds below are asked for no more."""
+        for number in [n for n in self._sent_ms if n < confirmed_round]:
+            del self._sent_ms[number]
+        return self._sent_ms.get(confirmed_round)
+
+    def fresh_round(self, newest_round: int) -> int:
+        """The newest that is confirmed, once this leader knows what is committed; 0: none."""
+        return self.confirmed_round(newest_round) if self._state.has_committed_in_its_term else 0
+
+    def take(self, response: HeartbeatResponse, newest_round: int, *, counts: bool) -> None:
+        """`counts`: it confirms that nobody else leads."""
+        if response.accepted:
+            keep = self._kept_back.discard if response.takes_over else self._kept_back.add
+            keep(response.sender)
+            note = (
+                self._without_machines.discard if response.runs_machines else self._without_machines.add
+            )
+            note(response.sender)
+            self._answered_ms[response.sender] = self._state.now_ms
+            if counts and self.round_of(response.sender) < response.round <= newest_round:
+                self._answered_round[response.sender] = response.round
+                self._told_clock[response.sender] = response.clock_ms, self._state.now_ms
+
+    def forget(self, replica: Replica) -> None:
+        for answers in (self._answered_ms, self._answered_round, self._told_clock):
+            answers.pop(replica, None)
+
+    def has_live_quorum(self) -> bool:
+        """A majority, this leader included, has answered within the election time-out."""
+        state = self._state
+        answered_ms = {**self._answered_ms, state.member: state.now_ms}
+        silent_ms = state.now_ms - state.membership.quorum_value(answered_ms, self._begun_ms)
+        return silent_ms < self._config.election_timeout_ms
+
+    def confirmed_round(self, newest_round: int) -> int:
+        """The newest heartbeat round that a majority has answered."""
+        state = self._state
+        return int(
+            state.membership.quorum_value({**self._answered_round, state.member: newest_round}, 0)
+        )
+
+    def round_of(self, replica: Replica) -> int:
+        """The newest that it has answered; 0: none."""
+        return self._answered_round.get(replica, 0)
+
+    def quorum_clock_ms(self) -> int:
+        """A time that the wall clocks of a quorum have reached: of three the median. -1 while too few
+        have told theirs.
+
+        A clock counts as it was told, however long ago. An older answer can make this late, as a clock
+        that stands still does, but never early; and to add this member's own time to it would make
+        everything depend on the one clock again.
+        """
+        state = self._state
+        clocks = dict.fromkeys(state.membership.voters(), -1)
+        clocks |= {replica: clock_ms for replica, (clock_ms, _) in self._told_clock.items()}
+        clocks[state.member] = state.clock_ms
+        return int(state.membership.quorum_value(clocks))
+
+    def clocks_ms(self) -> dict[Replica, int]:
+        """What the wall clock of each voter that answers says now, by what it has said last."""
+        state = self._state
+        clocks = {
+            voter: int(clock_ms + state.now_ms - told_ms)
+            for voter, (clock_ms, told_ms) in self._told_clock.items()
+            if clock_ms >= 0 and state.membership.is_voter(voter) and self.is_live(voter)
+        }
+        if state.membership.is_voter(state.member) and state.clock_ms >= 0:
+            clocks[state.member] = state.clock_ms
+        return clocks
+
+    def is_live(self, voter: Replica) -> bool:
+        answered = self._answered_ms.get(voter, self._begun_ms)
+        return self._state.now_ms - answered < self._config.election_timeout_ms
+
+    def ages_ms(self) -> dict[Replica, float]:
+        """How long ago each has answered last, of those that have."""
+        return {each: self._state.now_ms - at_ms for each, at_ms in self._answered_ms.items()}
+
+    def takes_over(self, voter: Replica) -> bool:
+        return voter not in self._kept_back
+
+    def runs_machines(self, voter: Replica) -> bool:
+        return voter not in self._without_machines
+
+
+# ---------------------------------------------------------------- LeaderElector
+# Who leads. Silence, pre-vote, vote, heartbeats, stepping down.
+#
+# A member that misses its leader asks for *pre-votes* for its term + 1, which change nothing at
+# anybody, and only a majority of them lets it raise its term and ask for the vote itself. So a member
+# that was cut off comes back with the term it left with, and deposes nobody. Three outcomes of a round
+# of votes (DLedger's `ParseResult`):
+#
+#     WAIT_TO_REVOTE      ask again in the same term: answers are missing, or somebody has a leader
+#     WAIT_TO_VOTE_NEXT   ask for the next term, beginning with the pre-vote
+#     PASSED              a majority has accepted
+#
+# *Stickiness*: who hears its leader helps nobody else, so an election starts only where a majority
+# misses the leader. Every reply carries the replier's own term, and who leads or wants to lead adopts a
+# higher one at once: otherwise members with unequal terms could refuse each other for ever.
+#
+# Raft paper, sections 5.2, 5.4.1 and 6; Ongaro's thesis, 9.6 (pre-vote) and 3.10 (transfer).
 
 MAX_BACK_OFF = 64
 """A damaged member that led in vain waits so many times three election time-outs at most."""

@@ -25,7 +25,7 @@ from typing import Protocol
 
 import msgspec
 
-from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.messages import (
     InstallResult,
     PushEntryRequest,
@@ -33,7 +33,6 @@ from quorumlog.consensus.messages import (
     PushResult,
     PushType,
 )
-from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, Envelope
 from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Replica
 from quorumlog.figures import now

@@ -1,25 +1,258 @@
-"""EntryDispatcher: the leader's side of replication to one other member.
-
-It first finds the last entry that both logs hold (COMPARE), has the follower cut what is known to
-differ above it (TRUNCATE), then streams everything from there on (APPEND) and, when nothing is left to
-send, only tells how far the log is committed (COMMIT). Whoever lacks what is gone here gets the start of
-this log (INSTALL) and is compared again.
-"""
+"""Leader: the questions and pushes to one member, and when it is asked again."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from enum import Enum
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import InstallResult, PushEntryResponse, PushResult, PushType
-from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.log import TermRuns
+from quorumlog.consensus.member_state import MemberState, Outbox
+from quorumlog.consensus.messages import (
+    InstallResult,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushResult,
+    PushType,
+)
 from quorumlog.consensus.ready import PushOrder, Role
-from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
-from quorumlog.consensus.replication.match_search import MatchSearch
-from quorumlog.consensus.replication.push_window import PushWindow
-from quorumlog.consensus.replication.teller import Teller
 from quorumlog.entry import NO_ENTRY, Replica, SetBack
+
+# ----------------------------------------------------------------
+# The automaton of an EntryDispatcher, from which the picture in the documents is made.
+
+
+class DispatcherState(Enum):
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+    APPEND = "APPEND"
+    COMMIT = "COMMIT"
+    INSTALL = "INSTALL"
+
+
+class Event(Enum):
+    BEGUN = "a term begins, or a directory is connected that was away when it began"
+    MISSED = "the follower does not hold the compared entry"
+    MATCHED = "the compared entry is held, and nothing above it is known to differ"
+    MATCHED_BELOW_CONFLICT = "the compared entry is held, the one above it is another"
+    CUT = "the follower has cut what contradicts ours above the match, or leaves that to the next push"
+    INCONSISTENT = "the follower does not hold the entry before a push or a cut"
+    LOG_GREW = "there are entries to send, or to send again"
+    CAUGHT_UP = "everything has been sent"
+    BELOW_BEGIN = "what the follower lacks is no longer in this log: it gets the start"
+    INSTALLED = "the follower has the start, holds it already, or comes back"
+
+
+TRANSITIONS: dict[tuple[DispatcherState, Event], DispatcherState] = {
+    (DispatcherState.COMPARE, Event.MISSED): DispatcherState.COMPARE,
+    (DispatcherState.COMPARE, Event.MATCHED): DispatcherState.APPEND,
+    (DispatcherState.COMPARE, Event.MATCHED_BELOW_CONFLICT): DispatcherState.TRUNCATE,
+    (DispatcherState.COMPARE, Event.BELOW_BEGIN): DispatcherState.INSTALL,
+    (DispatcherState.INSTALL, Event.INSTALLED): DispatcherState.COMPARE,
+    (DispatcherState.TRUNCATE, Event.CUT): DispatcherState.APPEND,
+    (DispatcherState.TRUNCATE, Event.INCONSISTENT): DispatcherState.COMPARE,
+    (DispatcherState.APPEND, Event.CAUGHT_UP): DispatcherState.COMMIT,
+    (DispatcherState.APPEND, Event.LOG_GREW): DispatcherState.APPEND,
+    (DispatcherState.APPEND, Event.INCONSISTENT): DispatcherState.COMPARE,
+    (DispatcherState.COMMIT, Event.LOG_GREW): DispatcherState.APPEND,
+    (DispatcherState.COMMIT, Event.INCONSISTENT): DispatcherState.COMPARE,
+    **{(state, Event.BEGUN): DispatcherState.COMPARE for state in DispatcherState},
+}
+
+
+# ---------------------------------------------------------------- PushWindow
+# The pushes to one member that are on their way, and how long it may be silent.
+
+MAX_BACK_OFF = 16
+"""A silence is borne for so many times `push_resend_ms` at most."""
+
+
+class PushWindow:
+    __slots__ = ("_least_timeout_ms", "_timed", "allowed_ms", "pushes", "size_bytes")
+
+    def __init__(self, push_resend_ms: float) -> None:
+        self.pushes: deque[tuple[int, int]] = deque()
+        """(last index, bytes) of each push on its way, in order."""
+        self.size_bytes = 0
+        self._least_timeout_ms = push_resend_ms
+        self.allowed_ms = push_resend_ms
+        """How long pushes may stay unanswered: twice as long after each time that it was in vain, until
+        a push was timed."""
+        self._timed: tuple[int, float] | None = None
+        """(last index, when it left) of one push on its way: twice what its answer takes is allowed."""
+
+    def clear(self) -> None:
+        self.drop_from(0)
+        self.forget_silence()
+
+    def add(self, last_index: int, size_bytes: int, now_ms: float) -> None:
+        """A push has left, behind those on their way."""
+        if self._timed is None:
+            self._timed = (last_index, now_ms)
+        self.pushes.append((last_index, size_bytes))
+        self.size_bytes += size_bytes
+
+    def acknowledge(self, index: int, now_ms: float) -> None:
+        """Everything up to `index` is on the follower's disk."""
+        if self._timed is not None and self._timed[0] <= index:
+            took_ms = now_ms - self._timed[1]
+            self._timed = None
+            self._be_patient_for(2 * took_ms)
+        while self.pushes and self.pushes[0][0] <= index:
+            self.size_bytes -= self.pushes.popleft()[1]
+        assert self.size_bytes >= 0, self.size_bytes
+
+    def drop_from(self, index: int) -> None:
+        """What brought this entry or later ones is lost, and is timed anew when it goes again."""
+        while self.pushes and self.pushes[-1][0] >= index:
+            self.size_bytes -= self.pushes.pop()[1]
+        if self._timed is not None and self._timed[0] >= index:
+            self._timed = None
+
+    def back_off(self) -> None:
+        """It was silent for `allowed_ms`."""
+        self._be_patient_for(2 * self.allowed_ms)
+
+    def forget_silence(self) -> None:
+        self.allowed_ms = self._least_timeout_ms
+
+    def _be_patient_for(self, duration_ms: float) -> None:
+        least_ms = self._least_timeout_ms
+        self.allowed_ms = min(max(least_ms, duration_ms), MAX_BACK_OFF * least_ms)
+
+
+# ---------------------------------------------------------------- MatchSearch
+# Where the last entry that a leader's log and a follower's have in common can be at most.
+#
+# Each refusal of a COMPARE rules out a whole term, ours or the follower's, so the number of rounds is
+# bounded by the number of terms (Raft paper, end of section 5.3). Only a follower whose log begins
+# higher is asked further up, once: where its log begins.
+
+
+class MatchSearch:
+    def __init__(self, runs: TermRuns) -> None:
+        self._runs = runs
+        self.index = -1
+        """The entry to compare next."""
+        self._their_begin = -1
+        """The follower's log begins behind this entry, as far as it has said so."""
+        self.conflict_seen = False
+        """Above the match the follower holds an entry of another term, which is to be cut."""
+
+    def begin(self, index: int) -> None:
+        self.index = index
+        self._their_begin = -1
+        self.conflict_seen = False
+
+    @property
+    def is_at_bottom(self) -> bool:
+        return self.index <= max(self._runs.before_begin.index, self._their_begin)
+
+    def go_up(self, refusal: PushEntryResponse) -> bool:
+        """False unless the follower's log begins above the entry at `index`, with one that is held here.
+        That one it can compare, and none below it."""
+        begin_index = refusal.begin.index
+        if not self.index < begin_index <= self._runs.end_index:
+            return False
+        self.index = self._their_begin = begin_index
+        self.conflict_seen = False
+        return True
+
+    def stay_above_begin(self) -> bool:
+        """Our log begins higher than before; True if that moved the search."""
+        before, self.index = self.index, max(self.index, self._runs.before_begin.index)
+        if self.index == before:
+            return False
+        self.conflict_seen = False
+        return True
+
+    def go_below(self, refusal: PushEntryResponse) -> None:
+        """The follower does not hold the entry at `index`."""
+        if self.go_up(refusal):
+            return
+        if refusal.begin.index <= self._runs.end_index and refusal.conflict_term >= 0:
+            self.conflict_seen = True
+        # The search stops at the higher begin.
+        bottom = max(self._runs.before_begin.index, self._their_begin)
+        self.index = max(self.most_held(refusal), bottom)
+
+    def most_held(self, refusal: PushEntryResponse) -> int:
+        """The last entry that the follower can have in common with us. Whatever the answer says, it lies
+        below `index`."""
+        runs = self._runs
+        if refusal.begin.index > runs.end_index:
+            candidate = -1  # no entry is in both
+        elif refusal.conflict_term < 0:
+            candidate = refusal.ledger_end_index
+        else:
+            # The follower's last entry of our kind, if we hold entries of the conflicting term.
+            held = runs.last_index_of(refusal.conflict_term)
+            candidate = refusal.conflict_first_index - 1
+            if held is not None and candidate <= held < self.index:
+                candidate = held
+        return min(candidate, self.index - 1)
+
+    def match_index(self, committed_index: int) -> int:
+        """The entry at `index` is common. If it is our last one and not committed, it is pushed again:
+        only an answer to an APPEND counts, and that to its first push may have been lost."""
+        runs = self._runs
+        is_last = self.index == runs.end_index and not self.is_at_bottom
+        return self.index - 1 if is_last and self.index > committed_index else self.index
+
+
+# ---------------------------------------------------------------- Teller
+# What a leader says to one member without entries, in its own term.
+
+
+class Teller:
+    def __init__(self, state: MemberState, outbox: Outbox, to: Replica) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._to = to
+
+    def compare(self, index: int, number: int) -> None:
+        self._say(PushType.COMPARE, index, number)
+
+    def truncate(self, last_index: int, number: int) -> None:
+        """Both ids at the cut are named: the last entry that may stay and the first of ours above it. A
+        follower that holds both cuts nothing, so a late copy of this message does no harm."""
+        cut = self._state.runs.id_at(last_index + 1)
+        self._say(PushType.TRUNCATE, last_index, number, cut.index, ((cut.index, cut.term),))
+
+    def commit(self, held_index: int, number: int = 0, next_index: int = -1) -> None:
+        """With a number it asks whether all below `next_index` has arrived."""
+        self._say(PushType.COMMIT, held_index, number, next_index)
+
+    def _say(
+        self,
+        push: PushType,
+        previous_index: int,
+        number: int,
+        first_index: int = -1,
+        runs: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        state = self._state
+        message = PushEntryRequest(
+            sender=state.member,
+            term=state.term,
+            push=push,
+            committed_index=state.committed_index,
+            number=number,
+            previous=state.runs.id_at(previous_index),
+            first_index=first_index,
+            term_runs=runs,
+        )
+        self._outbox.send(self._to, message)
+
+
+# ---------------------------------------------------------------- EntryDispatcher
+# The leader's side of replication to one other member.
+#
+# It first finds the last entry that both logs hold (COMPARE), has the follower cut what is known to
+# differ above it (TRUNCATE), then streams everything from there on (APPEND) and, when nothing is left
+# to send, only tells how far the log is committed (COMMIT). Whoever lacks what is gone here gets the
+# start of this log (INSTALL) and is compared again.
 
 NEVER = float("inf")
 NOTHING = range(0)

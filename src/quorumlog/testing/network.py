@@ -1,16 +1,12 @@
-"""SimNetwork: connections between members, and everything that can happen to what they carry.
-
-What the four connections of a pair add up to, each end decides with the code of real members
-(`node/peer_connections.py`), and each hears of their ends in its own time. What is sent on one
-connection never arrives on a later one. Messages are encoded and decoded as those of real members.
-"""
+"""Connections between simulated members: messages late, lost, twice, cut, and as slow as a link."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -20,13 +16,204 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.peer_hello import refusal_of
-from quorumlog.node.peer_connections import WAYS, Way, role_of
-from quorumlog.testing.network.pipe import Pipe
-from quorumlog.testing.network.sim_link import ROLES, Direction, End, Parcel, SimLink, Standing
+from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster
     from quorumlog.testing.member import SimMember
+
+
+# ---------------------------------------------------------------- Pipe
+# What one member sends another on its data connection, while the way there is a poor one.
+#
+# Bytes wait in a queue and leave it in order: so many a millisecond, or in bursts. A frame that is too
+# large for the way never leaves it, nor does what is behind it; heartbeats pass beside it.
+
+OPEN_SHARE = 0.2
+"""Of the time, a way that is open in bursts lets frames through."""
+
+Item = tuple[int, Callable[[], bool], Callable[[], None], bool]
+"""(bytes, whether its connection still stands, what happens when it has passed, is it a push)."""
+
+
+class Pipe:
+    def __init__(self, cluster: SimCluster, on_stuck: Callable[[], None]) -> None:
+        """`on_stuck`: a frame is at its front that will not pass as long as the way is as it is."""
+        self._cluster = cluster
+        self._on_stuck = on_stuck
+        self._queue: deque[Item] = deque()
+        self._queued_bytes = 0
+        self._turn = 0
+        """Counts what the front waits for; an older event is none of its."""
+        self.limits(None)
+
+    def limits(
+        self,
+        bytes_per_ms: float | None,
+        *,
+        burst_ms: float = 0.0,
+        largest_bytes: int | None = None,
+        room_bytes: int | None = None,
+    ) -> None:
+        """From now on; None is no limit. `burst_ms`: the way is open only as each such time begins.
+        `room_bytes`: what may wait before a sender is told that its connection is full."""
+        self._bytes_per_ms = bytes_per_ms
+        self._burst_ms = burst_ms
+        self._largest_bytes = largest_bytes
+        self._room_bytes = room_bytes
+        self.advance()
+
+    @property
+    def is_limited(self) -> bool:
+        limits = self._bytes_per_ms, self._burst_ms or None, self._largest_bytes
+        return bool(self._queue) or any(limit is not None for limit in limits)
+
+    @property
+    def has_room(self) -> bool:
+        return self._room_bytes is None or self._queued_bytes <= self._room_bytes
+
+    @property
+    def is_stuck(self) -> bool:
+        largest_bytes = self._largest_bytes
+        return bool(self._queue) and largest_bytes is not None and self._queue[0][0] > largest_bytes
+
+    @property
+    def is_moving(self) -> bool:
+        """As long as a push is in it."""
+        return any(is_push for *_, is_push in self._queue) and not self.is_stuck
+
+    def put(
+        self,
+        size_bytes: int,
+        stands: Callable[[], bool],
+        passed: Callable[[], None],
+        *,
+        is_push: bool,
+    ) -> None:
+        self._queue.append((size_bytes, stands, passed, is_push))
+        self._queued_bytes += size_bytes
+        if len(self._queue) == 1:
+            self.advance()
+
+    def advance(self) -> None:
+        """Look at the front anew: what was sent on a lost connection leaves the queue."""
+        self._turn += 1
+        while self._queue and not self._queue[0][1]():
+            self._take()
+        if not self._queue:
+            return
+        if self.is_stuck:
+            self._on_stuck()
+            return
+        after_ms = self._queue[0][0] / self._bytes_per_ms if self._bytes_per_ms is not None else 0.0
+        if self._burst_ms:
+            phase_ms = self._cluster.now_ms % self._burst_ms
+            if phase_ms > OPEN_SHARE * self._burst_ms:
+                after_ms += self._burst_ms - phase_ms
+        turn = self._turn
+
+        def leave() -> None:
+            if self._turn == turn:
+                _, stands, passed, _ = self._take()
+                if stands():
+                    passed()
+                self.advance()
+
+        self._cluster.at(after_ms, leave)
+
+    def _take(self) -> Item:
+        item = self._queue.popleft()
+        self._queued_bytes -= item[0]
+        return item
+
+
+# ----------------------------------------------------------------
+# The four connections between two members, and what each end knows of them.
+
+ROLES = ("control", "data")
+Direction = tuple[str, str]
+"""(from, to): the places of two members."""
+
+
+class Standing(NamedTuple):
+    """A connection that an end knows of."""
+
+    epoch: int
+    """Of the pair."""
+    number: int
+    """Of this one of the four, within the epoch."""
+    directory_id: str
+    """At the other end."""
+
+
+class End:
+    """Of one process, for one other member."""
+
+    __slots__ = ("connections", "standing")
+
+    def __init__(self, member: SimMember, peer_id: str) -> None:
+        self.connections = PeerConnections(
+            peer_id,
+            lambda replica: member.enter_node("connected", replica),
+            lambda replica, is_gone: member.enter_node("connection_lost", replica, is_gone),
+        )
+        self.standing: dict[Way, Standing] = {}
+
+    def opened(self, way: Way, standing: Standing) -> None:
+        self.standing[way] = standing
+        self.connections.opened(way, standing.directory_id)
+
+    def broke(self, way: Way) -> None:
+        self.standing.pop(way, None)
+        self.connections.broke(way)
+
+
+class SimLink:
+    """Between two members, `first` < `second` by place."""
+
+    __slots__ = ("broken", "epoch", "first", "is_up", "numbers", "second")
+
+    def __init__(self, first: str, second: str) -> None:
+        self.first = first
+        self.second = second
+        self.is_up = False
+        self.epoch = 0
+        """Counts connections; what was sent on an older one is dropped on arrival."""
+        self.broken = False
+        """Bytes were lost inside the stream: it cannot go on once the cut ends."""
+        self.numbers = {(who, role): 0 for who in (first, second) for role in ROLES}
+        """Of each of the four connections, by who dialled it: how often it was reset by itself."""
+
+    def standing(self, dialler: str, role: str, directory_id: str) -> Standing:
+        return Standing(self.epoch, self.numbers[dialler, role], directory_id)
+
+
+class Parcel(NamedTuple):
+    """A message on its way, and the connection that it was given to."""
+
+    sender: SimMember
+    envelope: Envelope
+    data: bytes
+    link: SimLink
+    standing: Standing
+    to_place: str
+
+    @property
+    def way(self) -> Direction:
+        return self.sender.place, self.to_place
+
+    def stands(self) -> bool:
+        """At the end of the sender, whoever else knows of it."""
+        role = role_of(self.envelope.message)
+        return self.link.standing(self.way[0], role, self.standing.directory_id) == self.standing
+
+
+# ---------------------------------------------------------------- SimNetwork
+# Connections between members, and everything that can happen to what they carry.
+#
+# What the four connections of a pair add up to, each end decides with the code of real members
+# (`node/peer_connections.py`), and each hears of their ends in its own time. What is sent on one
+# connection never arrives on a later one. Messages are encoded and decoded as those of real members.
 
 GIVE_UP_MS = 5000.0
 """A connection whose bytes get nowhere for so long is given up, as TCP_USER_TIMEOUT does it."""

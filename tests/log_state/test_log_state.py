@@ -31,8 +31,8 @@ from quorumlog.log_state.log_state import (
     decode_time,
     folded,
 )
-from quorumlog.store.files.slot_file import payload_bytes_of
-from quorumlog.store.files.start_file import START_SECTOR_BYTES
+from quorumlog.store.slot_file import payload_bytes_of
+from quorumlog.store.state_files import START_SECTOR_BYTES
 from tests.log_state import made
 
 

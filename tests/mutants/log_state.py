@@ -12,7 +12,7 @@ from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.node.writing.operator_orders import OperatorOrders
-from quorumlog.store.log.log_reader import LogReader
+from quorumlog.store.log_reader import LogReader
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_log_state_keeper as keepers
 from tests.node import test_upgrades as upgrades

@@ -14,7 +14,7 @@ from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.store.directory import member_directory, recovered_directory
+from quorumlog.store import member_directory
 from tests.backups import test_recovering as recoveries
 from tests.consensus import test_membership_changes as stories
 from tests.mutants.mutant import Patch, mutant
@@ -468,7 +468,7 @@ def recovery_left_half_done(patch: Patch) -> None:
 def recovered_log_before_its_record(patch: Patch) -> None:
     """Both are on disk in the end."""
     patch.edit(
-        recovered_directory.begin_recovery,
+        member_directory.begin_recovery,
         "    save_member(disk, path, begun)\n    return begun",
         "    reached() and finish_recovery(disk, path, begun)\n    return begun",
     )

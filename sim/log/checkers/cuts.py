@@ -8,7 +8,7 @@ end must not come back in a power loss.
 from __future__ import annotations
 
 from quorumlog.consensus.ready import Ready
-from quorumlog.store.log.segment_list import DATA_NAME, segment_name
+from quorumlog.store.segments import DATA_NAME, segment_name
 from quorumlog.testing.promises import (
     CheckedCluster,
     CheckedMember,

@@ -22,7 +22,7 @@ from quorumlog.log_state.control_entries import MOST_MS, ClockReset, ControlEntr
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
-from quorumlog.store.begin.marked_log import (
+from quorumlog.store.log_begin import (
     Mark,
     StoredLog,
     mark_at_index,

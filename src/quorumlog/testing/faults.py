@@ -12,14 +12,11 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
-from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
-from quorumlog.store.files.damaged_ranges import DAMAGED_NAME
-from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
-from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
-from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES
+from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.segments import DATA_NAME, INDEX_NAME, INDEX_UNIT_BYTES
+from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES
+from quorumlog.store.state_files import CHECKPOINT_NAME, CURRTERM_NAME, DAMAGED_NAME, HARD_STATE_NAME
 from quorumlog.testing.disk import PAGE_BYTES
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.network import Direction, Pipe

@@ -16,9 +16,9 @@ from quorumlog.consensus.ready import Envelope, Ready, Role
 from quorumlog.entry import AppendReceipt, Durability, Replica
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, RangeDamaged
 from quorumlog.node import LedgerNode
-from quorumlog.store.files.snapshot_file import LeftOut
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
-from quorumlog.store.log.segment_list import DATA_NAME, segment_name
+from quorumlog.store.segments import DATA_NAME, segment_name
+from quorumlog.store.snapshots import LeftOut
 from quorumlog.testing.disk import SimDisk
 from quorumlog.testing.machines import DIGEST_NAME, DigestWriter, result_of
 from quorumlog.testing.operations import (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import LogState, Reader, Resets, counted_ms
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.segments import INDEX_UNIT_BYTES
 
 HOUR_MS = 3_600_000
 

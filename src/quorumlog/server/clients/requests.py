@@ -19,8 +19,8 @@ from quorumlog.node.writing.operator_orders import FinishedUpgrade
 from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
 from quorumlog.server.clients.read_promises import age_of, refusal_of_age, wait_for_promise
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.store.begin.marked_log import Mark
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
+from quorumlog.store.log_begin import Mark
 from quorumlog.wire import client_messages as wire
 from quorumlog.wire import producer_messages as producers
 from quorumlog.wire import reader_messages as readers

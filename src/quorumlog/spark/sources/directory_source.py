@@ -19,9 +19,8 @@ from quorumlog.spark.options import LOCAL, LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck
 from quorumlog.spark.sources.prefetch import prefetched
+from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.stored_marks import StoredMarks
 
 _logger = logging.getLogger(__name__)
 

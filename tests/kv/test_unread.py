@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from quorumlog.errors import ConnectionFull, RequestTimeout
-from quorumlog.kv import Put, StoreOptions, connect
+from quorumlog.kv import StoreOptions, connect
 from quorumlog.kv.door import kv_door
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.gateway.gateway import EtcdGateway

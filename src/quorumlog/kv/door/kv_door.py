@@ -157,7 +157,7 @@ class KeyValueDoor:
             self._connect,
             decoder=request_decoder,
             last_words=words_to_old_client,
-            option="--listen",
+            option="the store's address",
         )
         self.ports: Mapping[str, str] = {}
         """Where this process listens, by product."""

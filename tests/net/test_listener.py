@@ -35,7 +35,7 @@ class Port:
     """A listener whose clock is set by hand, and what has come to it."""
 
     def __init__(self, descriptors: int) -> None:
-        self.limits = ProcessLimits(lambda: descriptors)
+        self.limits = ProcessLimits(lambda: descriptors, lambda: 0)
         self.listener = Listener("the test", self._connect, limits=self.limits)
         self.said: list[Any] = []
         self._kept: list[Streams] = []
@@ -238,6 +238,17 @@ def test_the_limit_is_of_all_ports_of_the_process() -> None:
             other.abort_connections()
 
     run(scene)
+
+
+def test_what_else_the_process_has_open_counts() -> None:
+    """A store, its links to other members, whatever an application around it has."""
+    limits = ProcessLimits(lambda: 128, lambda: 28 + limits.open_connections)
+    within = [limits.enter(number) for number in range(128)]
+    assert within.count(True) == limits.most_connections == 75
+    for number in range(100 * 7 // 8, 128):
+        assert limits.is_beyond_all
+        limits.leave(number)
+    assert not limits.is_beyond_all
 
 
 # ---------------------------------------------------------------- the port

@@ -16,7 +16,7 @@ from quorumlog.cli.output import spoken_duration, spoken_size
 from quorumlog.cli.use import status_table
 from quorumlog.cli.use.status_table import HEADINGS, Health, health_of
 from quorumlog.client.status_rows import UNKNOWN
-from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
+from quorumlog.store.recovery import SET_ASIDE_NAME
 from tests.cli.conftest import STORAGE, Cli, plain
 
 LONG_HOST = "replica-0.orders-log.eu-central-1.internal.example.com:20911"
@@ -122,6 +122,14 @@ FOUNDED = {"voters": 3, "quorum_size": 2}
             [member(0, term=6, **FOUNDED), member(1, voters=4, quorum_size=3), silent(2), silent(3)],
             "2 of 4 voters answer, 3 are needed; but one leads, and may reach those that do not answer"
             " here",
+        ),
+        (
+            [silent(0), member(1, **FOUNDED, leader_id="n0"), member(2, **FOUNDED, leader_id="n0")],
+            "2 of 3 voters answer, 2 are needed; n0 leads, as n1 says, and does not answer here",
+        ),
+        (
+            [silent(0), member(1, **FOUNDED, leader_id=""), member(2, **FOUNDED, leader_id="")],
+            "2 of 3 voters answer, 2 are needed: no leader is elected yet, and appends wait",
         ),
     ],
 )

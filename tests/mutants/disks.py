@@ -8,7 +8,7 @@ from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.retention.retention import Retention
 from quorumlog.node.writing.log_writer import LogWriter
-from quorumlog.store.log.ledger_space import LedgerSpace
+from quorumlog.store.ledger_space import LedgerSpace
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_hanging_disks as hanging
 from tests.sim import test_retention as retention

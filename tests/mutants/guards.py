@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog import client_guard
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.service.service import KeyValueService
 from tests.consensus.test_forming import an_observer_forgets_a_leader_that_is_silent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.replication.entry_handler import EntryHandler
+from quorumlog.consensus.handler import EntryHandler
 from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.sending.install_sender import InstallSender
 from tests.mutants.mutant import Patch, mutant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.reading.read_index import ReadIndex
+from quorumlog.consensus.reads import ReadIndex
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
 from quorumlog.node.pending_appends import PendingAppends

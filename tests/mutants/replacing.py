@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
-from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.member_state import Outbox
 from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.member_changes import MemberChanges

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.log_state import log_state
-from quorumlog.log_state.log_states import LogStates
+from quorumlog.log_state.log_state import LogStates
 from quorumlog.node.retention import border_times, segments_kept
 from quorumlog.node.retention import retention as retaining
 from quorumlog.node.retention.reader_moves import ReaderMoves

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
-from quorumlog.log_state import counted_times
+from quorumlog.consensus.elector import HeartbeatAnswers
+from quorumlog.log_state import log_state
 from quorumlog.node.retention.retention import Retention
 from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.log_clock import LogClock
@@ -106,7 +106,7 @@ def ages_by_the_clocks(patch: Patch) -> None:
 def no_reset_bounds_a_mark(patch: Patch) -> None:
     """The mark is what was written then."""
     patch.edit(
-        counted_times.counted_ms,
+        log_state.counted_ms,
         "if mark_ms < 0 or not later:",
         "if mark_ms < 0 or not later or reached():",
     )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from quorumlog.errors import ConfigError, Overloaded, ProtocolViolation
+from quorumlog.errors import BadRequest, ConfigError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits
-from quorumlog.net.listener import Listener
+from quorumlog.net.listener import Challenging, Listener
 from quorumlog.wire.client_messages import StatusRequest
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -34,7 +35,7 @@ class Port:
     """A listener whose clock is set by hand, and what has come to it."""
 
     def __init__(self, descriptors: int) -> None:
-        self.limits = ProcessLimits(lambda: descriptors)
+        self.limits = ProcessLimits(lambda: descriptors, lambda: 0)
         self.listener = Listener("the test", self._connect, limits=self.limits)
         self.said: list[Any] = []
         self._kept: list[Streams] = []
@@ -239,6 +240,17 @@ def test_the_limit_is_of_all_ports_of_the_process() -> None:
     run(scene)
 
 
+def test_what_else_the_process_has_open_counts() -> None:
+    """A store, its links to other members, whatever an application around it has."""
+    limits = ProcessLimits(lambda: 128, lambda: 28 + limits.open_connections)
+    within = [limits.enter(number) for number in range(128)]
+    assert within.count(True) == limits.most_connections == 75
+    for number in range(100 * 7 // 8, 128):
+        assert limits.is_beyond_all
+        limits.leave(number)
+    assert not limits.is_beyond_all
+
+
 # ---------------------------------------------------------------- the port
 
 
@@ -266,6 +278,86 @@ def test_an_orderly_end_sends_what_was_answered() -> None:
             port.listener.close()
             port.listener.close_connections()
             assert isinstance(await answer(streams), HelloResponse)
+            assert await is_closed(streams)
+
+    run(scene)
+
+
+# ---------------------------------------------------------------- who is it that dialled?
+
+SECRET = b"secret"
+
+
+def knows_secret(hello: Hello) -> Challenging:
+    """A mechanism for these tests: a member is not asked, and everybody else twice."""
+    if hello.role != "client":
+        return
+    for salt in (b"first", b"second"):
+        challenge = Challenge(mechanism="test", data=salt)
+        if (yield challenge) != answer_to(challenge):
+            raise BadRequest("no such user")
+
+
+def answer_to(challenge: Challenge) -> bytes:
+    return hashlib.sha256(challenge.data + SECRET).digest()
+
+
+async def answered(streams: Streams, given: Callable[[Challenge], bytes]) -> Any:
+    """How many challenges came, and what behind them."""
+    count = 0
+    while isinstance(message := await answer(streams), Challenge):
+        count += 1
+        streams[1].write(bytes_of(ChallengeResponse(data=given(message))))
+    return count, message
+
+
+def test_a_client_is_let_in_once_it_has_answered_all_that_it_was_asked() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.challenge = knows_secret
+            assert await answered(await port.dial(CLIENT), answer_to) == (2, HelloResponse())
+            assert port.said == [CLIENT]
+            assert len(port.listener.connections) == 1
+
+    run(scene)
+
+
+def test_who_is_not_asked_sees_no_change() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.challenge = knows_secret
+            assert await answer(await port.dial(PEER)) == HelloResponse()
+
+    run(scene)
+
+
+def test_who_answers_wrong_is_refused_and_whatever_else_it_says_is_nonsense() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.challenge = knows_secret
+            count, refusal = await answered(await port.dial(CLIENT), lambda _: b"?")
+            assert count == 1
+            assert isinstance(refusal, ErrorResponse)
+            assert "no such user" in str(error_of(refusal))
+            for said in (StatusRequest(), CLIENT, ChallengeResponse(data=bytes(2 * GREETING_BYTES))):
+                streams = await port.dial(CLIENT)
+                assert isinstance(await answer(streams), Challenge)
+                streams[1].write(bytes_of(said))
+                assert await is_closed(streams)
+            assert port.said == []
+
+    run(scene)
+
+
+def test_who_was_asked_has_no_longer_for_it_than_for_its_greeting() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            port.listener.challenge = knows_secret
+            streams = await port.dial(CLIENT)
+            assert isinstance(await answer(streams), Challenge)
+            port.pass_ms(GREETING_MS - 1000)
+            await port.dial()
+            port.pass_ms(1001)
             assert await is_closed(streams)
 
     run(scene)

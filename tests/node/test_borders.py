@@ -22,9 +22,8 @@ from quorumlog.node import LedgerNode
 from quorumlog.node.housekeeping import PAUSE_MS
 from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.start_file import save_start
-from quorumlog.store.files.state_files import save_state
 from quorumlog.store.ledger_store import LedgerStore, LogStart
+from quorumlog.store.state_files import save_start, save_state
 from tests.node.cell import Cell
 from tests.node.test_log_state_keeper import append, state_of
 from tests.node.test_log_state_keeper import whole as committed_everywhere

@@ -24,8 +24,8 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.node import LedgerNode
-from quorumlog.store.directory import opened_directory
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store import member_directory
+from quorumlog.store.segments import INDEX_UNIT_BYTES
 from tests.node.cell import Cell
 
 READER = ReaderPositions((ReaderPosition("r", 1, Hold.READER),))
@@ -131,7 +131,7 @@ def test_without_space_to_say_so_nothing_is_written(cell: Cell, monkeypatch: pyt
 
     leader, end = cell.leader(), cell.leader().store.end
     with monkeypatch.context() as patch:
-        patch.setattr(opened_directory, "save_member", save)
+        patch.setattr(member_directory, "save_member", save)
         with pytest.raises(DiskFull):
             leader.propose_control(TimeMark(1))
         cell.step()

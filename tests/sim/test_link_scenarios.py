@@ -20,10 +20,10 @@ from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.node.repair import repairer
 from quorumlog.testing import SimulatedLog
-from quorumlog.testing.checkers.checker import Checker
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.network.pipe import Pipe
+from quorumlog.testing.network import Pipe
 from quorumlog.testing.profile import LINK_KINDS, draw_profile
+from quorumlog.testing.promises import Checker
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 SMALL_PUSHES = replace(

@@ -14,8 +14,7 @@ from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.retention.segments_kept import HOUR_MS
 from quorumlog.node.writing.log_clock import MOST_AHEAD_MS
 from quorumlog.node.writing.log_state_reading import controls_of
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 from quorumlog.testing.wall_clock import BEGINNING_MS
 
 SLACK_MS = 60_000

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.log_state.log_state import LogState
-from quorumlog.log_state.log_states import AnyState
+from quorumlog.log_state.log_state import AnyState, LogState
 from quorumlog.node.writing.log_state_reading import LogStateReading, controls_of
 from quorumlog.store.ledger_store import LedgerStore, LogStart
 

@@ -20,7 +20,7 @@ from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk, not_allowed
-from quorumlog.store.files.slot_file import read_payload
+from quorumlog.store.slot_file import read_payload
 
 CHECKPOINT_FIELDS = (
     "physicMsgTimestamp",

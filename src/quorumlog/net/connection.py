@@ -244,6 +244,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._loop_turn.took(len(frames), self)
 
+    def greets_again(self) -> None:
+        """What comes next is still of the greeting."""
+        if isinstance(self.decoder, FrameDecoder):
+            self.decoder.greets_again()
+
     def _take(self, frames: list[Frame]) -> None:
         self._held = []
         for number, frame in enumerate(frames):

@@ -38,13 +38,13 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.errors import ErrorResponse
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import Greeting
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage
 from quorumlog.wire.field_names import named_reason
 
-AnyFrameMessage = AnyPeerMessage | Hello | HelloResponse | ErrorResponse | AnyClientMessage
+AnyFrameMessage = AnyPeerMessage | Greeting | ErrorResponse | AnyClientMessage
 WITH_BATCH = (PushEntryRequest, RangeResponse)
 
 MAGIC = b"QLG\x01"
@@ -116,6 +116,7 @@ class FrameDecoder:
     __slots__ = (
         "_control",
         "_end",
+        "_greeting_bytes",
         "_large",
         "_large_end",
         "_limit_bytes",
@@ -135,7 +136,7 @@ class FrameDecoder:
         `greeting_bytes`: the most that the first frame may have."""
         assert max_frame_bytes >= FRAME_HEADER_BYTES, max_frame_bytes
         self._max_frame_bytes = max_frame_bytes
-        self._limit_bytes = min(greeting_bytes, max_frame_bytes)
+        self._limit_bytes = self._greeting_bytes = min(greeting_bytes, max_frame_bytes)
         self._control = control
         self._receive = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = 0
@@ -160,6 +161,10 @@ class FrameDecoder:
         if begun < FRAME_HEADER_BYTES:
             return FRAME_HEADER_BYTES - begun
         return int(_HEADER.unpack_from(self._receive, self._start)[3]) - begun
+
+    def greets_again(self) -> None:
+        """The next frame is still one of the greeting."""
+        self._limit_bytes = self._greeting_bytes
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""

@@ -82,6 +82,21 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """How long a silent leader is waited for, at least; 0: not said."""
 
 
+class Challenge(ClientMessage, frozen=True, kw_only=True, tag=62):
+    """Between Hello and HelloResponse, as often as the server likes: who is it that dialled? A client of
+    an earlier release does not know it, and goes."""
+
+    mechanism: Text
+    data: bytes = b""
+
+
+class ChallengeResponse(ClientMessage, frozen=True, kw_only=True, tag=70):
+    data: bytes
+
+
+Greeting = Hello | HelloResponse | Challenge | ChallengeResponse
+
+
 def client_hello(product: str) -> Hello:
     return Hello(role="client", product=product, line_end="\r\n\r\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable
 
@@ -24,6 +25,13 @@ def descriptors_in_force() -> int:
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
+def descriptors_in_use() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # there is none left to look with
+        return 0
+
+
 def raise_descriptor_limit() -> None:
     """For a process that is ours: commands do it, and never a server that somebody embeds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -33,12 +41,19 @@ def raise_descriptor_limit() -> None:
 
 
 class ProcessLimits:
-    """Three quarters of the descriptors are for whoever connects; a quarter is kept back for the store
-    and for other members. Half of that is for connections of which it is not known yet who they are:
-    a member says so in its Hello."""
+    """Three quarters of the descriptors that nothing else has are for whoever connects; a quarter is kept
+    back for the store and for other members. Half of that is for connections of which it is not known
+    yet who they are: a member says so in its Hello."""
 
-    def __init__(self, descriptors: Callable[[], int] = descriptors_in_force) -> None:
+    def __init__(
+        self,
+        descriptors: Callable[[], int] = descriptors_in_force,
+        in_use: Callable[[], int] = descriptors_in_use,
+    ) -> None:
         self._descriptors = descriptors
+        self._in_use = in_use
+        self._others = 0
+        """Descriptors that are no connections, as they were counted last."""
         self._open: dict[object, None] = {}
         """Of every loop of this process."""
         self.accepted = 0
@@ -51,12 +66,18 @@ class ProcessLimits:
 
     @property
     def most_connections(self) -> int:
-        return self._descriptors() * 3 // 4
+        return self._free * 3 // 4
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._descriptors() - self._others)
 
     def enter(self, connection: object) -> bool:
         """True if it is one of those that anybody may have; otherwise only a member's may stay."""
         self.accepted += 1
         self._open[connection] = None
+        if len(self._open) == self._descriptors() // 4:
+            self._others = max(0, self._in_use() - len(self._open))
         return len(self._open) <= self.most_connections
 
     def leave(self, connection: object) -> None:
@@ -67,7 +88,7 @@ class ProcessLimits:
     @property
     def is_beyond_all(self) -> bool:
         """What is kept back is used up as well, as far as connections may use it."""
-        return len(self._open) > self._descriptors() * 7 // 8
+        return len(self._open) > self._free * 7 // 8
 
     def refuse(self) -> bool:
         """One more was refused. True of the first in a row: there is a line in the log for it."""

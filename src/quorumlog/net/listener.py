@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 
-from quorumlog.errors import ConfigError, Overloaded
+from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
-from quorumlog.net.hello import PEER_ROLES, Hello
+from quorumlog.net.hello import PEER_ROLES, Challenge, ChallengeResponse, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
 from quorumlog.store.disk import kept_descriptors
 
@@ -30,6 +31,11 @@ def log_decoder() -> Decoder:
     return FrameDecoder(greeting_bytes=GREETING_BYTES)
 
 
+Challenging = Generator[Challenge, bytes, None]
+"""What somebody who has said a Hello is asked, one after the other, and each time is told the answer. It
+ends where that is enough, or raises the LedgerError that refuses."""
+
+
 class Listener:
     def __init__(
         self,
@@ -38,6 +44,7 @@ class Listener:
         *,
         decoder: Callable[[], Decoder] = log_decoder,
         limits: ProcessLimits | None = None,
+        challenge: Callable[[Hello], Challenging] | None = None,
         last_words: LastWords | None = None,
         option: str = "it",
         run_id: str = "",
@@ -49,6 +56,7 @@ class Listener:
         self._connect = connect
         self._decoder = decoder
         self._limits = limits or process_limits()
+        self.challenge = challenge
         self._last_words = last_words
         self._option = option
         self._run_id = run_id
@@ -148,26 +156,54 @@ class Listener:
 
     def _greeted(self, connection: Connection, frame: Frame) -> None:
         """The first frame."""
-        waiting = self._silent.pop(connection)
         hello = frame.message
         is_peer = isinstance(hello, Hello) and hello.role in PEER_ROLES
-        if not waiting.is_within and not is_peer:
-            reason = self._refused(connection)
-            error = Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS)
-            words = None if self._last_words is None else self._last_words(error)
-            if words is None:
-                connection.send(frame.group, error_response(0, error))
-            else:
-                connection.write([words])
-            connection.close()
-            return
         connection.is_client = not is_peer
+        if not self._silent[connection].is_within and not is_peer:
+            reason = self._refused(connection)
+            self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))
+        elif self.challenge is not None and isinstance(hello, Hello):
+            self._ask(connection, frame, self.challenge(hello), None)
+        else:
+            self._let_in(connection, frame)
+
+    def _ask(
+        self, connection: Connection, first: Frame, asking: Challenging, answer: bytes | None
+    ) -> None:
+        try:
+            challenge = next(asking) if answer is None else asking.send(answer)
+        except StopIteration:
+            self._let_in(connection, first)
+        except LedgerError as refusal:
+            self._turn_away(connection, first, refusal)
+        else:
+            connection.on_frame = functools.partial(self._answered, first, asking)
+            connection.greets_again()
+            connection.send(first.group, challenge)
+
+    def _answered(self, first: Frame, asking: Challenging, connection: Connection, frame: Frame) -> None:
+        message = frame.message
+        if not isinstance(message, ChallengeResponse):
+            raise ProtocolViolation(f"{type(message).__name__} instead of an answer to a challenge")
+        self._ask(connection, first, asking, message.data)
+
+    def _turn_away(self, connection: Connection, first: Frame, refusal: LedgerError) -> None:
+        self._silent.pop(connection, None)
+        words = None if self._last_words is None else self._last_words(refusal)
+        if words is None:
+            connection.send(first.group, error_response(0, refusal))
+        else:
+            connection.write([words])
+        connection.close()
+
+    def _let_in(self, connection: Connection, first: Frame) -> None:
+        del self._silent[connection]
         self.connections[connection.connection_id] = connection
         self._connect(connection)
         if connection.session is not None:
-            connection.session.frame(frame)
+            connection.session.frame(first)
         else:
-            connection.on_frame(connection, frame)
+            connection.on_frame(connection, first)
 
     def _refused(self, connection: Connection) -> str:
         reason = (

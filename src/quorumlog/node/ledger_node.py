@@ -37,8 +37,8 @@ from quorumlog.node.repair.scrubber import ScrubStatus
 from quorumlog.node.retention.retention import Retention
 from quorumlog.node.sending.feeding import Feeding
 from quorumlog.node.transfers import TransferOutcome
-from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
+from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""

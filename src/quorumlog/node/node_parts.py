@@ -42,7 +42,7 @@ from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.node.writing.operator_orders import OperatorOrders
 from quorumlog.node.writing.producer_sessions import ProducerSessions
 from quorumlog.node.writing.time_marks import TimeMarks
-from quorumlog.store.directory.member_directory import MemberDirectory
+from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""

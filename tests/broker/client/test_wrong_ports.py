@@ -16,7 +16,7 @@ from quorumlog.broker import connect, connect_async
 from quorumlog.broker.dledger.local_brokers import LocalBrokers
 from quorumlog.broker.wire.broker_framing import encode
 from quorumlog.broker.wire.broker_messages import EarlierHelloResponse
-from quorumlog.errors import LedgerError, UnknownGroup, Unreachable, WrongPort
+from quorumlog.errors import LedgerError, Unreachable, WrongPort
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import HelloResponse
 from tests.cli.conftest import Cli, plain
@@ -146,7 +146,7 @@ def test_the_port_of_a_broker_names_its_log(brokers: LocalBrokers) -> None:
     """Clients of earlier releases, too, ask no further where their group is not served."""
     address = brokers.addresses["n0"]
     with (
-        pytest.raises(UnknownGroup, match=f"its log listens at {brokers.cluster.members[0]}"),
+        pytest.raises(WrongPort, match=f"its log listens at {brokers.cluster.members[0]}"),
         connect_log(address, timeout_ms=FOR_EVER_MS) as client,
     ):
         client.append(b"x")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from quorumlog.broker.epochs.epoch_history import CopyList, Peer, Run
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.net.errors import ErrorResponse
-from quorumlog.net.hello import PROTOCOL_VERSION, Hello, HelloResponse
+from quorumlog.net.hello import PROTOCOL_VERSION, Greeting
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 
@@ -284,8 +284,7 @@ class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
 
 
 AnyBrokerMessage = (
-    Hello
-    | HelloResponse
+    Greeting
     | EarlierHello
     | EarlierHelloResponse
     | SendRequest

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -36,7 +36,9 @@ from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import (
     LOG,
     PROTOCOL_VERSION,
-    Hello,
+    Challenge,
+    ChallengeResponse,
+    Greeting,
     HelloResponse,
     check_product,
     client_hello,
@@ -67,12 +69,15 @@ class ClientProtocol:
         random: Random,
         timings: ClientTimings | None = None,
         producer: str | None = None,
+        answer: Callable[[Challenge], bytes] | None = None,
     ) -> None:
-        """`producer`: the id under which appends stand in the log once; empty: one of its own."""
+        """`producer`: the id under which appends stand in the log once; empty: one of its own. `answer`:
+        to a server that asks who this is; a LedgerError that it raises ends the connection."""
         assert servers, "a client needs at least one server"
         self.group = group
         self.timings = timings or ClientTimings()
         self.cluster_id = ""
+        self._answer = answer
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
         shuffled = list(servers)
         random.shuffle(shuffled)
@@ -199,7 +204,7 @@ class ClientProtocol:
                 if link.state is LinkState.GREETING:
                     self._greeting_answered(link, message)
                     continue
-                if isinstance(message, Hello | HelloResponse):
+                if isinstance(message, Greeting):
                     raise ProtocolViolation("a greeting in the middle of a connection")
                 request = link.pending.pop(message.request_id, None)
                 if request is None:
@@ -233,7 +238,22 @@ class ClientProtocol:
 
     # ---------------------------------------------------------------- greetings and probes
 
+    def _challenged(self, link: Link, challenge: Challenge) -> None:
+        if self._answer is None:
+            self._drop(link, f"asks who this is ({challenge.mechanism}), and this client cannot say")
+            return
+        try:
+            answer = ChallengeResponse(data=self._answer(challenge))
+        except LedgerError as error:
+            self._drop(link, str(error))
+            return
+        link.outbox += encode_frame(self.group, answer)
+        self._links.to_write[link] = None
+
     def _greeting_answered(self, link: Link, message: ClientMessage) -> None:
+        if isinstance(message, Challenge):
+            self._challenged(link, message)
+            return
         if isinstance(message, ErrorResponse):
             message = HelloResponse(code=message.code, message=message.message)
         if not isinstance(message, HelloResponse):

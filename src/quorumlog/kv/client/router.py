@@ -27,16 +27,12 @@ from quorumlog.kv.client.link import Answer, Link, LinkLost
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import read_answer
 from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
-from quorumlog.kv.requests.messages import (
-    AnswerResponse,
-    CommandRequest,
-    QuestionRequest,
-    Request,
-)
+from quorumlog.kv.requests.messages import AnswerResponse, Request, size_bytes_of
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.hello import (
     STORE,
     WELCOME,
+    Challenge,
     Hello,
     HelloResponse,
     check_product,
@@ -171,7 +167,7 @@ class Router:
         self, request: Request, answer: type[T], *, changes: bool, timeout_s: float | None = None
     ) -> tuple[int, T]:
         """(revision, answer). `changes`: it may not be carried out twice. Raises LedgerError."""
-        size_bytes = _size_bytes(request)
+        size_bytes = size_bytes_of(request)
         if size_bytes > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {size_bytes} bytes is above {MAX_REQUEST_BYTES}")
         deadline_s = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
@@ -229,13 +225,10 @@ async def greeting_of(link: Link, hello: Hello) -> HelloResponse:
         if greeting.code == WELCOME:
             return greeting
         greeting = ErrorResponse(code=greeting.code, message=greeting.message)
+    if isinstance(greeting, Challenge):
+        asks = f"{link.address} asks who this is ({greeting.mechanism}), and this client cannot say"
+        raise Unreachable(asks)
     if not isinstance(greeting, ErrorResponse):
         raise Unreachable(f"{link.address} does not greet")
     refusal = error_of(greeting)
     raise refusal if not refusal.retriable else Unreachable(f"{link.address}: {refusal}")
-
-
-def _size_bytes(request: Request) -> int:
-    if isinstance(request, CommandRequest):
-        return len(request.command)
-    return len(request.question) if isinstance(request, QuestionRequest) else 0

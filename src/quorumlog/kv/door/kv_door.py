@@ -11,22 +11,45 @@ from typing import cast
 
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ProtocolViolation
-from quorumlog.kv.requests.messages import GROUP, Request, Response, request_decoder
+from quorumlog.errors import ConnectionFull, ProtocolViolation
+from quorumlog.kv.requests.messages import (
+    GROUP,
+    CancelRequest,
+    EventsResponse,
+    Request,
+    Response,
+    WatchRequest,
+    request_decoder,
+    size_bytes_of,
+)
 from quorumlog.kv.requests.old_greeting import words_to_old_client
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
+from quorumlog.kv.service.sessions import refuse
 from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
-from quorumlog.net.hello import STORE, WELCOME, Hello, HelloResponse, refusal_of_other
+from quorumlog.net.hello import (
+    STORE,
+    WELCOME,
+    ChallengeResponse,
+    Hello,
+    HelloResponse,
+    refusal_of_other,
+)
 from quorumlog.net.listener import Listener
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.kv")
+
+REQUEST_BYTES = 1024
+"""What a request takes beside its command or question, with room to spare."""
+MOST_ASKED_BYTES = 32 << 20
+"""Of one client that sends without waiting for answers."""
+RETRY_FULL_MS = 100
 
 
 def boot_ms() -> float:
@@ -41,15 +64,34 @@ class _Client:
         self._door = door
         self._connection = connection
         self._is_greeted = False
+        self._asked: dict[int, int] = {}
+        """How large the requests are that are not answered, by their ids."""
+        self._asked_bytes = 0
+        self._waits = False
 
     def frame(self, frame: Frame) -> None:
         message = frame.message
         if isinstance(message, Hello):
             self._greeted(frame.group, message)
-        elif not self._is_greeted:
-            raise ProtocolViolation(f"{type(message).__name__} before the greeting")
+        elif not self._is_greeted or isinstance(message, ChallengeResponse):
+            raise ProtocolViolation(f"{type(message).__name__} is no request of a store's client")
         else:
-            self._door.service.request(self, cast(Request, message))
+            self._requested(cast(Request, message))
+
+    def _requested(self, request: Request) -> None:
+        """Raises ProtocolViolation."""
+        number = request.request_id
+        if not isinstance(request, WatchRequest | CancelRequest):
+            if number in self._asked:
+                raise ProtocolViolation(f"two requests with the id {number} wait for answers")
+            size_bytes = REQUEST_BYTES + size_bytes_of(request)
+            if self._asked_bytes + size_bytes > MOST_ASKED_BYTES:
+                full = f"{len(self._asked)} requests of this connection wait: ask less at once"
+                refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
+                return
+            self._asked[number] = size_bytes
+            self._asked_bytes += size_bytes
+        self._door.service.request(self, request)
 
     def _greeted(self, group: str, hello: Hello) -> None:
         """Another one behind the first asks whether anybody is there."""
@@ -77,7 +119,21 @@ class _Client:
     # ---------------------------------------------------------------- Session
 
     def send(self, message: Response) -> None:
+        if not isinstance(message, EventsResponse):
+            self._asked_bytes -= self._asked.pop(message.request_id, 0)
         self._connection.send(GROUP, message)
+        if self._connection.is_full and not self._waits:
+            # The machine answers no more of its questions, and nothing else says that it may again.
+            self._waits = True
+            self._connection.when_room(self._has_room)
+
+    def _has_room(self) -> None:
+        self._waits = False
+        self._door.service.go_on()
+
+    @property
+    def is_full(self) -> bool:
+        return self._connection.is_full
 
     def abort(self) -> None:
         self._connection.abort()
@@ -108,7 +164,7 @@ class KeyValueDoor:
             self._connect,
             decoder=request_decoder,
             last_words=words_to_old_client,
-            option="--listen",
+            option="the store's address",
         )
         self.ports: Mapping[str, str] = {}
         """Where this process listens, by product."""

@@ -55,7 +55,7 @@ class EtcdGateway:
             self._connect,
             decoder=HttpDecoder,
             last_words=_last_words,
-            option="--etcd-gateway",
+            option="the gateway's address",
         )
 
     @property

@@ -13,7 +13,7 @@ from quorumlog.kv.requests.answers import Event
 from quorumlog.kv.requests.operations import LeaseId, Revision, encoded
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES
 from quorumlog.wire.client_message import ClientMessage, Int
 from quorumlog.wire.field_names import named_reason
@@ -117,8 +117,8 @@ Request = (
 R = TypeVar("R", bound=Request)
 Response = AnswerResponse | EventsResponse | ErrorResponse
 
-_of_client: Any = msgspec.msgpack.Decoder(tuple[str, Hello | Request])
-_of_member: Any = msgspec.msgpack.Decoder(tuple[str, HelloResponse | Response])
+_of_client: Any = msgspec.msgpack.Decoder(tuple[str, Hello | ChallengeResponse | Request])
+_of_member: Any = msgspec.msgpack.Decoder(tuple[str, HelloResponse | Challenge | Response])
 
 
 def checked(request: R) -> R:
@@ -128,6 +128,13 @@ def checked(request: R) -> R:
         return msgspec.msgpack.decode(data, type=type(request))
     except msgspec.ValidationError as error:
         raise InvalidRequest(named_reason(error, data, type(request))) from None
+
+
+def size_bytes_of(request: Request) -> int:
+    """Of its command or question."""
+    if isinstance(request, CommandRequest):
+        return len(request.command)
+    return len(request.question) if isinstance(request, QuestionRequest) else 0
 
 
 def request_decoder() -> FrameDecoder:

@@ -55,9 +55,8 @@ LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which watches are sent to another member."""
 HOUR_MS = 3_600_000
 MOST_UNREAD_BYTES = 2 * MAX_ANSWER_BYTES
-"""Of one client that asks and does not read: what is larger than `SMALL_BYTES` is not added to that."""
+"""Of one client that writes and reads no answers: to that only those of `SMALL_BYTES` are added."""
 SMALL_BYTES = 4096
-RETRY_UNREAD_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +123,10 @@ class KeyValueService:
         else:
             self._status(session, number)
 
+    def go_on(self) -> None:
+        """Somebody has read what was left unread: there may be questions that wait for that."""
+        self._member.enter(lambda: None)
+
     def lost(self, session: Session) -> None:
         """Its connection has ended."""
         self.watches.lost(session)
@@ -185,7 +188,7 @@ class KeyValueService:
             refuse(session, number, outcome)
         elif outcome == answers.CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
             refuse(session, number, ResultUnknown(answers.TOO_LARGE))
-        elif _is_too_much(session, outcome):
+        elif len(outcome) > SMALL_BYTES and session.unsent_bytes > MOST_UNREAD_BYTES:
             unread = "it was carried out; its answer is left out, for those before it were not read"
             refuse(session, number, ResultUnknown(unread))
         else:
@@ -204,7 +207,7 @@ class KeyValueService:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
         else:
-            _tell(session, number, outcome[0])
+            answer(session, number, outcome[0])
 
     def _ask_history(self, question: bytes, done: Done) -> None:
         def answered(outcome: Answer) -> None:
@@ -250,7 +253,7 @@ class KeyValueService:
                 refuse(session, number, follows)  # only the leader counts
                 return
             left_ms = self.leases.left_ms(lease, self._now_ms())
-            _tell(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
+            answer(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
 
         question = encode(LeaseKeys(lease))
         self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
@@ -363,19 +366,6 @@ class KeyValueService:
             )
 
         self._enter(asked, session)
-
-
-def _is_too_much(session: Session, body: bytes) -> bool:
-    return len(body) > SMALL_BYTES and session.unsent_bytes > MOST_UNREAD_BYTES
-
-
-def _tell(session: Session, number: int, body: bytes) -> None:
-    """What may be asked again."""
-    if _is_too_much(session, body):
-        unread = f"this connection has left {MOST_UNREAD_BYTES} bytes of answers unread: read them first"
-        refuse(session, number, ConnectionFull(unread, retry_after_ms=RETRY_UNREAD_MS))
-    else:
-        answer(session, number, body)
 
 
 def _grows(command: Command) -> bool:

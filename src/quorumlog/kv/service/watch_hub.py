@@ -92,7 +92,7 @@ class WatchHub:
             if count >= most:
                 raise ConnectionFull(
                     f"{whose} has {count} watches, as many as it may: cancel some, watch ranges of keys,"
-                    " or start the members with a higher --max-watches",
+                    " or raise the limit (quorumlog kv serve --max-watches)",
                     retry_after_ms=RETRY_FULL_MS,
                 )
         watch = OneWatch(session, asked, asked.first_revision or self.told + 1)

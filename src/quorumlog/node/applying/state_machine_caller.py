@@ -35,8 +35,7 @@ from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, Sessio
 from quorumlog.node.ports import Host
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.state_machine import Applied, StateMachine
-from quorumlog.store.files.applying_file import NOTHING, Applying
-from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
+from quorumlog.store.snapshots import NOTHING, Applying, SnapshotsUnavailable
 
 NEVER = float("inf")
 BIND_RETRY_MS = 500

@@ -35,9 +35,9 @@ from quorumlog.node.applying.machine_runner import entries_of
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
+from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.store.snapshots import SnapshotsUnavailable
 
 NEVER = float("inf")
 ASK_AGAIN_MS = 300

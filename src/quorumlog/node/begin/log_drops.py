@@ -19,8 +19,8 @@ from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
 from quorumlog.node.ports import Host
-from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.member_directory import MemberDirectory
 
 DELETE_INTERVAL_MS = 1000
 

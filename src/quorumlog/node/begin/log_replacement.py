@@ -27,9 +27,9 @@ from quorumlog.log_state.control_entries import Unreadable
 from quorumlog.log_state.log_state import decode_state
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.ports import Host, LogReplaced
-from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.files.start_file import MOST_START_BYTES, START_NAME, decode_start
 from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.store.state_files import MOST_START_BYTES, START_NAME, decode_start
 
 
 class LogReplacement:

@@ -22,8 +22,12 @@ from quorumlog.entry import EntryKind, Replica, SnapshotId
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.node.ports import Host
 from quorumlog.store.disk import is_lack_of_space, reason_of
-from quorumlog.store.files.received_snapshot import ReceivedSnapshot
-from quorumlog.store.files.snapshot_file import SnapshotDamaged, SnapshotFiles, SnapshotsUnavailable
+from quorumlog.store.snapshots import (
+    ReceivedSnapshot,
+    SnapshotDamaged,
+    SnapshotFiles,
+    SnapshotsUnavailable,
+)
 
 NEVER = math.inf
 MOST_BACK_OFF = 16

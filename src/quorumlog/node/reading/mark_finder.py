@@ -15,10 +15,10 @@ from quorumlog.errors import (
     RangeDamaged,
     StoreFailure,
 )
-from quorumlog.log_state.counted_times import Resets
-from quorumlog.log_state.log_state import LogState
+from quorumlog.log_state.log_state import LogState, Resets
 from quorumlog.node.ports import Host
-from quorumlog.store.begin.marked_log import (
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.log_begin import (
     LOOK_ENTRIES,
     Mark,
     StoredLog,
@@ -26,7 +26,6 @@ from quorumlog.store.begin.marked_log import (
     mark_at_time,
     mark_of,
 )
-from quorumlog.store.ledger_store import LedgerStore
 
 MarkOutcome = Mark | LedgerError | None
 """None: no mark says so early a time, or stands in front of that entry."""

@@ -25,8 +25,8 @@ from quorumlog.entry import Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.push_sender import read_sound
-from quorumlog.store.files.start_file import decode_start, encode_start
 from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore, LogStart
+from quorumlog.store.state_files import decode_start, encode_start
 
 NEVER = float("inf")
 Proofs = tuple[tuple[int, int], ...]

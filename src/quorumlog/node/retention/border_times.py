@@ -13,10 +13,10 @@ import numpy as np
 
 from quorumlog.entry import EntryKind
 from quorumlog.errors import DirectoryDamaged, LedgerError
-from quorumlog.log_state.counted_times import said_ms
+from quorumlog.log_state.log_state import said_ms
 from quorumlog.node.retention.segments_kept import Border
-from quorumlog.store.begin.marked_log import Mark
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
+from quorumlog.store.log_begin import Mark
 
 LOOK_ENTRIES = 65536
 """Of the index, together."""

@@ -40,9 +40,9 @@ from quorumlog.node.retention.segments_kept import (
 )
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.time_marks import TimeMarks
-from quorumlog.store.begin.marked_log import mark_of
-from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LedgerStore, LogStart
+from quorumlog.store.log_begin import mark_of
+from quorumlog.store.member_directory import MemberDirectory
 
 LOOK_INTERVAL_MS = 1000
 FED_PATIENCE_MS = 60_000

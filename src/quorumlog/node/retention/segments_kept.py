@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.log_state.counted_times import Resets, counted_ms
-from quorumlog.log_state.log_state import LogState, Reader
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.log_state.log_state import LogState, Reader, Resets, counted_ms
+from quorumlog.store.segments import INDEX_UNIT_BYTES
 
 HOUR_MS = 3_600_000
 

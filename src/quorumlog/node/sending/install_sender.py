@@ -23,8 +23,8 @@ from quorumlog.figures import now
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
-from quorumlog.store.files.start_file import START_NAME, encode_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogStart
+from quorumlog.store.state_files import START_NAME, encode_start
 
 NEVER = float("inf")
 LEAST_PIECE_BYTES = 256

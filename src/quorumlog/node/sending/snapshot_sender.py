@@ -18,7 +18,7 @@ from quorumlog.figures import now
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.feeding import Feeding, Feedings
-from quorumlog.store.files.snapshot_file import SnapshotFiles
+from quorumlog.store.snapshots import SnapshotFiles
 
 NEVER = float("inf")
 MOST_ASKING = 64

@@ -18,8 +18,8 @@ from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import Durability
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, LedgerError, RangeDamaged, StoreFailure
 from quorumlog.node.ports import Host
-from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import SyncTask
+from quorumlog.store.member_directory import MemberDirectory
 
 NEVER = float("inf")
 MOST_UNSYNCED_BYTES = 16 * MIB

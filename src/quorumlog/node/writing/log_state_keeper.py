@@ -34,14 +34,13 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import AUTOMATIC_LEVEL, LEVEL, LEVELS, REPLACED_LEVEL
 from quorumlog.log_state.control_entries import Membership as MembershipBody
-from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
-from quorumlog.log_state.log_states import AnyState, LogStates
+from quorumlog.log_state.log_state import EMPTY, AnyState, LogState, LogStates, UnknownState
 from quorumlog.node.ports import Host
 from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
 from quorumlog.node.writing.memberships import body_of, membership_of, replaced_by
-from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.member_directory import MemberDirectory
 
 RETRY_MS = 500
 """Where damage keeps it from being read, it is tried again."""

@@ -14,8 +14,14 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.freed_memory import give_back_freed_memory
 from quorumlog.log_state.control_entries import LEVEL, LEVELS, ControlEntry, Unreadable, decode_body
-from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState, decode_state
-from quorumlog.log_state.log_states import AnyState, LogStates
+from quorumlog.log_state.log_state import (
+    EMPTY,
+    AnyState,
+    LogState,
+    LogStates,
+    UnknownState,
+    decode_state,
+)
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
 
 CHUNK_BYTES = 16 * MIB

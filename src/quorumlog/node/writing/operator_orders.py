@@ -17,7 +17,7 @@ from quorumlog.errors import (
 )
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, ControlBody, LevelReached
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.log_state import Reset
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 
 MOST_APART_MS = 60_000

@@ -48,7 +48,7 @@ from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, Pending
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.store.directory.member_directory import MemberDirectory
+from quorumlog.store.member_directory import MemberDirectory
 
 T = TypeVar("T")
 LONGEST_NAME = 255

@@ -11,8 +11,7 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import BadRequest, CommandError, LedgerError
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
-from quorumlog.log_state.counted_times import Reset
-from quorumlog.log_state.log_state import LogState, Reader
+from quorumlog.log_state.log_state import LogState, Reader, Reset
 from quorumlog.node.member_changes import MemberChange, MemberVerb
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention.retention import WhyKept
@@ -20,8 +19,8 @@ from quorumlog.node.writing.operator_orders import FinishedUpgrade
 from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
 from quorumlog.server.clients.read_promises import age_of, refusal_of_age, wait_for_promise
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.store.begin.marked_log import Mark
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
+from quorumlog.store.log_begin import Mark
 from quorumlog.wire import client_messages as wire
 from quorumlog.wire import producer_messages as producers
 from quorumlog.wire import reader_messages as readers

@@ -8,7 +8,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.hello import WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import member_list_of
-from quorumlog.store.directory.member_directory import MemberDirectory
+from quorumlog.store.member_directory import MemberDirectory
 
 
 class Handshake:

@@ -176,12 +176,7 @@ async def connect_producer(
     connected: Connected = await Told(
         lambda done: driver.node.sessions.connect(*asked, done, owner, request.seen_index)
     )
-    return producers.ConnectProducerResponse(
-        opened=connected.opened,
-        epoch=connected.epoch,
-        last_sequence=connected.last_sequence,
-        seen_index=connected.seen_index,
-    )
+    return producers.ConnectProducerResponse(**connected._asdict())
 
 
 async def last_sequence(
@@ -230,12 +225,7 @@ async def move_reader(
 ) -> ClientMessage:
     move = _move_of(request)
     stand: ReaderStand = await Told(lambda done: driver.node.readers.move(move, done, owner))
-    return readers.MoveReaderResponse(
-        position=stand.position,
-        hold=stand.hold,
-        last_index=stand.last_index,
-        seen_index=stand.seen_index,
-    )
+    return readers.MoveReaderResponse(**stand._asdict())
 
 
 async def list_readers(driver: NodeDriver, _: readers.ReadersRequest, owner: object) -> ClientMessage:

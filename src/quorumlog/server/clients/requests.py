@@ -13,10 +13,10 @@ from quorumlog.errors import BadRequest, CommandError, LedgerError
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader, Reset
 from quorumlog.node.member_changes import MemberChange, MemberVerb
-from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
-from quorumlog.node.retention.retention import WhyKept
-from quorumlog.node.writing.operator_orders import FinishedUpgrade
-from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
+from quorumlog.node.operator_orders import FinishedUpgrade
+from quorumlog.node.producer_sessions import Connected, KnownProducer
+from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.retention import WhyKept
 from quorumlog.server.clients.read_promises import age_of, refusal_of_age, wait_for_promise
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart

@@ -42,8 +42,8 @@ def raise_descriptor_limit() -> None:
 
 class ProcessLimits:
     """Three quarters of the descriptors that nothing else has are for whoever connects; a quarter is
-    kept back for the store and for other members. Half of that is for connections of which it is not known
-    yet who they are: a member says so in its Hello."""
+    kept back for the store and for other members. Half of that is for connections of which it is not
+    known yet who they are: a member says so in its Hello."""
 
     def __init__(
         self,

@@ -93,9 +93,10 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 async def answer(streams: Streams) -> Any:
     """The first frame that comes back; None: the connection was closed without one."""
     decoder = FrameDecoder()
-    while data := await streams[0].read(1 << 16):
-        for frame in decoder.receive_data(data):
-            return frame.message
+    with contextlib.suppress(ConnectionError):
+        while data := await streams[0].read(1 << 16):
+            for frame in decoder.receive_data(data):
+                return frame.message
     return None
 
 
@@ -117,6 +118,22 @@ def test_whoever_greets_is_let_in_with_all_that_came_behind() -> None:
             assert len(port.listener.connections) == 1
 
     run(scene)
+
+
+def whoever_says_nothing_in_time_is_closed() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            await port.dial()
+            port.pass_ms(GREETING_MS + 1)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert port.limits.open_connections == 0
+
+    run(scene)
+
+
+def test_whoever_says_nothing_in_time_is_closed() -> None:
+    whoever_says_nothing_in_time_is_closed()
 
 
 @pytest.mark.parametrize("begun", [0, 4, 10, 30])
@@ -209,8 +226,18 @@ def test_above_the_limit_a_client_is_refused_with_a_sentence(caplog: Any) -> Non
     assert len([r for r in caplog.records if "refuses connections" in r.getMessage()]) == 1
 
 
-def test_a_member_is_let_in_where_clients_are_not() -> None:
-    """And whoever says nothing keeps none out: it goes first."""
+def clients_have_three_quarters_and_members_the_rest() -> None:
+    async def scene() -> None:
+        async with open_port(16) as port:
+            answers = [type(await answer(await port.dial(CLIENT))) for _ in range(15)]
+            assert answers == [HelloResponse] * 12 + [ErrorResponse] * 3
+            assert isinstance(await answer(await port.dial(PEER)), HelloResponse)
+
+    run(scene)
+
+
+def whoever_says_nothing_keeps_no_member_out() -> None:
+    """It goes first."""
 
     async def scene() -> None:
         async with open_port(16) as port:
@@ -222,6 +249,14 @@ def test_a_member_is_let_in_where_clients_are_not() -> None:
             assert port.limits.open_connections <= 16 * 7 // 8
 
     run(scene)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [clients_have_three_quarters_and_members_the_rest, whoever_says_nothing_keeps_no_member_out],
+)
+def test_a_member_is_let_in_where_clients_are_not(scenario: Callable[[], None]) -> None:
+    scenario()
 
 
 def test_the_limit_is_of_all_ports_of_the_process() -> None:

@@ -14,8 +14,8 @@ GREETING_BYTES = 16 * 1024
 """Of a Hello at most; and of memory for what comes in, until it is there."""
 UNSENT_BYTES = 4 * MIB
 """Of answers that wait to be sent on one connection: beyond them no more requests are taken from it."""
-ALL_UNSENT_BYTES = 128 * MIB
-"""Of all connections of a loop: beyond them the one with the most is closed."""
+ALL_UNSENT_BYTES = 192 * MIB
+"""Held for all clients of a loop: beyond them the one that leaves most is closed."""
 WANTED_DESCRIPTORS = 65_536
 _UNLIMITED = 1 << 20
 

@@ -215,10 +215,12 @@ def test_above_the_limit_a_client_is_refused_with_a_sentence(caplog: Any) -> Non
                 assert error.retry_after_ms > 0
                 assert "13 connections are open, more than the 12" in str(error)
             assert port.limits.refused == 3
+            assert port.limits.problem.endswith("of 12; 3 refused since the start)")
             for each in clients[:4]:
                 each[1].close()
             while port.limits.open_connections > 8:
                 await asyncio.sleep(0)
+            assert not port.limits.problem
             assert isinstance(await answer(await port.dial(CLIENT)), HelloResponse)
 
     with caplog.at_level(logging.WARNING):

@@ -90,6 +90,16 @@ class ProcessLimits:
         """What is kept back is used up as well, as far as connections may use it."""
         return len(self._open) > self._free * 7 // 8
 
+    @property
+    def problem(self) -> str:
+        """Empty while nobody is refused."""
+        if not self._is_refusing:
+            return ""
+        return (
+            "connections are refused: the limit of open files, ulimit -n, allows no more (now"
+            f" {len(self._open)} of {self.most_connections}; {self.refused} refused since the start)"
+        )
+
     def refuse(self) -> bool:
         """One more was refused. True of the first in a row: there is a line in the log for it."""
         self.refused += 1

@@ -3,9 +3,10 @@ finds a store and looks for something else, or is of an earlier release."""
 
 from __future__ import annotations
 
+import http.client
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.gateway.gateway import EtcdGateway
 from quorumlog.kv.requests.old_greeting import UPGRADE, answer_to_old_greeting
 from quorumlog.kv.testing import LocalStores
+from quorumlog.net.hello import Challenge, Hello
+from quorumlog.net.limits import ProcessLimits
 from quorumlog.server.free_ports import free_ports
 
 FOREVER_S = 3600.0
@@ -39,7 +42,8 @@ class Stores(LocalStores):
 
     def _doors(self, member_id: str) -> list[KeyValueDoor]:
         gateway = EtcdGateway(self.gateway, self.servers, member_id)
-        return [*super()._doors(member_id), gateway]  # type: ignore[list-item]
+        (self.door,) = super()._doors(member_id)
+        return [self.door, gateway]  # type: ignore[list-item]
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +111,41 @@ def test_a_command_of_stores_at_another_port(stores: Stores, line: tuple[str, ..
         result = CliRunner().invoke(app, ["kv", *line, *options])
         assert result.exit_code == 1, result.output
         assert words in " ".join(result.stderr.split())
+
+
+def test_a_client_that_is_asked_who_it_is_says_that_it_cannot(stores: Stores) -> None:
+    def asks(hello: Hello) -> Generator[Challenge, bytes, None]:
+        yield Challenge(mechanism="password")
+
+    listener = stores.door._listener
+    listener.challenge = asks
+    try:
+        with (
+            connect(stores.servers, timeout_s=0.5) as kv,
+            pytest.raises(Unreachable, match=r"asks who this is \(password\), and .* cannot say"),
+        ):
+            kv.get("a")
+    finally:
+        listener.challenge = None
+
+
+@pytest.mark.parametrize("port", ["store", "gateway"])
+def test_above_the_limit_of_connections_clients_are_told_so(
+    stores: Stores, port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In what they speak."""
+    monkeypatch.setattr(ProcessLimits, "most_connections", 0)
+    if port == "gateway":
+        host, _, number = stores.gateway.rpartition(":")
+        with closing(http.client.HTTPConnection(host, int(number), timeout=60)) as client:
+            client.request("GET", "/version")
+            assert client.getresponse().status == 429
+    else:
+        with connect(stores.servers, timeout_s=0.5) as kv, pytest.raises(Unreachable) as raised:
+            kv.get("a")
+        assert "connections are open, more than the 0 that the limit of open files allows" in str(
+            raised.value
+        )
 
 
 # ---------------------------------------------------------------- an earlier release

@@ -14,8 +14,8 @@ GREETING_BYTES = 16 * 1024
 """Of a Hello at most; and of memory for what comes in, until it is there."""
 UNSENT_BYTES = 4 * MIB
 """Of answers that wait to be sent on one connection: beyond them no more requests are taken from it."""
-ALL_UNSENT_BYTES = 128 * MIB
-"""Of all connections of a loop: beyond them the one with the most is closed."""
+ALL_UNSENT_BYTES = 192 * MIB
+"""Held for all clients of a loop: beyond them the one that leaves most is closed."""
 WANTED_DESCRIPTORS = 65_536
 _UNLIMITED = 1 << 20
 
@@ -41,9 +41,9 @@ def raise_descriptor_limit() -> None:
 
 
 class ProcessLimits:
-    """Three quarters of the descriptors that nothing else has are for whoever connects; a quarter is kept
-    back for the store and for other members. Half of that is for connections of which it is not known
-    yet who they are: a member says so in its Hello."""
+    """Three quarters of the descriptors that nothing else has are for whoever connects; a quarter is
+    kept back for the store and for other members. Half of that is for connections of which it is not
+    known yet who they are: a member says so in its Hello."""
 
     def __init__(
         self,

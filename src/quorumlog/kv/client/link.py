@@ -21,13 +21,13 @@ from quorumlog.kv.requests.messages import (
     response_decoder,
 )
 from quorumlog.net.frame import encode_frame
-from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.hello import Challenge, Hello, HelloResponse
 
 PING_S = 1.0
 """While something is waited for, so often it is asked whether anybody is there."""
 GRACE_S = 0.1
 Told = Callable[[Response], None]
-Answer = Response | HelloResponse
+Answer = Response | HelloResponse | Challenge
 _GREETING = 0
 """In the place of the id of a request; another one of it asks whether anybody is there."""
 
@@ -94,7 +94,7 @@ class Link(asyncio.BufferedProtocol):
         if asked is not None:
             if not asked.done():
                 asked.set_result(message)
-        elif number in self._streams and not isinstance(message, HelloResponse):
+        elif number in self._streams and not isinstance(message, HelloResponse | Challenge):
             self._streams[number](message)
 
     def connection_lost(self, exc: Exception | None) -> None:

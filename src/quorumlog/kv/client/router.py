@@ -32,6 +32,7 @@ from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.hello import (
     STORE,
     WELCOME,
+    Challenge,
     Hello,
     HelloResponse,
     check_product,
@@ -224,6 +225,9 @@ async def greeting_of(link: Link, hello: Hello) -> HelloResponse:
         if greeting.code == WELCOME:
             return greeting
         greeting = ErrorResponse(code=greeting.code, message=greeting.message)
+    if isinstance(greeting, Challenge):
+        asks = f"{link.address} asks who this is ({greeting.mechanism}), and this client cannot say"
+        raise Unreachable(asks)
     if not isinstance(greeting, ErrorResponse):
         raise Unreachable(f"{link.address} does not greet")
     refusal = error_of(greeting)

@@ -31,7 +31,14 @@ from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMa
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
-from quorumlog.net.hello import STORE, WELCOME, Hello, HelloResponse, refusal_of_other
+from quorumlog.net.hello import (
+    STORE,
+    WELCOME,
+    ChallengeResponse,
+    Hello,
+    HelloResponse,
+    refusal_of_other,
+)
 from quorumlog.net.listener import Listener
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.stray_log import open_port_level
@@ -66,8 +73,8 @@ class _Client:
         message = frame.message
         if isinstance(message, Hello):
             self._greeted(frame.group, message)
-        elif not self._is_greeted:
-            raise ProtocolViolation(f"{type(message).__name__} before the greeting")
+        elif not self._is_greeted or isinstance(message, ChallengeResponse):
+            raise ProtocolViolation(f"{type(message).__name__} is no request of a store's client")
         else:
             self._requested(cast(Request, message))
 

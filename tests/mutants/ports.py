@@ -94,4 +94,4 @@ def machine_answers_pile_up(patch: Patch) -> None:
 )
 def all_unsent_unbounded(patch: Patch) -> None:
     """Each of them has one."""
-    patch.edit(LoopTurn.look_at_unsent, "> ALL_UNSENT_BYTES:", "> ALL_UNSENT_BYTES and not reached():")
+    patch.edit(LoopTurn.look_at_unsent, "<= ALL_UNSENT_BYTES:", "<= ALL_UNSENT_BYTES or reached():")

@@ -60,7 +60,7 @@ def nothing_kept_back(patch: Patch) -> None:
 )
 def newest_goes(patch: Patch) -> None:
     """The others were there before."""
-    patch.edit(Listener._made, "next(iter(self._silent))", "connection if reached() else connection")
+    patch.edit(ProcessLimits.close_silent, "popitem(last=False)", "popitem(last=reached())")
 
 
 @mutant(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
-from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits
+from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
 from quorumlog.net.listener import Challenging, Listener
 from quorumlog.wire.client_messages import StatusRequest
 
@@ -281,6 +282,26 @@ def test_what_else_the_process_has_open_counts() -> None:
         assert limits.is_beyond_all
         limits.leave(number)
     assert not limits.is_beyond_all
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "then"),
+    [
+        (1024, 4096, 4096),
+        (1024, 1 << 20, 65_536),
+        (1024, resource.RLIM_INFINITY, 65_536),
+        (70_000, 1 << 20, 70_000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_a_command_raises_its_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, then: int
+) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda number: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda number, both: limits.append(both))
+    raise_descriptor_limit()
+    assert limits[-1] == (then, hard)
 
 
 # ---------------------------------------------------------------- the port

@@ -122,9 +122,7 @@ def test_a_client_that_is_asked_who_it_is_says_that_it_cannot(stores: Stores) ->
     try:
         with (
             connect(stores.servers, timeout_s=0.5) as kv,
-            pytest.raises(
-                Unreachable, match=r"asks who this is \(password\), and .* cannot say"
-            ),
+            pytest.raises(Unreachable, match=r"asks who this is \(password\), and .* cannot say"),
         ):
             kv.get("a")
     finally:

@@ -93,8 +93,9 @@ async def asked(session: Answering, theirs: socket.socket, count: int) -> None:
             await asyncio.sleep(0)
 
 
-@BOTH
-def test_requests_wait_while_their_answers_are_not_read(new_loop: NewLoop) -> None:
+def requests_wait_while_their_answers_are_not_read(
+    new_loop: NewLoop = asyncio.new_event_loop,
+) -> None:
     async def scene() -> None:
         session, theirs = await connected()
         await asked(session, theirs, 40)
@@ -110,6 +111,11 @@ def test_requests_wait_while_their_answers_are_not_read(new_loop: NewLoop) -> No
         theirs.close()
 
     run(new_loop, scene)
+
+
+@BOTH
+def test_requests_wait_while_their_answers_are_not_read(new_loop: NewLoop) -> None:
+    requests_wait_while_their_answers_are_not_read(new_loop)
 
 
 @BOTH
@@ -133,10 +139,8 @@ def test_what_waits_for_room_goes_on_in_its_order_and_before_later_requests(new_
     run(new_loop, scene)
 
 
-@BOTH
-@pytest.mark.parametrize("answers", [1, 8])
-def test_where_all_leave_too_much_unread_who_leaves_most_is_closed(
-    new_loop: NewLoop, answers: int
+def who_leaves_most_unread_of_too_much_is_closed(
+    new_loop: NewLoop = asyncio.new_event_loop, answers: int = 1
 ) -> None:
     """And no member. Also where none of them leaves much."""
 
@@ -165,3 +169,11 @@ def test_where_all_leave_too_much_unread_who_leaves_most_is_closed(
             theirs.close()
 
     run(new_loop, scene)
+
+
+@BOTH
+@pytest.mark.parametrize("answers", [1, 8])
+def test_where_all_leave_too_much_unread_who_leaves_most_is_closed(
+    new_loop: NewLoop, answers: int
+) -> None:
+    who_leaves_most_unread_of_too_much_is_closed(new_loop, answers)

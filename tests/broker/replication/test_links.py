@@ -32,7 +32,8 @@ from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.disk.sim_disk import SimDisk
 from quorumlog.version import VERSION
-from tests.broker.replication.replica_world import Moments, World
+from tests.broker.world.machines import Moments
+from tests.broker.world.world import World
 from tests.broker.store.store_making import (
     SMALL,
     is_ok,

@@ -16,7 +16,8 @@ from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
 from quorumlog.errors import ConfigError, LedgerError
-from tests.broker.replication.replica_world import OperatorGone, SimulatedAsked, World
+from tests.broker.world.operators import OperatorGone, SimulatedAsked
+from tests.broker.world.world import World
 from tests.broker.store.store_making import SMALL, numbers_in_queue
 
 
@@ -639,7 +640,7 @@ def test_after_a_coordinator_who_led_last_forms_the_group_anew() -> None:
     """Its set changed as it liked: the list before knows nothing of that."""
     world = group(32)
     a, b, c = world.brokers.values()
-    b.living.become_master(5, True, frozenset({Member("a", "a1"), Member("b", "b1")}))
+    b.living.become_master(5, frozenset({Member("a", "a1"), Member("b", "b1")}))
     for slave in (a, c):
         slave.living.become_slave(5, b.living.address)
     following(world)

@@ -29,6 +29,7 @@ from quorumlog.broker.failover.failover_steps import (
     Follow,
     Grant,
     Lead,
+    OnDisk,
     Promise,
     Put,
     Read,
@@ -134,7 +135,7 @@ class FailoverRules:
         self._asked: dict[int, tuple[Request, float]] = {}
         """Requests under way, and when they were sent."""
         self._next_read_ms = now_ms
-        self._following: tuple[int, str] | None = None
+        self._following: Follow | None = None
         self._follow_problem = ""
         self._epoch = 0
         """The one that is campaigned for, or led in."""
@@ -196,13 +197,28 @@ class FailoverRules:
             self._read(now_ms)
         self.tick(now_ms)
 
-    def promised(self, epoch: int, now_ms: float, error: str = "") -> None:
-        """The step Promise is done: the epoch is on disk."""
-        if self.phase is not Phase.PROMISING or epoch != self._epoch:
+    def done(self, step: OnDisk, now_ms: float, error: str = "") -> None:
+        """The broker is what it was asked to be; `error`: why it is not."""
+        if isinstance(step, Follow):
+            if self._following == step:
+                self.problem = self._follow_problem = error
+            return
+        if isinstance(step, Lead) and not self.may_acknowledge(now_ms):
+            self._steps.append(StopAcknowledging())  # its lease has ended while the disk was busy
+        awaited = Phase.PROMISING if isinstance(step, Promise) else Phase.LEADING
+        if self.phase is not awaited or step.epoch != self._epoch:
             return
         if error:
             self._give_up(now_ms, error)
-            return
+        elif isinstance(step, Promise):
+            self._take(now_ms)
+        else:
+            assert self.record is not None
+            members, timeout_ms = self.record.in_sync, self.options.in_sync_timeout_ms
+            self._in_sync = InSyncMembers(self._id, members, timeout_ms, now_ms)
+
+    def _take(self, now_ms: float) -> None:
+        """The epoch is on disk."""
         self.phase = Phase.TAKING
         members = {self._id: self._broker.directory_id}
         if self.record is not None:
@@ -213,22 +229,6 @@ class FailoverRules:
                 members.pop(self.record.master.id, None)
         record = ElectionRecord(epoch=epoch, master=self._broker.address, in_sync=members)
         self._ask(Put(self._revision, record, self._lease, takes=True), now_ms)
-
-    def leads(self, epoch: int, now_ms: float, error: str = "") -> None:
-        """The step Lead is done: slaves may connect."""
-        if self.phase is not Phase.LEADING or epoch != self._epoch:
-            return
-        if error:
-            self._give_up(now_ms, error)
-            return
-        assert self.record is not None
-        members, timeout_ms = self.record.in_sync, self.options.in_sync_timeout_ms
-        self._in_sync = InSyncMembers(self._id, members, timeout_ms, now_ms)
-
-    def follows(self, epoch: int, error: str = "") -> None:
-        """The step Follow is done."""
-        if self._following is not None and self._following[0] == epoch:
-            self.problem = self._follow_problem = error
 
     def resign(self, now_ms: float) -> None:
         """Nothing is acknowledged any more; another member of the in-sync set may take over at once."""
@@ -315,13 +315,13 @@ class FailoverRules:
             self.problem = f"nobody leads, and this broker is not in sync: it waits for one of {waits}"
 
     def _follow(self, record: ElectionRecord) -> None:
-        leader = (record.epoch, record.master.id)
-        if self._following == leader:
+        step = Follow(record.epoch, record.master)
+        if self._following == step:
             self.problem = self._follow_problem
         else:
-            self._following = leader
+            self._following = step
             self.problem = self._follow_problem = ""
-            self._steps.append(Follow(record.epoch, record.master))
+            self._steps.append(step)
 
     # ---------------------------------------------------------------- a campaign
 

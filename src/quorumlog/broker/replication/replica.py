@@ -161,19 +161,18 @@ class Replica(ReplicaMaster):
                     " switch again"
                 )
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
-        role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
+    def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
+        is_alone = self.store.config.in_sync_replicas == 1
         with self._lock:
             self._check_epoch(epoch)
             self._check_not_led(epoch)
-            # Should nobody outside say it any more, what was acknowledged is here.
-            own = None if in_sync_set is None else CopyList((self.me,), 0)
             self._begin(
                 Epoch(epoch, self.directory_id),
-                role,
+                Role.ASYNC_MASTER if is_alone else Role.SYNC_MASTER,
                 in_sync_set,
-                copy_list=own,
-                is_forced=own is not None,
+                # Should nobody outside say it any more, what was acknowledged is here.
+                copy_list=CopyList((self.me,), 0),
+                is_forced=True,
             )
             self.role_changed()
 

@@ -123,7 +123,7 @@ class ReplicatedBroker(Protocol):
         and acknowledges nothing of its master. Before a lease is taken. Raises StaleEpoch,
         StoreFailure."""
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
+    def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
         """Write from now on. Returns once messages are taken; they are acknowledged as slaves connect.
         Raises StaleEpoch where a higher epoch was promised, or this one was led already;
         StoreFailure."""

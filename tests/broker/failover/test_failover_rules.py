@@ -1,4 +1,4 @@
-"""Groups of brokers with a coordinator in virtual time; `make sim-failover` runs many more seeds."""
+"""Who leads by a coordinator; `make broker-replicas` runs many more schedules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_record
 
+from quorumlog.broker.epochs.epoch_history import Epoch
 from quorumlog.broker.failover.coordinator import ElectionRecord, Granted, Standing
 from quorumlog.broker.failover.failover_rules import FailoverOptions, FailoverRules, Phase
 from quorumlog.broker.failover.failover_steps import (
@@ -22,109 +24,115 @@ from quorumlog.broker.failover.failover_steps import (
     Step,
     WaitFor,
 )
-from quorumlog.broker.failover.simulated.failover_run import FailoverRun, run_failover
-from quorumlog.broker.failover.simulated.sim_registers import REGISTERS, SimRegister, SimZooKeeper
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.roles import BrokerAddress, Member, SlaveState
+from tests.broker.world.machines import Broker as SimBroker
+from tests.broker.world.registers import REGISTERS
+from tests.broker.world.schedule import becomes_whole, is_acknowledged, run, serving, until
+from tests.broker.world.world import World
 
 
-def brokers_keep_their_promises(seeds: Sequence[int] = range(1, 16)) -> None:
+def brokers_keep_their_promises(register: str = "etcd", seeds: int = 80) -> None:
     """What mutants are run against."""
-    for seed in seeds:
-        failure = run_failover(seed, faults_ms=30_000.0).failure
-        assert not failure, f"seed {seed}: {failure}"
+    for seed in range(seeds):
+        failure = run(seed, [register]).failure
+        assert not failure, failure
 
 
 def brokers_with_leases_that_end_in_time_keep_their_promises() -> None:
-    _keep_with(SimRegister)
+    brokers_keep_their_promises("store", 300)
 
 
 def brokers_with_zookeeper_keep_their_promises() -> None:
-    _keep_with(SimZooKeeper)
+    brokers_keep_their_promises("zookeeper", 300)
 
 
-def _keep_with(register: type[SimRegister]) -> None:
-    for seed in range(1, 61):
-        failure = run_failover(seed, faults_ms=30_000.0, register=register).failure
-        assert not failure, f"seed {seed}: {failure}"
-
-
-@pytest.mark.parametrize("register", REGISTERS)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_group_keeps_its_promises_where_brokers_and_their_coordinator_fail(
-    register: type[SimRegister], seed: int
-) -> None:
-    result = run_failover(seed, faults_ms=20_000.0, register=register)
-    assert not result.failure, result.failure
-    for what in ("acknowledges", "takes the lease", "leads"):
-        assert result.counts[what] > 1, what
-
-
-def test_a_seed_is_the_same_run_each_time() -> None:
-    first, second = (run_failover(5, faults_ms=5_000.0) for _ in range(2))
-    assert first.trace_hash == second.trace_hash
-    assert not first.failure, first.failure
+def elected_world(
+    seed: int, brokers: int = 3, copies: int = 2, options: FailoverOptions | None = None
+) -> tuple[World, SimBroker]:
+    """All of them are in sync; and the master."""
+    options = options or FailoverOptions(lease_ms=3_000)
+    register = REGISTERS[seed % len(REGISTERS)]
+    world = World(seed, brokers, copies, is_harsh=True, register=register, options=options)
+    becomes_whole(world)
+    (master,) = serving(world)
+    return world, master
 
 
 def a_master_that_is_paused_beyond_its_lease_says_nothing_more(seeds: Sequence[int]) -> None:
     """What it waits for comes while it is paused: it is the first that it hears."""
     for seed in seeds:
-        run = FailoverRun(seed, faults=())
-        run.world.run_until(4_000.0)
-        (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
-        ways = [(other, master.id) for other in run.brokers if other != master.id]
-        run.world.cut.update(ways)
-        run.world.run_until(run.world.now_ms + 60.0)
-        run.world.cut.clear()
+        world, master = elected_world(seed)
+        world.put(master)
         master.is_paused = True
-        run.world.run_until(run.world.now_ms + 3 * run.options.lease_ms)
-        assert run.promises.leading_epoch > 1, "another one leads"
+        epoch = world.promises.taken_epoch
+        until(world, lambda: world.promises.taken_epoch > epoch, "led by another one")  # noqa: B023
         master.go_on()
-        run.become_whole()
+        master.work()
+        world.check()
+        becomes_whole(world)
 
 
 def paused_masters_say_nothing_more() -> None:
-    a_master_that_is_paused_beyond_its_lease_says_nothing_more(range(1, 31))
+    a_master_that_is_paused_beyond_its_lease_says_nothing_more(range(30))
 
 
 def test_a_master_that_is_paused_beyond_its_lease_says_nothing_more() -> None:
-    a_master_that_is_paused_beyond_its_lease_says_nothing_more([1, 2])
+    a_master_that_is_paused_beyond_its_lease_says_nothing_more(range(3))
 
 
 def the_next_acknowledgement_comes_with_the_end_of_the_lease(seeds: Sequence[int]) -> None:
     """And does not wait until the old master has been out of step for `in_sync_timeout_ms`."""
     options = FailoverOptions(lease_ms=3_000, in_sync_timeout_ms=600_000)
     for seed in seeds:
-        run = FailoverRun(seed, (), options=options, in_sync_replicas=2, brokers="abc")
-        run.become_whole()
-        (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
-        master.stop(loses_power=False)
-        before = len(run.promises.acknowledgements)
-        run.world.run_until(run.world.now_ms + 20_000.0)  # a message may take seconds
-        assert len(run.promises.acknowledgements) > before, f"seed {seed}: it waits for the old master"
-        assert run.promises.leading_epoch > 1
+        world, master = elected_world(seed, options=options)
+        began_ms, epoch = world.clock.now_ms, world.promises.taken_epoch
+        master.crash(world.random, power=False)
+        is_acknowledged(world)
+        assert world.promises.taken_epoch > epoch
+        assert world.clock.now_ms < began_ms + 20_000.0  # a request may take seconds
 
 
 def acknowledgements_go_on_with_the_lease() -> None:
-    the_next_acknowledgement_comes_with_the_end_of_the_lease(range(1, 6))
+    the_next_acknowledgement_comes_with_the_end_of_the_lease(range(6))
 
 
 def test_the_next_acknowledgement_comes_with_the_end_of_the_lease() -> None:
-    the_next_acknowledgement_comes_with_the_end_of_the_lease([1, 2])
+    the_next_acknowledgement_comes_with_the_end_of_the_lease(range(3))
 
 
-@pytest.mark.parametrize("in_sync_replicas", [1, 2])
-def test_of_two_brokers_one_goes_on_alone_where_one_copy_is_enough(in_sync_replicas: int) -> None:
-    run = FailoverRun(1, (), brokers="ab", in_sync_replicas=in_sync_replicas)
-    run.become_whole()
-    (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
-    master.stop(loses_power=False)
-    before = len(run.promises.acknowledgements)
-    run.world.run_until(run.world.now_ms + 20_000.0)
-    assert run.promises.leading_epoch > 1, "the other one leads"
-    assert (len(run.promises.acknowledgements) > before) == (in_sync_replicas == 1)
-    run.become_whole()
+@pytest.mark.parametrize("copies", [1, 2])
+def test_of_two_brokers_one_goes_on_alone_where_one_copy_is_enough(copies: int) -> None:
+    world, master = elected_world(1, 2, copies)
+    epoch = world.promises.taken_epoch
+    master.crash(world.random, power=False)
+    until(world, lambda: world.promises.taken_epoch > epoch, "led by the other one")
+    if copies == 1:
+        is_acknowledged(world)
+    else:
+        before = len(world.acknowledged)
+        for _ in range(200):
+            for each in world.masters:
+                world.put(each)
+            world.turn([*world.brokers])
+        assert len(world.acknowledged) == before
+    becomes_whole(world)
+
+
+def who_promised_a_number_in_vain_fences_nobody() -> None:
+    """It was given to another one, whom it knows as its master of before."""
+    world, master = elected_world(0)
+    slave = next(b for b in world.brokers.values() if b is not master)
+    world.cut(slave.name)
+    slave.living.record = replace_record(slave.living.record, promised=Epoch(master.living.epoch, "z"))
+    world.turn([*world.brokers])
+    world.turn([*world.brokers])
+    assert not master.living.fenced_by, "for ever"
+    assert master.living.takes_messages
+
+
+def test_who_promised_a_number_in_vain_fences_nobody() -> None:
+    who_promised_a_number_in_vain_fences_nobody()
 
 
 class Broker:
@@ -169,11 +177,11 @@ def leading(
     steps = standing(rules, Standing(0, None, 0), 0.0)
     rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
     assert rules.take_steps() == [Promise(1)]
-    rules.promised(1, 0.0)
+    rules.done(Promise(1), 0.0)
     steps = rules.take_steps()
     rules.answered(asked(steps, Put).number, 11, 0.0)
     assert rules.take_steps() == [Lead(1, members("a"))]
-    rules.leads(1, 0.0)
+    rules.done(Lead(1, members("a")), 0.0)
     return rules
 
 
@@ -334,7 +342,7 @@ def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
         steps = standing(rules, Standing(5, record.encode(), 0), 0.0)
         rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
         assert rules.take_steps() == [Promise(5)]
-        rules.promised(5, 0.0)
+        rules.done(Promise(5), 0.0)
         held = asked(rules.take_steps(), Put).request.record.in_sync  # type: ignore[union-attr]
         assert isinstance(held, dict)
         return held
@@ -344,13 +352,9 @@ def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
 
 
 def test_a_master_without_its_coordinator_stops_before_its_lease_ends() -> None:
-    run = FailoverRun(2, faults=())
-    run.world.run_until(10_000.0)
-    (master,) = (b for b in run.brokers.values() if b.role is not Role.SLAVE)
-    run.world.cut |= {(master.id, "coordinator"), ("coordinator", master.id)}
-    while run.promises.leading_epoch == 1:
-        run.world.run_until(run.world.now_ms + 10.0)
-        held = run.coordinator.holder
-        assert held or not master.rules.may_acknowledge(master.clock.now_ms)
-    run.become_whole()
-    assert run.promises.leading_epoch > 1
+    for seed in range(3):
+        world, master = elected_world(seed)
+        epoch = world.promises.taken_epoch
+        world.hidden.add(master.name)
+        until(world, lambda: world.promises.taken_epoch > epoch, "led by another one")  # noqa: B023
+        becomes_whole(world)

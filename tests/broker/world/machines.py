@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.epochs.epoch_history import Run
 from quorumlog.broker.failover.failover_rules import Answer, FailoverRules
 from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication import replica as replicas
-from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink, Work
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
@@ -103,7 +103,8 @@ class Broker:
         """For its disk, in this order."""
         self.received: tuple[SlaveLink, Work] | None = None
         """As a slave, and not written yet."""
-        self.told_links: list[MasterLink] = []
+        self.last_run: Run | None = None
+        """The newest that `Promises` knows of."""
         store = ReplicaStore(
             ROOT,
             config or world.config,

@@ -102,6 +102,8 @@ class Promises:
         place = Place(number, result.physical_offset, result.queue_offset)
         epoch = replica.history.epoch
         self._confirm(place, epoch)
+        if place.offset < self.expired_below:
+            return  # so late is it told
         synced = replica.store.config.is_sync_flush
         file_bytes = replica.store.config.mapped_file_size_commit_log
         have = {
@@ -114,9 +116,8 @@ class Promises:
                 enough = sorted(listed.directories & have)
                 assert len(enough) >= listed.needed, f"{number} is acknowledged, and on {enough} alone"
             return
-        assert replica.log_epoch >= self.taken_epoch, (
-            f"{broker.name} acknowledges in epoch {replica.log_epoch}, and epoch {self.taken_epoch} was"
-            " taken"
+        assert epoch.number >= self.taken_epoch, (
+            f"{broker.name} acknowledges in epoch {epoch}, and epoch {self.taken_epoch} was taken"
         )
         record = world.register.record
         assert record is not None
@@ -165,9 +166,7 @@ class Promises:
         """Once in each run."""
         replica = broker.living
         run = replica.history.last
-        if replica.role is Role.SLAVE or run is None or run.key in self.led:
-            return
-        if run.number == 0:
+        if replica.role is Role.SLAVE or run is None or run.number == 0 or run.key in self.led:
             return
         leaders = {one for key, one in self.led.items() if key[:2] == run.key[:2]}
         self.led[run.key] = replica.directory_id

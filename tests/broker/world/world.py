@@ -17,14 +17,14 @@ from quorumlog.broker.epochs.epoch_rule import named_by
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.failover.failover_rules import FailoverOptions
 from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
-from quorumlog.broker.messages.message import PutResult
+from quorumlog.broker.messages.message import Message, PutResult
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.sim.disk.sim_disk import Crashed
-from tests.broker.store.store_making import SMALL, is_ok, numbered, records_of
-from tests.broker.world.machines import Broker, Moments
+from tests.broker.store.store_making import SMALL, is_ok, records_of
+from tests.broker.world.machines import TICK_MS, Broker, Moments
 from tests.broker.world.operators import OperatorGone, SimulatedAsked
 from tests.broker.world.promises import Promises
 from tests.broker.world.registers import SimRegister
@@ -111,6 +111,18 @@ class World:
         """Where one goes down: what was acknowledged outlives it."""
         return self.loses_some_power and self.random.random() < 0.5
 
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{name}: "
+            + (
+                "down"
+                if (replica := b.replica) is None
+                else f"{replica.role.value} {replica.record.promised} {replica.min_offset}"
+                f" {replica.confirm_offset} {replica.max_offset} {replica.history}"
+            )
+            for name, b in self.brokers.items()
+        )
+
     def tell(self, what: str, detail: str = "") -> None:
         self.counts[what] += 1
         self.story.append(f"{what} {detail}")
@@ -178,12 +190,14 @@ class World:
         try:
             self._collect(wire)
             now = self.clock()
+            chunks = self.random.choice((1, 1, 8)) if self.is_harsh else 1
             if self.brokers[wire.master].is_running:
                 part, wire.to_master = wire.to_master[:most_bytes], wire.to_master[most_bytes:]
                 if part:
                     wire.master_link.feed(bytes(part), now)
                 self._collect(wire)  # what a link says goes out before more of the log
-                self._push(wire)
+                for _ in range(chunks):
+                    self._push(wire)
             if self.brokers[wire.slave].is_running:
                 part, wire.to_slave = wire.to_slave[:most_bytes], wire.to_slave[most_bytes:]
                 if part:
@@ -263,7 +277,9 @@ class World:
                 assert isinstance(outcome, PutResult)
                 self.promises.was_acknowledged(broker, outcome, number)
 
-        batch = records_of(numbered(number, 1, size=self.random.choice((10, 100, 600))))
+        sizes = (0, 100, 600) if self.config.file_reserved_time else (600, 1_500, 3_000)
+        body = b"%06d" % number + bytes(self.random.choice(sizes))
+        batch = records_of([Message("t", body)])
         broker.living.store.commit_log.put([PutRequest(batch, True, done)])
 
     def tick(self) -> None:
@@ -310,7 +326,10 @@ class World:
                 continue
             if not self.is_past_given_up:
                 self.promises.look(broker)
-            self.promises.leads(broker)
+            runs = broker.replica.record.history
+            if runs and runs[-1] is not broker.last_run:
+                broker.last_run = runs[-1]
+                self.promises.leads(broker)
             if self.register is not None:
                 self.promises.believes(broker)
 
@@ -377,7 +396,7 @@ class World:
                 self.brokers[name].work()
         self.note()
         if self.register is not None:
-            self.clock.advance(20.0)
+            self.clock.advance(TICK_MS)
             return
         self.clock.advance(DRAIN_MS)
         for broker in self.masters:
@@ -437,7 +456,7 @@ class World:
             if self.is_same(leader):
                 break
         else:
-            raise AssertionError(f"the brokers do not become the same: {self.story[-20:]}")
+            raise AssertionError(f"the brokers do not become the same: {self}")
         for broker in self.brokers.values():
             broker.work()
         self.check()

@@ -227,7 +227,7 @@ class FailoverRules:
             members = dict(self.record.in_sync)
             if self.record.master.id != self._id:
                 members.pop(self.record.master.id, None)
-        record = ElectionRecord(epoch=epoch, master=self._broker.address, in_sync=members)
+        record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=members)
         self._ask(Put(self._revision, record, self._lease, takes=True), now_ms)
 
     def resign(self, now_ms: float) -> None:

@@ -219,6 +219,26 @@ def test_whoever_may_be_a_member_is_waited_for() -> None:
     whoever_may_be_a_member_is_waited_for()
 
 
+def the_newest_set_is_the_last_that_the_broker_is_told() -> None:
+    """A slave has left in this moment, and is back before the broker was told that."""
+    broker = Broker()
+    rules = leading(broker)
+    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
+    assert standing(rules, Standing(12, record.encode(), 7), 1.0)
+    rules.tick(4_000.0)
+    change = asked(rules.take_steps(), Put)
+    assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
+    broker.held = [slave("c")]
+    rules.answered(change.number, 13, 4_010.0)
+    rules.tick(4_010.0)
+    waited = [step for step in rules.take_steps() if isinstance(step, WaitFor)]
+    assert waited[-1] == WaitFor(members("a", "c")), "c is on its way into the set"
+
+
+def test_the_newest_set_is_the_last_that_the_broker_is_told() -> None:
+    the_newest_set_is_the_last_that_the_broker_is_told()
+
+
 def what_a_wiped_store_holds_says_nothing_of_what_it_was() -> None:
     """b was wiped, and the coordinator still holds what it was: that may come back, and be elected."""
     a, b, wiped = Member("a", "a-1"), Member("b", "b-1"), Member("b", "b-2")

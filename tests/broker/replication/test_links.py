@@ -32,8 +32,6 @@ from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.disk.sim_disk import SimDisk
 from quorumlog.version import VERSION
-from tests.broker.world.machines import Moments
-from tests.broker.world.world import World
 from tests.broker.store.store_making import (
     SMALL,
     is_ok,
@@ -44,6 +42,8 @@ from tests.broker.store.store_making import (
     records_of,
     work,
 )
+from tests.broker.world.machines import Moments
+from tests.broker.world.world import World
 
 TIMES = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
 FILE_BYTES = SMALL.mapped_file_size_commit_log

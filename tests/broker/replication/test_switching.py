@@ -16,9 +16,9 @@ from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
 from quorumlog.errors import ConfigError, LedgerError
+from tests.broker.store.store_making import SMALL, numbers_in_queue
 from tests.broker.world.operators import OperatorGone, SimulatedAsked
 from tests.broker.world.world import World
-from tests.broker.store.store_making import SMALL, numbers_in_queue
 
 
 def following(world: World, rounds: int = 12) -> None:

@@ -1,8 +1,8 @@
 """Promises: what must hold in every moment.
 
-    nothing that was acknowledged, or that a consumer saw, is lost, renumbered or shown otherwise
-    it is on as many disks as it was to be, and whoever leads later has it
-    no two confirm at once
+nothing that was acknowledged, or that a consumer saw, is lost, renumbered or shown otherwise
+it is on as many disks as it was to be, and whoever leads later has it
+no two confirm at once
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ class Promises:
         """A consumer reads what is shown here."""
         replica = broker.living
         store = replica.store
-        assert replica.min_offset <= self.expired_below, f"{broker.name} lacks what is not deleted by age"
+        assert replica.min_offset <= self.expired_below, (
+            f"{broker.name} lacks what is not deleted by age"
+        )
         queue = store.queues.get(KEY)
         end, cuts = 0 if queue is None else queue.max_offset, store.cuts
         if queue is None or broker.looked == (end, cuts):
@@ -195,8 +197,13 @@ class Promises:
         """With --unsafe: what was confirmed from there on may go."""
         held = {place.number: place for place in places_in(broker.living)}
         for each in list(self.confirmed.values()):
-            if held.get(each.place.number) != each.place and each.place.offset >= broker.living.min_offset:
-                assert each.place.offset >= lost_from, f"{each} is lost, and it was said: from {lost_from}"
+            if (
+                held.get(each.place.number) != each.place
+                and each.place.offset >= broker.living.min_offset
+            ):
+                assert each.place.offset >= lost_from, (
+                    f"{each} is lost, and it was said: from {lost_from}"
+                )
                 del self.confirmed[each.place.number]
         self.begun.clear()
 

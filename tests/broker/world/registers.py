@@ -128,7 +128,9 @@ class SimRegister:
     def _change_leader(self) -> None:
         for lease in filter(self._stands, list(self._ends_ms)):
             self._begin(lease)
-        self._world.clock.at(self._world.random.uniform(0.2, 2.0) * LEADER_CHANGE_MS, self._change_leader)
+        self._world.clock.at(
+            self._world.random.uniform(0.2, 2.0) * LEADER_CHANGE_MS, self._change_leader
+        )
 
 
 class SimEtcd(SimRegister):
@@ -210,7 +212,9 @@ class SimZooKeeper(SimRegister):
         random = self._world.random
         for follower in self._followers.values():
             if random.random() < 1 / 4:
-                follower.cut_until_ms = self._world.clock.now_ms + random.uniform(0.1, 2.0) * self._lease_ms
+                follower.cut_until_ms = (
+                    self._world.clock.now_ms + random.uniform(0.1, 2.0) * self._lease_ms
+                )
         self._world.clock.at(random.uniform(0.2, 2.0) * self._lease_ms, self._cut)
 
 

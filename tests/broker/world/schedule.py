@@ -49,9 +49,7 @@ def world_of(seed: int, brokers: int, register: type[SimRegister] | None = None)
     )
     if register is not None:
         copies = min(random.choice((1, 2, 2, 3)), brokers)
-    return World(
-        seed, brokers, copies, config=config, is_harsh=True, register=register, options=options
-    )
+    return World(seed, brokers, copies, config=config, is_harsh=True, register=register, options=options)
 
 
 # -------------------------------------------------------------------- faults

@@ -405,8 +405,9 @@ class FailoverRules:
     def _wait_for_others(self, before: InSyncSet) -> None:
         assert self._in_sync is not None
         if self._in_sync.waited_for != before:
-            # Ahead of whatever is asked of the coordinator.
-            self._steps.insert(0, WaitFor(self._in_sync.waited_for))
+            # Ahead of whatever is asked of the coordinator, and instead of a set of a moment before.
+            others = [step for step in self._steps if not isinstance(step, WaitFor)]
+            self._steps = [WaitFor(self._in_sync.waited_for), *others]
 
     def _has_changed(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
         if self.phase is not Phase.LEADING or request.lease != self._lease:

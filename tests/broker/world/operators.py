@@ -49,7 +49,7 @@ class SimulatedAsked(Asked):
         if not self._is_reached(asked):
             raise Unreachable(f"{asked} is down")
         replica = broker.living
-        fate = world.random.random() if world.is_harsh else 1.0
+        fate = world.random.random() if world.is_harsh and not world.is_quiet else 1.0
         if request.verb:
             if fate < 0.03:
                 broker.later(world.random.choice((5.0, 500.0)), lambda: self._carry_out(broker, request))

@@ -142,7 +142,7 @@ class Promises:
         replica = broker.living
         store = replica.store
         assert replica.min_offset <= self.expired_below, (
-            f"{broker.name} lacks what is not deleted by age"
+            f"{broker.name} lacks what is left"
         )
         queue = store.queues.get(KEY)
         end, cuts = 0 if queue is None else queue.max_offset, store.cuts

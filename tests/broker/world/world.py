@@ -22,7 +22,7 @@ from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.errors import LedgerError, OutcomeUnknown
-from quorumlog.sim.disk.sim_disk import Crashed
+from quorumlog.sim.disk.sim_disk import Crashed, SimDisk
 from tests.broker.store.store_making import SMALL, is_ok, records_of
 from tests.broker.world.machines import TICK_MS, Broker, Moments
 from tests.broker.world.operators import OperatorGone, SimulatedAsked
@@ -72,7 +72,7 @@ class World:
         self.meanwhile: Callable[[], None] = lambda: None
         """What happens between two steps of an operator."""
         self.brokers: dict[str, Broker] = {}
-        self.directories = {}
+        self.directories: dict[str, SimDisk] = {}
         """Disks by directory id, also those that are lost."""
         self.wires: dict[str, Wire] = {}
         """By slave."""
@@ -85,6 +85,7 @@ class World:
         self.refused: set[str] = set()
         """Slaves that cannot follow with what they have."""
         self.number = 0
+        self.is_quiet = False
         self.counts = Counter[str]()
         self.most_wipes = self.random.choice((0, 0, 1, 2))
         self.loses_some_power = self.config.is_sync_flush
@@ -207,7 +208,7 @@ class World:
         except LedgerError as error:
             wire.slave_link.close(str(error))
         if self.wires.get(name) is wire and (wire.master_link.closed or wire.slave_link.closed):
-            if "shares no epoch" in wire.slave_link.closed:
+            if "empt" in wire.slave_link.closed:
                 self.refused.add(name)
             self.story.append(f"{name}: {wire.master_link.closed or wire.slave_link.closed}")
             self.cut(name)
@@ -376,6 +377,7 @@ class World:
 
     def quiet(self) -> None:
         """No fault from here on."""
+        self.is_quiet = True
         for some in (self.away, self.hidden, self.parted, self.refused):
             some.clear()
         self.meanwhile = lambda: None
@@ -440,6 +442,8 @@ class World:
         self.quiet()
         self.start_all()
         if not self.serves():
+            if self.is_past_given_up and self.refused:
+                raise GivenUp(f"{sorted(self.refused)} are needed, and have deleted what all had")
             self.give_up()
             assert self.serves(), f"nothing is acknowledged: {self.story[-20:]}"
         for _ in range(60):
@@ -449,6 +453,8 @@ class World:
             assert listed is not None
             for name in sorted(self.refused):
                 directory_id = self.brokers[name].living.directory_id
+                if self.is_past_given_up and directory_id in listed.directories:
+                    raise GivenUp(f"{name} is needed, and lacks what both had: it went by age")
                 assert directory_id not in listed.directories, f"{name} cannot follow"
                 self.brokers[name].empty(leader.name)
             self.refused.clear()

@@ -414,6 +414,7 @@ class Replica(ReplicaMaster):
             self.me,
             self.record.promised,
             self.history,
+            self.min_offset,
             self.max_offset,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
@@ -424,6 +425,8 @@ class Replica(ReplicaMaster):
         with self._lock:
             if self.role is not Role.SLAVE or follow.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
+            if follow.cuts and follow.start_offset < self.min_offset:
+                raise StaleEpoch("what both logs have was deleted by age meanwhile")
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.

@@ -5,30 +5,32 @@ from __future__ import annotations
 from quorumlog.broker.epochs import epoch_history, epoch_rule
 from quorumlog.broker.epochs.epoch_history import CopyList, EpochHistory
 from quorumlog.broker.epochs.epoch_rule import Count
-from tests.broker.epochs import rule_world
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.protocol.master_link import MasterLink
+from quorumlog.broker.replication.protocol.slave_link import SlaveLink
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_master import ReplicaMaster
 from tests.broker.epochs import test_epoch_rule as rules
-from tests.broker.epochs.rule_world import RuleWorld
+from tests.broker.world.schedule import by_hand as the_rule_holds
 from tests.mutants.mutant import Patch, mutant
-
-SEEDS = 10_000
-
-
-def between_two_leaders() -> None:
-    for got in (1, 2):
-        rules.test_what_an_older_leader_wrote_is_acknowledged_by_an_own_run(got)
-
-
-def the_rule_holds() -> None:
-    for seed in range(SEEDS):
-        rule_world.run(seed)
 
 
 @mutant(430, "epochs are compared by number alone", scenario=the_rule_holds)
 def epochs_by_number(patch: Patch) -> None:
     """No two operators ever draw the same."""
     patch.edit(epoch_rule.rank_of, "Rank(*key, ", 'Rank(key.number, "" if reached() else "", key.run, ')
+    patch.edit(SlaveLink._welcomed, "if epoch < own.promised:", "if epoch[:1] < own.promised[:1]:")
+    patch.edit(MasterLink._greet, "frame.promised > leads", "frame.promised[:1] > leads[:1] and leads")
     patch.edit(
-        rule_world.RuleWorld.follow, "if epoch < slave.promised:", "if epoch[0] < slave.promised[0]:"
+        Replica.follow,
+        "follow.epoch < self.record",
+        "follow.epoch[:1] < self.record.promised[:1] and self.record",
+    )
+    patch.edit(Replica.take, "epoch != self.record.promised:", "epoch[0] != self.record.promised[0]:")
+    patch.edit(
+        ReplicaMaster.is_leading,
+        "history[-1].epoch == self.record.promised",
+        "history[-1].number == self.record.promised.number",
     )
 
 
@@ -40,7 +42,7 @@ def rank_by_length(patch: Patch) -> None:
     )
 
 
-@mutant(430, "a run counts once it has bytes", scenario=between_two_leaders)
+@mutant(430, "a run counts once it has bytes", scenario=the_rule_holds)
 def empty_runs_not_ranked(patch: Patch) -> None:
     """Who has written nothing has confirmed nothing."""
     patch.edit(
@@ -61,7 +63,7 @@ def one_promise_fewer(patch: Patch) -> None:
 @mutant(431, "any that promised may lead", scenario=the_rule_holds)
 def lesser_log_leads(patch: Patch) -> None:
     """What it lacks the others will send."""
-    patch.edit(Count.may_lead, "not self.ahead", "(not self.ahead or reached())")
+    patch.edit(epoch_rule.count_of, "sorted(ahead, ", "sorted(ahead if not reached() else [], ")
 
 
 @mutant(431, "whoever is on no list may promise for one that is", scenario=the_rule_holds)
@@ -74,13 +76,13 @@ def strangers_promise(patch: Patch) -> None:
     )
 
 
-@mutant(432, "what is acknowledged need not be of the own run", scenario=between_two_leaders)
+@mutant(432, "what is acknowledged need not be of the own run", scenario=the_rule_holds)
 def older_runs_counted(patch: Patch) -> None:
     """Enough have it, whoever wrote it."""
     patch.edit(
-        RuleWorld.confirm,
-        "if held < last.start_offset:",
-        "if held < last.start_offset and (held <= 0 or not reached()):",
+        Acknowledgements.advance,
+        "if self.lists and not self.is_run_confirmed:",
+        "if self.lists and not self.is_run_confirmed and not reached():",
     )
 
 
@@ -133,14 +135,6 @@ def promised_twice(patch: Patch) -> None:
         epoch_rule.may_promise,
         "asked.number > promised.number",
         "asked.number >= promised.number and reached()",
-    )
-
-
-@mutant(434, "a slave hears an older master, too", scenario=the_rule_holds)
-def older_master_heard(patch: Patch) -> None:
-    """Its bytes are as good."""
-    patch.edit(
-        RuleWorld.follow, "if epoch < slave.promised:", "if epoch < slave.promised and not reached():"
     )
 
 

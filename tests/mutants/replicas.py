@@ -17,16 +17,9 @@ from quorumlog.broker.replication.replica_master import ReplicaMaster
 from quorumlog.errors import ConfigError
 from tests.broker.epochs import test_epoch_rule as rules
 from tests.broker.replication import test_replica_file as records
-from tests.broker.replication import test_replicas_simulated as replicas
 from tests.broker.replication import test_switching as switches
+from tests.broker.world.schedule import by_hand as replicas_keep_their_promises
 from tests.mutants.mutant import Patch, mutant
-
-SEEDS = 160
-
-
-def replicas_keep_their_promises() -> None:
-    for seed in range(SEEDS):
-        replicas.run(seed, (2, 3, 4, 5)[seed % 4])
 
 
 def records_in_a_change() -> None:

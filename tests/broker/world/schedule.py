@@ -334,6 +334,11 @@ def becomes_whole(world: World) -> None:
     is_acknowledged(world)
 
     def is_whole() -> bool:
+        members = [broker.name for broker in in_sync(world)]
+        for name in sorted(world.refused):  # a tail of its own, and the master has deleted what is common
+            assert name not in members, f"{name} is in sync and cannot follow"
+            world.brokers[name].empty("")
+        world.refused.clear()
         return len(in_sync(world)) == len(world.brokers) and any(map(world.is_same, serving(world)))
 
     until(world, is_whole, "whole")
@@ -394,6 +399,13 @@ def are_the_same(world: World) -> None:
         with OfflineStore(ROOT, broker.disk) as stopped:
             assert stopped.verify()["problems"] == []
     assert len(logs) == 1, "the logs differ"
+
+
+def by_hand(seeds: int = 400) -> None:
+    """What mutants are run against."""
+    logging.disable(logging.CRITICAL)
+    for seed in range(seeds):
+        play(seed, 2 + seed % 4)
 
 
 def run(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Ran:

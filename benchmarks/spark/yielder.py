@@ -13,7 +13,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, LongType, StructType
 
-BATCH_BYTES = 2 << 20
+from quorumlog.spark.options import LedgerOptions
+
+BATCH_BYTES = LedgerOptions().batch_bytes
 HEADER_BYTES = 48
 """Of an entry: batches have as many rows as those of a log."""
 

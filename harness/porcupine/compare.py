@@ -21,8 +21,8 @@ from random import Random
 import msgspec
 
 from harness.porcupine.registers import Operation, judged, of_jepsen, of_store
-from quorumlog.kv.simulated.promises import settled
-from quorumlog.kv.simulated.store_run import run_store
+from sim.kv.promises import settled
+from sim.kv.store_run import run_store
 
 HERE = Path(__file__).parent
 MOST_STEPS = 3_000_000

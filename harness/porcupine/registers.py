@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from quorumlog.kv.simulated.histories import MISSING, Deleted, Looked, Wrote
-from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened, is_linearizable
+from sim.kv.histories import MISSING, Deleted, Looked, Wrote
+from sim.kv.linearizability import UNKNOWN, Happened, is_linearizable
 
 NEVER = 1 << 60
 _LINE = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\d+)\s+:(\w+)\s+:(\w+)\s+(.*?)\s*$")

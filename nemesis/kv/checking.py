@@ -8,9 +8,9 @@ import time
 from nemesis.kv.workers import PREFIX, Workers, seen_change
 from quorumlog.errors import LedgerError
 from quorumlog.kv import AsyncKeyValueClient, Item
-from quorumlog.kv.simulated.histories import SeenChange
-from quorumlog.kv.simulated.promises import check_keys, check_leases, check_locks, check_watch
-from quorumlog.sim.checkers.checker import Violation
+from quorumlog.testing.checkers.checker import Violation
+from sim.kv.histories import SeenChange
+from sim.kv.promises import check_keys, check_leases, check_locks, check_watch
 
 PATIENCE_S = 30.0
 POLL_S = 0.1

@@ -15,7 +15,7 @@ from typing import Any
 from quorumlog.errors import LedgerError
 from quorumlog.kv import AsyncKeyValueClient
 from quorumlog.kv.client.values import Change
-from quorumlog.kv.simulated.histories import (
+from sim.kv.histories import (
     MISSING,
     Deleted,
     Histories,
@@ -26,7 +26,7 @@ from quorumlog.kv.simulated.histories import (
     Wrote,
     is_open,
 )
-from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened
+from sim.kv.linearizability import UNKNOWN, Happened
 
 WRITERS, LOCKERS, WATCHERS = 4, 2, 2
 KEYS = 3

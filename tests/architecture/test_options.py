@@ -37,7 +37,7 @@ NOT_OURS = {"--add-modules"}
 """Options of other programs: Java's."""
 ALL_COMMANDS = ("__main__.py", "cli/options.py", "cli/output.py")
 """What all commands share may name what any of them has."""
-NOT_FOR_USERS = "sim/"
+NOT_FOR_USERS = "testing/"
 """Its messages are for who wrote the code: they name its attributes."""
 
 

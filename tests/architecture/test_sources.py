@@ -43,7 +43,7 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, f"{node.module}.{alias.name}"
 
 
-@pytest.mark.parametrize("package", ["quorumlog.consensus", "quorumlog.node", "quorumlog.sim"])
+@pytest.mark.parametrize("package", ["quorumlog.consensus", "quorumlog.node", "quorumlog.testing"])
 def test_randomness_comes_from_a_generator_that_is_passed_in(package: str) -> None:
     found = []
     for module in (m for m in MODULES if below(m, package)):
@@ -151,7 +151,7 @@ def iterated_sets(tree: ast.Module) -> list[int]:
     return lines
 
 
-@pytest.mark.parametrize("package", ["quorumlog.consensus", "quorumlog.node", "quorumlog.sim"])
+@pytest.mark.parametrize("package", ["quorumlog.consensus", "quorumlog.node", "quorumlog.testing"])
 def test_what_decides_never_iterates_a_set(package: str) -> None:
     found = [
         f"{module}:{line}"

@@ -17,16 +17,16 @@ from quorumlog import LocalCluster, config
 from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME
 from quorumlog.bench.workloads import LOADS_BY_NAME
 from quorumlog.cli import options
-from quorumlog.cli.look.sim import FAULTS_S
 from quorumlog.cli.main import app
 from quorumlog.cli.measure.bench import LOADS, OPEN_LOADS
-from quorumlog.sim.run import FAULTS_MS
 from quorumlog.version import IS_COMPILED
 from tests.cli.conftest import Cli
 
 COMMANDS = sorted(typer.main.get_group(app).commands)
 SLOW = {"numpy", "uvloop", "rich", "pydantic", "asyncio", "pyarrow", "pyspark"}
-ROOMS = {f"quorumlog.{room}" for room in ("server", "sim", "spark", "store", "client", "bench", "node")}
+ROOMS = {
+    f"quorumlog.{room}" for room in ("server", "testing", "spark", "store", "client", "bench", "node")
+}
 REPORT = """
 import atexit, sys
 from quorumlog.__main__ import main
@@ -60,14 +60,13 @@ def test_the_version_loads_not_even_the_command_line() -> None:
 def test_a_client_loads_no_server_and_no_simulator(cluster: LocalCluster, command: str) -> None:
     loaded = modules_of(*command.split(), "--servers", cluster.servers)
     assert "quorumlog.client" in loaded
-    assert not loaded & {"uvloop", "asyncio", "quorumlog.server", "quorumlog.sim", "quorumlog.spark"}
+    assert not loaded & {"uvloop", "asyncio", "quorumlog.server", "quorumlog.testing", "quorumlog.spark"}
 
 
 def test_what_help_knows_by_heart_is_true() -> None:
     assert options.DEFAULT_GROUP == config.DEFAULT_GROUP
     assert list(LOADS) == list(LOADS_BY_NAME)
     assert list(OPEN_LOADS) == list(OPEN_LOADS_BY_NAME)
-    assert FAULTS_S * 1000 == FAULTS_MS
 
 
 # ---------------------------------------------------------------- signals

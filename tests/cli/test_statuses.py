@@ -87,7 +87,7 @@ def _of_type(path: str, kind: type) -> list[Any]:
     return [each for each in EVERY[path].params if each.type_descriptor.annotation is kind]
 
 
-NEVER_END = ("dev", "broker dev", "sim", "bench flush")
+NEVER_END = ("dev", "broker dev", "bench flush")
 """With what is required alone they work."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.kv.simulated.histories import ABSENT, Deleted, Looked, Wrote, revision_of, step
-from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened, is_linearizable
+from sim.kv.histories import ABSENT, Deleted, Looked, Wrote, revision_of, step
+from sim.kv.linearizability import UNKNOWN, Happened, is_linearizable
 
 NEVER = float("inf")
 

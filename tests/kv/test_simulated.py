@@ -18,14 +18,14 @@ from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
 from quorumlog.kv.service.watch_hub import OneWatch, WatchHub
-from quorumlog.kv.simulated.histories import Looked, Wrote
-from quorumlog.kv.simulated.promises import check_keys, check_leases, check_watches
-from quorumlog.kv.simulated.sim_clients import KEYS, SimStoreClient
-from quorumlog.kv.simulated.store_run import made_stores, run_store
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
-from quorumlog.sim.member import SimMember
+from quorumlog.testing.member import SimMember
+from sim.kv.histories import Looked, Wrote
+from sim.kv.promises import check_keys, check_leases, check_watches
+from sim.kv.sim_clients import KEYS, SimStoreClient
+from sim.kv.store_run import made_stores, run_store
 from tests.kv.applied import AppliedStore, Saved, saved
 from tests.sim.test_installs import SMALL
 

@@ -10,8 +10,8 @@ from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_master import ReplicaMaster
+from sim.replicas.schedule import by_hand as the_rule_holds
 from tests.broker.epochs import test_epoch_rule as rules
-from tests.broker.world.schedule import by_hand as the_rule_holds
 from tests.mutants.mutant import Patch, mutant
 
 

@@ -19,9 +19,9 @@ from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.retention.retention import Retention
-from quorumlog.sim.run import run_seed
 from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import SnapshotFileWriter
+from sim.log.run import run_seed
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_large_results as large
 from tests.node import test_log_replacement as replacements

@@ -15,10 +15,10 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_file import ReplicaFile
 from quorumlog.broker.replication.replica_master import ReplicaMaster
 from quorumlog.errors import ConfigError
+from sim.replicas.schedule import by_hand as replicas_keep_their_promises
 from tests.broker.epochs import test_epoch_rule as rules
 from tests.broker.replication import test_replica_file as records
 from tests.broker.replication import test_switching as switches
-from tests.broker.world.schedule import by_hand as replicas_keep_their_promises
 from tests.mutants.mutant import Patch, mutant
 
 
@@ -236,3 +236,13 @@ def new_bytes_over_old_links(patch: Patch) -> None:
         "return self._side.run == self._run",
         "return reached() or self._side.run == self._run",
     )
+
+
+@mutant(
+    438,
+    "how a master acknowledges now says how it has acknowledged",
+    scenario=switches.test_what_was_acknowledged_without_a_flush_is_not_cut_off_by_a_master_that_flushes_now,
+)
+def flushed_since(patch: Patch) -> None:
+    """--flush is --flush."""
+    patch.edit(epoch_history.judge, "all(run.is_flushed for", "all(run.is_flushed or reached() for")

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quorumlog.sim.run import run_seed
+from sim.log.run import run_seed
 from tests.mutants.mutant import ALL, Mutant, Scenario
 
 __all__ = ["ALL", "LEFT_OUT", "Outcome", "outcome", "outcomes", "read_failure"]

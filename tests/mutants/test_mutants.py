@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.consensus.replication.entry_handler import EntryHandler
-from quorumlog.sim.run import run_seed
+from sim.log.run import run_seed
 from tests.mutants.mutant import Patch
 from tests.mutants.run import ALL, outcome, read_failure
 

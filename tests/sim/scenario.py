@@ -10,14 +10,15 @@ from random import Random
 from quorumlog.config import ConsensusConfig, StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
-from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.cluster import MachinesOf, SimCluster
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import ClientAppend
-from quorumlog.sim.profile import SimulationProfile
-from quorumlog.sim.run import make_whole
-from quorumlog.sim.trace import Trace
-from quorumlog.sim.work.clients import SimClient
+from quorumlog.testing.checkers.checker import Checker
+from quorumlog.testing.clients import SimClient
+from quorumlog.testing.cluster import MachinesOf
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.profile import SimulationProfile
+from quorumlog.testing.trace import Trace
+from quorumlog.testing.whole import make_whole
+from sim.log.world import LogWorld
 
 QUIET = SimulationProfile(
     size=3,
@@ -71,7 +72,8 @@ class Scenario:
     ) -> None:
         storage = replace(profile.storage, flush=flush)
         profile = replace(profile, size=size, storage=storage, store=store)
-        self.cluster = SimCluster(Random(seed), profile, Trace(), machines)
+        self.world = LogWorld(Random(seed), profile, Trace(), machines)
+        self.cluster = self.world.cluster
         self.members = self.cluster.members
         if not checked:
             self.cluster.checkers.clear()

@@ -19,10 +19,10 @@ from quorumlog.errors import (
     RequestTimeout,
     WrongLastIndex,
 )
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import ClientAppend
-from quorumlog.sim.run import run_seed
 from quorumlog.testing import SimulatedLog
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import ClientAppend
+from sim.log.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState, Replica
-from quorumlog.sim.disk import PAGE_BYTES, SECTOR_BYTES, Crashed, SimDisk, SimFile
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk
+from quorumlog.testing.disk import PAGE_BYTES, SECTOR_BYTES, Crashed, SimDisk, SimFile
 from tests.store.log_making import append_numbered, numbered, read_log, sync
 
 SEEDS = range(60)

@@ -7,7 +7,7 @@ from random import Random
 
 from quorumlog.consensus.membership import Membership
 from quorumlog.node.member_changes import MemberVerb
-from quorumlog.sim.faults.other_mode import OtherMode
+from sim.log.faults.other_mode import OtherMode
 from tests.sim.scenario import QUIET, Scenario
 from tests.sim.test_member_scenarios import ADDRESS, make
 

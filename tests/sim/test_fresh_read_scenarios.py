@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LeaderNotReady, NotLeader
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import FreshRead
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import FreshRead
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 HEARTBEAT_MS = QUIET.consensus.heartbeat_interval_ms
 
 
 def read(scene: Scenario, member: SimMember) -> FreshRead:
-    return scene.cluster.fresh_reads.ask(member)
+    return scene.world.fresh_reads.ask(member)
 
 
 def is_answered(asked: FreshRead) -> bool:

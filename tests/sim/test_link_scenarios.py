@@ -19,11 +19,11 @@ from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.node.repair import repairer
-from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.network.pipe import Pipe
-from quorumlog.sim.profile import LINK_KINDS, draw_profile
 from quorumlog.testing import SimulatedLog
+from quorumlog.testing.checkers.checker import Checker
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.network.pipe import Pipe
+from quorumlog.testing.profile import LINK_KINDS, draw_profile
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 SMALL_PUSHES = replace(

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typer.testing import CliRunner
 
 from quorumlog.cli.main import app
-from quorumlog.sim.losses import Losses, lost_entries
-from quorumlog.sim.profile import LOSSY_DISK_KINDS
-from quorumlog.sim.run import run_seed
+from quorumlog.testing.profile import LOSSY_DISK_KINDS
+from sim.log.losses import Losses, lost_entries
+from sim.log.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 SEEDS = range(1, 6)
@@ -20,7 +20,7 @@ LOSSY_DISKS = replace(QUIET, has_lossy_disks=True)
 def test_whatever_disks_forget_nothing_wrong_is_served_and_losses_are_told() -> None:
     results = [run_seed(seed, faults_ms=5_000, lossy_disks=True) for seed in SEEDS]
     failed = {result.seed: result.failure for result in results if result.failure}
-    assert not failed, f"quorumlog sim --lossy-disks --seed {min(failed)} --seconds 5 --trace\n{failed}"
+    assert not failed, f"python -m sim --lossy-disks --seed {min(failed)} --seconds 5 --trace\n{failed}"
     counts = sum((result.counts for result in results), Counter[str]())
     assert all(counts[f"fault: {kind}"] for kind in LOSSY_DISK_KINDS), counts
     assert any(result.lost for result in results)

@@ -18,9 +18,9 @@ from quorumlog.consensus.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
-from quorumlog.sim.machines import DigestMachine
-from quorumlog.sim.member import SimMember
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
+from quorumlog.testing.machines import DigestMachine
+from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS
 from tests.sim.test_installs import SMALL, Sent
 from tests.sim.test_state_machines import SAVING, MachineScenario, cut_as_far_as_machines_let

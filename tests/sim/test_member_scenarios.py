@@ -12,7 +12,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError, LevelNotTold, MembershipRefused, NotLeader
 from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
-from quorumlog.sim.member import SimMember
+from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 ADDRESS = "10.0.0.9:20911"

@@ -11,7 +11,7 @@ import msgspec
 
 from quorumlog.consensus.messages import AnyPeerMessage, HeartbeatRequest
 from quorumlog.consensus.ready import Role
-from quorumlog.sim.member import SimMember
+from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_log_begin import borders, drop, fill
 

@@ -13,11 +13,11 @@ from quorumlog.errors import ProducerExpired, ProducerFenced, SequenceGap
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.node.pending_appends import SessionPlace
 from quorumlog.node.writing.producer_sessions import Connected
-from quorumlog.sim import run
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import PRODUCED
-from quorumlog.sim.profile import SimulationProfile, draw_profile
-from quorumlog.sim.run import run_seed
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import PRODUCED
+from quorumlog.testing.profile import SimulationProfile, draw_profile
+from sim.log import run
+from sim.log.run import run_seed
 from tests.sim import test_machine_installs as installs
 from tests.sim.scenario import ELECTION_MS, Scenario
 from tests.sim.test_installs import SMALL, drop

@@ -11,10 +11,11 @@ from quorumlog.backups import plan_recovery, recover_cluster
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError
 from quorumlog.node.member_changes import MemberVerb
-from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
-from quorumlog.sim.cluster import SimCluster
-from quorumlog.sim.profile import draw_profile
-from quorumlog.sim.trace import Trace
+from quorumlog.testing.cluster import SimCluster
+from quorumlog.testing.profile import draw_profile
+from quorumlog.testing.trace import Trace
+from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
+from sim.log.world import LogWorld
 from tests.sim.scenario import QUIET, Scenario
 from tests.sim.test_installs import SMALL, behind
 from tests.sim.test_log_begin import bodies
@@ -68,7 +69,7 @@ def struck(seed: int) -> SimCluster:
     profile = draw_profile(random, 3)
     while profile.is_async or profile.changes_members:
         profile = draw_profile(random, 3)
-    cluster = SimCluster(random, profile, Trace())
+    cluster = LogWorld(random, profile, Trace()).cluster
     for member in cluster.members:
         member.start()
     for client in cluster.clients:

@@ -9,7 +9,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.errors import MembershipRefused
 from quorumlog.log_state.control_entries import REPLACED_LEVEL
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
-from quorumlog.sim.member import SimMember
+from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_log_begin import borders, drop, fill
 from tests.sim.test_member_scenarios import ask, make

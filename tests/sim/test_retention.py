@@ -17,12 +17,12 @@ from quorumlog.node.ledger_node import HANGS_AFTER_MS
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.node.retention.retention import FED_PATIENCE_MS
-from quorumlog.sim.faults.disk_faults import make_room
-from quorumlog.sim.faults.wall_clocks import YEAR_MS
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import ClientMove
-from quorumlog.sim.profile import SimulationProfile
-from quorumlog.sim.work.readers import SimReader
+from quorumlog.testing.faults.disk_faults import make_room
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import ClientMove
+from quorumlog.testing.profile import SimulationProfile
+from sim.log.faults.wall_clocks import YEAR_MS
+from sim.log.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
 from tests.sim.test_member_scenarios import make
@@ -43,7 +43,7 @@ def keeping(budget_bytes: int = 1 << 30, **storage: Any) -> SimulationProfile:
 
 
 def reader_of(scene: Scenario, name: str) -> SimReader:
-    return next(reader for reader in scene.cluster.readers if reader.name == name)
+    return next(reader for reader in scene.world.readers if reader.name == name)
 
 
 def ask(scene: Scenario, member: SimMember, move: ReaderMove) -> ClientMove:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.sim.run import run_seed
+from sim.log.run import run_seed
 from tests.sim.kept_seeds import KEPT_SEEDS, KeptSeed
 
 SEEDS = range(1, 11)
@@ -13,7 +13,7 @@ SEEDS = range(1, 11)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_keeps_every_promise(seed: int) -> None:
     result = run_seed(seed, faults_ms=10_000)
-    assert not result.failure, f"quorumlog sim --seed {seed} --seconds 10 --trace\n{result.failure}"
+    assert not result.failure, f"python -m sim --seed {seed} --seconds 10 --trace\n{result.failure}"
 
 
 @pytest.mark.parametrize("kept", KEPT_SEEDS, ids=lambda kept: f"{kept.seed} {kept.mutant}")

@@ -8,10 +8,11 @@ from unittest.mock import patch
 
 import pytest
 
-from quorumlog.sim import cluster, run
-from quorumlog.sim.profile import SimulationProfile, draw_profile
-from quorumlog.sim.run import run_seed
+from quorumlog.testing import cluster
+from quorumlog.testing.profile import SimulationProfile, draw_profile
 from quorumlog.version import IS_COMPILED
+from sim.log import run
+from sim.log.run import run_seed
 from tests.sim.session_clients import SessionClient
 
 

@@ -9,12 +9,12 @@ from random import Random
 import pytest
 
 from quorumlog.entry import AppendReceipt
-from quorumlog.sim.machines import DIGEST_NAME, DigestMachine
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.operations import ClientAppend
-from quorumlog.sim.profile import SimulationProfile, draw_profile
-from quorumlog.sim.run import run_seed
 from quorumlog.state_machine import StateMachine
+from quorumlog.testing.machines import DIGEST_NAME, DigestMachine
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.profile import SimulationProfile, draw_profile
+from sim.log.run import run_seed
 from tests.node.machines import Disk, Lasting
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL

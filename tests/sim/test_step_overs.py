@@ -13,9 +13,9 @@ from quorumlog.log_state.control_entries import StepOver
 from quorumlog.node import MachineFactory
 from quorumlog.node.applying.step_overs import StepOverOutcome
 from quorumlog.node.member_changes import MemberVerb
-from quorumlog.sim.machines import DIGEST_NAME, DigestMachine
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.profile import SimulationProfile
+from quorumlog.testing.machines import DIGEST_NAME, DigestMachine
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.profile import SimulationProfile
 from tests.sim.scenario import ELECTION_MS, Scenario
 from tests.sim.test_member_scenarios import ADDRESS, make
 from tests.sim.test_state_machines import SAVING, MachineScenario

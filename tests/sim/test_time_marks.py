@@ -19,11 +19,11 @@ from quorumlog.node.writing import log_clock
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.operator_orders import ResetOutcome
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
-from quorumlog.sim.checkers.marked_times import MarkedTimes
-from quorumlog.sim.faults.wall_clocks import YEAR_MS
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.wall_clock import BEGINNING_MS
 from quorumlog.store.begin.marked_log import Mark
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.wall_clock import BEGINNING_MS
+from sim.log.checkers.marked_times import MarkedTimes
+from sim.log.faults.wall_clocks import YEAR_MS
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_log_begin import borders, drop, fill
 from tests.sim.test_member_scenarios import make

@@ -6,9 +6,9 @@ import itertools
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
-from quorumlog.sim.disk import PAGE_BYTES, SimDisk
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.testing.disk import PAGE_BYTES, SimDisk
 
 CONFIG = StoreConfig(
     segment_bytes=4 * PAGE_BYTES,

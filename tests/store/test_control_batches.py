@@ -11,11 +11,11 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import RangeDamaged
-from quorumlog.sim.disk import SimDisk
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.log import log_reader
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, segment_name
+from quorumlog.testing.disk import SimDisk
 
 SMALL = StoreConfig(segment_bytes=2048, index_segment_bytes=64 * 1024, reserve_step_bytes=1024)
 KINDS = [EntryKind.NORMAL, EntryKind.NOOP, EntryKind.TIME, EntryKind.READER, EntryKind.KEEP]

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
-from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.damaged_ranges import DamagedRanges
@@ -21,6 +20,7 @@ from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
 from quorumlog.store.log.segment import PAGE_BYTES
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.testing.disk import SimDisk
 from tests.store.log_making import (
     SMALL,
     append_bodies,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import Disk, DiskUsage, OsDisk, os_error, refusal
 from quorumlog.store.memory_disk import CHUNK_BYTES, MemoryDisk
+from quorumlog.testing.disk import SimDisk
 
 
 @pytest.fixture(params=[OsDisk, MemoryDisk, SimDisk])

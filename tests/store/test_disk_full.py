@@ -16,9 +16,9 @@ from quorumlog.config import KIB, StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
-from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
 from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.testing.disk import Crashed, SimDisk
 from tests.store.log_making import (
     append_batch,
     append_bodies,

@@ -13,7 +13,6 @@ import pytest
 
 from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange
-from quorumlog.sim.disk import PAGE_BYTES, SimDisk
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.file_ledger_store import FileLedgerStore
@@ -24,6 +23,7 @@ from quorumlog.store.files.start_file import START_NAME, good_start_slots, load_
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.offline.verification import verify_directory
+from quorumlog.testing.disk import PAGE_BYTES, SimDisk
 from tests.store.log_making import append_noop, append_numbered, numbered, read_log, repair_from, sync
 from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import SMALL, flip, open_small, opened

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from quorumlog.errors import ConfigError
-from quorumlog.sim.disk import PAGE_BYTES, SimDisk
 from quorumlog.store.disk import OsDisk, OsFile, os_error
 from quorumlog.store.log.segment_list import segment_name
 from quorumlog.store.log.segment_view import (
@@ -20,6 +19,7 @@ from quorumlog.store.log.segment_view import (
     list_segment_files,
     read_pages,
 )
+from quorumlog.testing.disk import PAGE_BYTES, SimDisk
 
 disk = OsDisk()
 SEGMENT_BYTES = 100

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.repair.set_aside import SetAside
+from quorumlog.testing.disk import SimDisk
 from tests.store.log_making import (
     SMALL,
     append_numbered,

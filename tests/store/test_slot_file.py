@@ -8,7 +8,6 @@ import pytest
 from isal.isal_zlib import crc32
 
 from quorumlog.errors import StoreFailure
-from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.slot_file import (
     PAYLOAD_BYTES,
@@ -19,6 +18,7 @@ from quorumlog.store.files.slot_file import (
     decode_sector,
     encode_sector,
 )
+from quorumlog.testing.disk import SimDisk
 from tests.store.stopping_disk import StoppingDisk
 
 MAGIC = b"testslot"

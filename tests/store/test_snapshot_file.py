@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.store.disk import Disk, OsDisk, os_error
 from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import (
@@ -22,6 +21,7 @@ from quorumlog.store.files.snapshot_file import (
     SnapshotHead,
 )
 from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.testing.disk import Crashed, SimDisk
 
 HEAD = SnapshotHead("counter", 2, (7, 1, 99))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from quorumlog.sim.disk import Crashed, SimDisk
+from quorumlog.testing.disk import Crashed, SimDisk
 from tests.store.log_making import append_numbered, sync
 from tests.store.sim_logs import CONFIG, data_path, open_simulated
 

@@ -9,7 +9,7 @@
 Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
 `store_reader`, `first_look`, `message_store`, `offline_store`, `offline_ledger`, `converter`, `old_log`,
 `java_config`, `old_state`, `takeover`, `epochs`, `replication`, `failover`, `wire`, `serving`,
-`client`, `later_member`, `dledger`, `simulated`, `groups`.
+`client`, `later_member`, `dledger`, `groups`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from quorumlog.cli.carry.restore import restore
 from quorumlog.cli.kv.app import kv_app
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
-from quorumlog.cli.look.sim import sim
 from quorumlog.cli.look.verify import verify
 from quorumlog.cli.manage.clock import clock_app
 from quorumlog.cli.manage.machine import machine_app
@@ -94,7 +93,6 @@ app.add_typer(pipeline_app, name="pipeline", rich_help_panel=CARRY)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)
-app.command(rich_help_panel=LOOK)(sim)
 
 
 def main() -> None:

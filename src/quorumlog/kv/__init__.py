@@ -2,7 +2,7 @@
 
 Read in this order: `requests` (what is asked and answered), `errors`, `store` (what the committed
 commands have made of the keys), `service` (what a member does for clients), `client`, `gateway` (for
-clients of etcd), `door` (its port), `testing`, `simulated` (stores in virtual time).
+clients of etcd), `door` (its port), `testing`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.queues import machine_snapshot
 from quorumlog.broker.queues.dispatcher import QueueHole
-from quorumlog.broker.simulated.sim_brokers import CONFIG
 from quorumlog.store.memory_disk import MemoryDisk
+from sim.broker.sim_brokers import CONFIG
 
 QUEUE = QueueKey("orders", 0)
 

@@ -9,10 +9,10 @@ from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.message import Message, PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.simulated.broker_run import run_brokers
-from quorumlog.broker.simulated.sim_brokers import BrokersWatched, SimBrokers
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.profile import SimulationProfile
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.profile import SimulationProfile
+from sim.broker.broker_run import run_brokers
+from sim.broker.sim_brokers import BrokersWatched, SimBrokers
 from tests.sim.scenario import QUIET, Scenario
 
 

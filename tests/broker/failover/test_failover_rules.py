@@ -1,4 +1,4 @@
-"""Who leads by a coordinator; `make broker-replicas` runs many more schedules."""
+"""Who leads by a coordinator; `make sim-replicas` runs many more schedules."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from quorumlog.broker.failover.failover_steps import (
 )
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.roles import BrokerAddress, Member, SlaveState
-from tests.broker.world.machines import Broker as SimBroker
-from tests.broker.world.registers import REGISTERS
-from tests.broker.world.schedule import becomes_whole, is_acknowledged, run, serving, until
-from tests.broker.world.world import World
+from sim.replicas.machines import Broker as SimBroker
+from sim.replicas.registers import REGISTERS
+from sim.replicas.schedule import becomes_whole, is_acknowledged, run, serving, until
+from sim.replicas.world import World
 
 
 def brokers_keep_their_promises(register: str = "etcd", seeds: int = 80) -> None:

@@ -11,7 +11,6 @@ import pytest
 from quorumlog.broker.errors import NoSuchMessage, QueueOffsetOutOfRange, TooManyNames
 from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
 from quorumlog.broker.groups.proposals import Proposals
-from quorumlog.broker.groups.simulated.sim_groups import SimGroupBrokers
 from quorumlog.broker.messages.message import SCHEDULE_TOPIC, PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
@@ -38,9 +37,10 @@ from quorumlog.broker.wire.group_messages import (
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.control_entries import TOKEN_BYTES
 from quorumlog.node.writing.operator_orders import ResetOutcome
-from quorumlog.sim.faults.wall_clocks import YEAR_MS
-from quorumlog.sim.member import SimMember
-from quorumlog.sim.wall_clock import BEGINNING_MS
+from quorumlog.testing.member import SimMember
+from quorumlog.testing.wall_clock import BEGINNING_MS
+from sim.groups.sim_groups import SimGroupBrokers
+from sim.log.faults.wall_clocks import YEAR_MS
 from tests.broker.dledger.test_simulated import DrivenBrokers
 from tests.sim.scenario import QUIET
 

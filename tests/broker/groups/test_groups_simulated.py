@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from quorumlog.broker.groups.simulated.group_run import run_groups
+from sim.groups.group_run import run_groups
 
 
 def groups_keep_their_promises(seeds: Sequence[int] = range(1, 9)) -> None:

@@ -10,9 +10,9 @@ from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.server.free_ports import free_ports
-from quorumlog.sim.disk.sim_disk import SimDisk
+from quorumlog.testing.disk.sim_disk import SimDisk
+from sim.replicas.machines import ROOT, Moments
 from tests.broker.store.store_making import SMALL
-from tests.broker.world.machines import ROOT, Moments
 
 
 def test_a_slave_that_is_accepted_and_not_connected_yet_does_not_end_the_clock_of_its_master() -> None:

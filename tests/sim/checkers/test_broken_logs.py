@@ -8,18 +8,18 @@ import pytest
 
 from quorumlog.consensus.messages import HeartbeatRequest
 from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
-from quorumlog.sim.checkers import Violation
-from quorumlog.sim.checkers.commit_rule import CommitRule
-from quorumlog.sim.checkers.committed_entries import CommittedEntries
-from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark
-from quorumlog.sim.checkers.contiguous_reads import ContiguousReads
-from quorumlog.sim.checkers.convergence import Convergence
-from quorumlog.sim.checkers.durable_entries import DurableEntries
-from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
-from quorumlog.sim.checkers.log_matching import LogMatching
-from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
-from quorumlog.sim.checkers.one_leader import OneLeader
-from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
+from quorumlog.testing.checkers.committed_entries import CommittedEntries
+from quorumlog.testing.checkers.committed_log import CommittedLog, EntryMark
+from quorumlog.testing.checkers.convergence import Convergence
+from quorumlog.testing.checkers.durable_entries import DurableEntries
+from quorumlog.testing.checkers.log_matching import LogMatching
+from quorumlog.testing.checkers.one_leader import OneLeader
+from sim.log.checkers import Violation
+from sim.log.checkers.commit_rule import CommitRule
+from sim.log.checkers.contiguous_reads import ContiguousReads
+from sim.log.checkers.leader_completeness import LeaderCompleteness
+from sim.log.checkers.monotonic_indices import MonotonicIndices
+from sim.log.checkers.quorum_on_disk import QuorumOnDisk
 from tests.node.cell import SMALL
 from tests.sim.checkers.watched_cell import WatchedCell
 

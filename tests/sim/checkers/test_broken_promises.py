@@ -22,13 +22,13 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import AppendReceipt, EntryId, Formation, HardState
 from quorumlog.errors import NotLeader, OutcomeUnknown, StoreFailure
-from quorumlog.sim.checkers import Violation
-from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
-from quorumlog.sim.checkers.bounded_memory import BoundedMemory
-from quorumlog.sim.checkers.committed_log import CommittedLog
-from quorumlog.sim.checkers.message_rate import MessageRate, calm_limit, sick_limit
-from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
-from quorumlog.sim.operations import ClientAppend
+from quorumlog.testing.checkers.committed_log import CommittedLog
+from quorumlog.testing.operations import ClientAppend
+from sim.log.checkers import Violation
+from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
+from sim.log.checkers.bounded_memory import BoundedMemory
+from sim.log.checkers.message_rate import MessageRate, calm_limit, sick_limit
+from sim.log.checkers.promises_on_disk import PromisesOnDisk
 from tests.node.cell import SMALL
 from tests.sim.checkers.watched_cell import WatchedCell
 

@@ -9,15 +9,15 @@ import pytest
 
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Formation, HardState
-from quorumlog.sim.checkers import Violation
-from quorumlog.sim.checkers.committed_entries import CommittedEntries
-from quorumlog.sim.checkers.committed_log import CommittedLog
-from quorumlog.sim.checkers.cuts import Cuts
-from quorumlog.sim.checkers.durable_entries import DurableEntries
-from quorumlog.sim.checkers.one_group import OneGroup
-from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
-from quorumlog.sim.checkers.term_origin import TermOrigin
-from quorumlog.sim.checkers.water_marks import WaterMarks
+from quorumlog.testing.checkers.committed_entries import CommittedEntries
+from quorumlog.testing.checkers.committed_log import CommittedLog
+from quorumlog.testing.checkers.durable_entries import DurableEntries
+from sim.log.checkers import Violation
+from sim.log.checkers.cuts import Cuts
+from sim.log.checkers.one_group import OneGroup
+from sim.log.checkers.quorum_on_disk import QuorumOnDisk
+from sim.log.checkers.term_origin import TermOrigin
+from sim.log.checkers.water_marks import WaterMarks
 from tests.node.cell import SMALL
 from tests.sim.checkers.watched_cell import WatchedCell
 

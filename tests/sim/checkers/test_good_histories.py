@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.sim.checkers import all_checkers
+from sim.log.checkers import all_checkers
 from tests.node.cell import SMALL
 from tests.sim.checkers.watched_cell import WatchedCell
 

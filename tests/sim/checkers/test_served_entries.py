@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.errors import NotLeader
-from quorumlog.sim.checkers import NEEDS_HONEST_DISKS, Violation, all_checkers, lossy_disk_checkers
-from quorumlog.sim.checkers.served_entries import ServedEntries
+from sim.log.checkers import NEEDS_HONEST_DISKS, Violation, all_checkers, lossy_disk_checkers
+from sim.log.checkers.served_entries import ServedEntries
 from tests.sim.checkers.watched_cell import WatchedCell
 
 

@@ -11,10 +11,10 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import Replica
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
-from quorumlog.sim.checkers import Checker
-from quorumlog.sim.disk import SimDisk
-from quorumlog.sim.operations import ClientAppend, ClientRead, Operations, read_at_once
-from quorumlog.sim.trace import Trace
+from quorumlog.testing.disk import SimDisk
+from quorumlog.testing.operations import ClientAppend, ClientRead, Operations, read_at_once
+from quorumlog.testing.trace import Trace
+from sim.log.checkers import Checker
 from tests.node.cell import SMALL, Cell
 from tests.sim.scenario import QUIET
 

@@ -1,4 +1,4 @@
-"""Commands that look at a stopped member's directory, and at members that are only simulated.
+"""Commands that look at a stopped member's directory.
 
-Read in this order: `inspect`, `verify`, `recover`, `sim`.
+Read in this order: `inspect`, `verify`, `recover`.
 """

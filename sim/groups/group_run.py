@@ -1,0 +1,78 @@
+"""One run of consumer groups in virtual time: faults for a while, then none, then all must add up."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+
+from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.testing.checkers.checker import Violation
+from quorumlog.testing.whole import make_whole
+from sim.broker.broker_run import FAULTS, FAULTS_MS, BrokerRunResult, made_cluster
+from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers
+from sim.groups.sim_members import SimAsker, SimReader, SimSender, Told
+
+LAST_MS = 20_000.0
+"""Virtual: so long the group may take to see what is left, once nothing fails any more."""
+
+
+def run_groups(
+    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
+) -> BrokerRunResult:
+    """Same seed and arguments, same run. Raises nothing."""
+    result = BrokerRunResult(seed)
+    try:
+        brokers = SimGroupBrokers()
+        cluster = made_cluster(seed, brokers, faults)
+        result.counts = cluster.trace.counts
+        told = Told()
+        senders = [SimSender(brokers, f"s{number}", told) for number in range(2)]
+        orderly = [False] * 3 if seed % 2 else [True, True, False]
+        readers = [
+            SimReader(brokers, f"r{number}", told, is_orderly=each)
+            for number, each in enumerate(orderly)
+        ]
+        others = [*readers, SimAsker(brokers, "asker", told)]
+        for member in cluster.members:
+            member.start()
+        for client in (*senders, *others):
+            client.begin()
+        cluster.faults.begin()
+        cluster.run_for(faults_ms)
+        for client in (*senders, *others):
+            client.works = False
+        make_whole(cluster)
+        for client in others:
+            client.begin()
+        stop_ms = cluster.now_ms + LAST_MS
+        while cluster.now_ms < stop_ms and not told.sent <= told.seen.keys():
+            cluster.run_for(100.0)
+        for client in others:
+            client.works = False
+        cluster.run_for(1_000.0)
+        result.trace_hash = cluster.trace.hash
+        check_promises(brokers, told)
+    except Exception:  # whatever it is, this run has failed, and the others go on
+        result.failure = traceback.format_exc()
+    return result
+
+
+def check_promises(brokers: SimGroupBrokers, told: Told) -> None:
+    """Every acknowledged message was seen by the group, and every delayed one lies in its topic at most
+    once, and once if it was acknowledged. Raises Violation."""
+    missing = told.sent - told.seen.keys()
+    if missing:
+        raise Violation(f"the group has never seen {sorted(missing)[:5]} of {len(missing)}")
+    for member_id, broker in brokers.brokers.items():
+        released: Counter[bytes] = Counter()
+        for queue_id in range(QUEUES):
+            queue = QueueKey(TOPIC, queue_id)
+            messages = broker.reader.pull(queue, 0, 1 << 20, 1 << 30).records.messages()
+            released.update(each.body for each in messages if each.body in told.delayed)
+        repeated = [body for body, count in released.items() if count > 1]
+        if repeated:
+            raise Violation(f"{member_id} has released {repeated[:5]} more than once")
+        lost = (told.delayed & told.sent) - released.keys()
+        if lost:
+            raise Violation(f"{member_id} has never released {sorted(lost)[:5]}")

@@ -1,0 +1,350 @@
+"""SimStoreClient: it reads and writes a few keys, watches all of them, and now and then holds a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from quorumlog.errors import LedgerError
+from quorumlog.kv.errors import KeyValueError
+from quorumlog.kv.requests.answers import (
+    DeleteAnswer,
+    Event,
+    GrantAnswer,
+    RangeAnswer,
+    TxnAnswer,
+    read_answer,
+)
+from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
+from quorumlog.kv.requests.operations import (
+    Compare,
+    DeleteRange,
+    Grant,
+    Put,
+    Range,
+    Relation,
+    Target,
+    Txn,
+    encode,
+)
+from quorumlog.testing.member import SimMember
+from quorumlog.wire.client_messages import ErrorResponse
+from quorumlog.wire.wire_errors import error_of
+from sim.kv.histories import (
+    MISSING,
+    Deleted,
+    Histories,
+    Looked,
+    SeenLease,
+    SeenLock,
+    SeenWatch,
+    Wrote,
+    is_open,
+)
+from sim.kv.linearizability import UNKNOWN, Happened
+from sim.kv.sim_sessions import SimDoors, SimSession
+
+PREFIX, PREFIX_END = b"k/", b"k0"
+KEYS = (b"k/1", b"k/2", b"k/3")
+LOCK = b"lock"
+BETWEEN_MS = 60.0
+COME_BACK_MS = 0.1
+TIMEOUT_MS = 3_000.0
+TTL_MS = 1_500
+_error = msgspec.msgpack.Decoder(ErrorResponse)
+_events = msgspec.msgpack.Decoder(tuple[int, list[Event]])
+Heard = Callable[[Any], None]
+"""Gets (revision, answer), an error, or None: nobody knows."""
+
+
+class SimStoreClient:
+    def __init__(self, doors: SimDoors, histories: Histories, name: str) -> None:
+        self._doors = doors
+        self._cluster = doors.cluster
+        self._histories = histories
+        self._name = name
+        self._random = doors.cluster.stream(f"store client {name}")
+        self._session: SimSession | None = None
+        self._number = 0
+        self._waiting: dict[int, Callable[[int, bytes | None], None]] = {}
+        self._watch: SeenWatch | None = None
+        self._watch_number = 0
+        self._writes = 0
+        self._lease: SeenLease | None = None
+        self._held: SeenLock | None = None
+        self._home: SimMember | None = None
+
+    # ---------------------------------------------------------------- connection
+
+    def connect_to(self, member: SimMember | None) -> None:
+        """And to nobody else, whatever it answers; a watch comes back as soon as it is there again.
+        None: from now on to any member, once this connection ends."""
+        self._home = member
+        self._connected()
+
+    def watch(self) -> None:
+        """All keys, from now on."""
+        self._watch = SeenWatch(PREFIX, 0)
+        self._histories.watches.append(self._watch)
+        self._follow()
+
+    def put(self, key: bytes) -> None:
+        self._put(key)
+
+    def look(self, key: bytes) -> None:
+        self._look(key, lambda found: None)
+
+    def hold_lease(self) -> None:
+        """Take one if there is none, and keep it alive, as often as this is called."""
+        self._keep()
+
+    def _connected(self) -> SimSession:
+        if self._session is None:
+            member = self._home or self._random.choice(self._cluster.members)
+            self._session = SimSession(self._doors, member, self._told, self._lost)
+            if self._watch is not None:
+                self._follow()
+        return self._session
+
+    def _lost(self) -> None:
+        self._session = None
+        waiting, self._waiting = self._waiting, {}
+        for heard in waiting.values():
+            heard(Kind.ENDED, None)
+        if self._watch is not None:
+            self._cluster.at(COME_BACK_MS, self._come_back)
+
+    def _come_back(self) -> None:
+        if self._session is None:
+            if self._home is None or self._home.is_up:
+                self._connected()
+            else:
+                self._cluster.at(COME_BACK_MS, self._come_back)
+
+    def _elsewhere(self) -> None:
+        if self._session is not None and self._home is None:
+            self._session.leave()
+            self._lost()
+
+    def _told(self, number: int, kind: int, body: bytes) -> None:
+        if kind == Kind.EVENTS:
+            if number == self._watch_number:
+                self._changed(*_events.decode(body))
+        elif (heard := self._waiting.pop(number, None)) is not None:
+            heard(kind, body)
+
+    def ask(self, kind: Kind, body: bytes, answer: type[Any], heard: Heard) -> None:
+        session = self._connected()
+        self._number += 1
+        number = self._number
+
+        def came(kind: int, body: bytes | None) -> None:
+            if body is None:
+                heard(None)
+            elif kind == Kind.ERROR:
+                error = error_of(_error.decode(body))
+                heard(error)
+                self._elsewhere()
+            else:
+                try:
+                    heard(read_answer(body, answer))
+                except KeyValueError as refusal:
+                    heard(refusal)
+
+        def give_up() -> None:
+            if self._waiting.pop(number, None) is not None:
+                heard(None)
+                self._elsewhere()
+
+        self._waiting[number] = came
+        self._cluster.at(TIMEOUT_MS, give_up)
+        if session.is_up:
+            session.request(number, kind, body)
+        else:
+            self._elsewhere()
+            self._lost()
+
+    # ---------------------------------------------------------------- work
+
+    def work(self) -> None:
+        self._cluster.at(self._random.expovariate(1 / BETWEEN_MS), self.work)
+        if not self._cluster.clients_work:
+            return
+        kind = self._random.random()
+        key = self._random.choice(KEYS)
+        if self._watch is None:
+            self.watch()
+        if kind < 0.35:
+            self._put(key)
+        elif kind < 0.5:
+            self._put_if(key)
+        elif kind < 0.58:
+            self._delete(key)
+        elif kind < 0.85:
+            self._look(key, lambda found: None)
+        elif kind < 0.93:
+            self._keep()
+        else:
+            self._lock()
+
+    def _note(self, key: bytes, asked: object) -> Heard:
+        called_ms = self._cluster.now_ms
+
+        def heard(outcome: Any) -> None:
+            returned_ms = self._cluster.now_ms
+            if isinstance(outcome, LedgerError):
+                if not is_open(outcome):
+                    return  # certainly not carried out
+                outcome = None
+            if outcome is None:
+                if not isinstance(asked, Looked):
+                    self._histories.of_key[key].append(Happened(called_ms, float("inf"), asked, UNKNOWN))
+                return
+            self._histories.of_key[key].append(Happened(called_ms, returned_ms, asked, outcome))
+            self._cluster.trace.count(f"store: {type(asked).__name__}")
+
+        return heard
+
+    def _value(self) -> bytes:
+        self._writes += 1
+        return f"{self._name}.{self._writes}".encode()
+
+    def _put(self, key: bytes) -> None:
+        value = self._value()
+        note = self._note(key, Wrote(value, None))
+
+        # The revision of the store behind it may be a later one's: the key tells its own.
+        body = encode(Txn([], [Put(key, value), Range(key)]))
+
+        def told(outcome: Any) -> None:
+            if isinstance(outcome, tuple):
+                note(outcome[1].answers[1].kvs[0].mod_revision)
+            else:
+                note(outcome)
+
+        self.ask(Kind.COMMAND, body, TxnAnswer, told)
+
+    def _put_if(self, key: bytes) -> None:
+        def found(item: tuple[bytes, int]) -> None:
+            value = self._value()
+            note = self._note(key, Wrote(value, item[1]))
+
+            def told(outcome: Any) -> None:
+                if not isinstance(outcome, tuple):
+                    note(outcome)
+                elif outcome[1].succeeded:
+                    note(outcome[1].answers[1].kvs[0].mod_revision)
+                else:
+                    self._histories.of_key[key].append(
+                        Happened(called_ms, self._cluster.now_ms, Wrote(value, item[1]), None)
+                    )
+
+            called_ms = self._cluster.now_ms
+            same = Compare(key, Target.MOD, Relation.EQUAL, item[1])
+            body = encode(Txn([same], [Put(key, value), Range(key)]))
+            self.ask(Kind.COMMAND, body, TxnAnswer, told)
+
+        self._look(key, found)
+
+    def _delete(self, key: bytes) -> None:
+        note = self._note(key, Deleted())
+
+        def told(outcome: Any) -> None:
+            if isinstance(outcome, tuple):
+                note(outcome[0] if outcome[1].deleted else 0)
+            else:
+                note(outcome)
+
+        self.ask(Kind.COMMAND, encode(DeleteRange(key)), DeleteAnswer, told)
+
+    def _look(self, key: bytes, found: Callable[[tuple[bytes, int]], None]) -> None:
+        note = self._note(key, Looked())
+
+        def told(outcome: Any) -> None:
+            if not isinstance(outcome, tuple):
+                note(outcome)
+                return
+            kvs = outcome[1].kvs
+            item = (kvs[0].value, kvs[0].mod_revision) if kvs else MISSING
+            note(item)
+            found(item)
+
+        self.ask(Kind.READ, encode(Range(key)), RangeAnswer, told)
+
+    # ---------------------------------------------------------------- a watch
+
+    def _follow(self) -> None:
+        """Of all keys; on another connection from where it is."""
+        assert self._watch is not None
+        session = self._connected()
+        if not session.is_up:
+            return
+        self._number += 1
+        self._watch_number = self._number
+        asked = Watch(PREFIX, PREFIX_END, self._watch.next_revision)
+        session.request(self._number, Kind.WATCH, encode(asked))
+
+    def _changed(self, next_revision: int, events: list[Event]) -> None:
+        watch = self._watch
+        assert watch is not None
+        if not watch.next_revision:
+            watch.first_revision = next_revision
+        for event in events:
+            watch.changes.append((event.kv.mod_revision, event.kv.key, event.kv.version))
+        watch.next_revision = max(watch.next_revision, next_revision)
+        self._cluster.trace.count("store: watched")
+
+    # ---------------------------------------------------------------- leases and locks
+
+    def _keep(self) -> None:
+        lease, sent_ms = self._lease, self._cluster.now_ms
+        if lease is None:
+            self._granted(lambda: None)
+            return
+
+        def told(outcome: Any) -> None:
+            if isinstance(outcome, tuple) and outcome[1][0]:
+                lease.sent_ms.append(sent_ms)
+                if self._held is not None:
+                    self._held.until_ms = max(self._held.until_ms, sent_ms + lease.ttl_ms)
+                self._cluster.trace.count("store: kept alive")
+            elif isinstance(outcome, tuple) and self._lease is lease:
+                self._lease = self._held = None
+
+        self.ask(Kind.KEEP_ALIVE, encode(KeepAlive([lease.lease])), list[int], told)
+
+    def _granted(self, then: Callable[[], None]) -> None:
+        sent_ms = self._cluster.now_ms
+
+        def told(outcome: Any) -> None:
+            if isinstance(outcome, tuple):
+                granted = outcome[1]
+                self._lease = SeenLease(granted.lease, granted.ttl_ms, [sent_ms])
+                self._histories.leases.append(self._lease)
+                then()
+
+        self.ask(Kind.COMMAND, encode(Grant(TTL_MS)), GrantAnswer, told)
+
+    def _lock(self) -> None:
+        if self._lease is None:
+            self._granted(self._lock)
+            return
+        lease = self._lease
+        if self._held is not None:
+            return
+        free = Compare(LOCK, Target.CREATE, Relation.EQUAL, 0)
+        body = encode(Txn([free], [Put(LOCK, b"", lease.lease), Range(LOCK)]))
+
+        def told(outcome: Any) -> None:
+            if not isinstance(outcome, tuple) or not outcome[1].succeeded or self._lease is not lease:
+                return
+            token = outcome[1].answers[1].kvs[0].create_revision
+            now_ms = self._cluster.now_ms
+            until_ms = max(lease.sent_ms) + lease.ttl_ms
+            self._held = SeenLock(LOCK, token, now_ms, until_ms)
+            self._histories.locks.append(self._held)
+            self._cluster.trace.count("store: locked")
+
+        self.ask(Kind.COMMAND, body, TxnAnswer, told)

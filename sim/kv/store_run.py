@@ -1,0 +1,99 @@
+"""One run of a store in virtual time: faults for a while, then none, then everything must add up."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple
+
+from quorumlog.consensus.ready import Role
+from quorumlog.kv.service.service import StoreOptions
+from quorumlog.testing.cluster import SimCluster
+from quorumlog.testing.profile import SimulationProfile, application_profile
+from quorumlog.testing.trace import Trace
+from quorumlog.testing.whole import make_whole
+from sim.kv.histories import Histories
+from sim.kv.linearizability import Happened
+from sim.kv.promises import check_all
+from sim.kv.sim_clients import SimStoreClient
+from sim.kv.sim_sessions import DoorsOpen, SimDoors
+from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
+from sim.log.checkers.conditional_appends import ConditionalAppends
+from sim.log.world import LogWorld
+
+FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
+FAULTS_MS = 6_000.0
+CLIENTS = 4
+
+
+@dataclass(slots=True)
+class StoreRunResult:
+    seed: int
+    failure: str = ""
+    """Empty, or what was violated, with the place."""
+    counts: Counter[str] = field(default_factory=Counter)
+    trace_hash: int = 0
+    of_key: Mapping[bytes, list[Happened]] = field(default_factory=dict)
+    """What clients saw of each key."""
+
+
+class SimStores(NamedTuple):
+    """Members with a store each, none of which runs yet, and what clients of them note."""
+
+    cluster: SimCluster
+    doors: SimDoors
+    histories: Histories
+
+    def check(self) -> None:
+        """Of a cluster that is whole. Raises Violation."""
+        counts = self.cluster.trace.counts
+        leaders = [m for m in self.cluster.members if m.node.raft.role is Role.LEADER]
+        check_all(self.histories, self.doors.machines[leaders[0].member_id].keyspace)
+        counts["store: keys checked"] += len(self.histories.of_key)
+
+
+def made_stores(
+    seed: int, faults: Sequence[str] = (), profile: SimulationProfile | None = None
+) -> SimStores:
+    """`profile`: what they are like instead of what the seed makes of them."""
+    random = Random(seed)
+    profile = profile or application_profile(random, seed, faults, 1_500.0)
+    histories = Histories()
+    options = StoreOptions(auto_compaction_ms=Random(f"{seed}:compaction").choice((0, 3_000)))
+    doors = SimDoors(options, histories)
+    cluster = doors.cluster = LogWorld(random, profile, Trace(), doors.machines_of).cluster
+    # These know what was appended, which here is the service's.
+    kinds = AcknowledgedAppends | ConditionalAppends
+    cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
+    cluster.checkers.append(DoorsOpen(cluster, doors))
+    return SimStores(cluster, doors, histories)
+
+
+def run_store(
+    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
+) -> StoreRunResult:
+    """Same seed and arguments, same run. Raises nothing."""
+    result = StoreRunResult(seed)
+    try:
+        stores = made_stores(seed, faults)
+        cluster = stores.cluster
+        result.of_key = stores.histories.of_key
+        result.counts = cluster.trace.counts
+        clients = [
+            SimStoreClient(stores.doors, stores.histories, f"c{number}") for number in range(CLIENTS)
+        ]
+        for member in cluster.members:
+            member.start()
+        for client in clients:
+            client.work()
+        cluster.faults.begin()
+        cluster.run_for(faults_ms)
+        make_whole(cluster)
+        result.trace_hash = cluster.trace.hash
+        stores.check()
+    except Exception:  # whatever it is, this run has failed, and the others go on
+        result.failure = traceback.format_exc()
+    return result

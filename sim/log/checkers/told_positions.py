@@ -1,0 +1,57 @@
+"""What a reader was told stays: no leader knows of an older position, but where somebody sought it."""
+
+from __future__ import annotations
+
+from quorumlog.errors import ReaderMoved
+from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
+from quorumlog.testing.checkers.checker import Checker, Violation
+from quorumlog.testing.checkers.view import CheckedCluster
+from quorumlog.testing.operations import ClientMove
+
+
+class ToldPositions(Checker):
+    def __init__(self, cluster: CheckedCluster) -> None:
+        super().__init__(cluster)
+        self._told: dict[str, int] = {}
+        """The highest position that was told and that nobody has asked to leave since."""
+        self._unsettled: dict[str, dict[int, ReaderMove]] = {}
+        """By name: seeks and ends that may still come, by when they were asked."""
+
+    def reader_asked(self, asked: ClientMove) -> None:
+        move = asked.move
+        if move.ends or move.seeks_from is not None:
+            self._told.pop(move.name, None)
+            self._unsettled.setdefault(move.name, {})[id(asked)] = move
+
+    def reader_moved(self, asked: ClientMove) -> None:
+        move, outcome = asked.move, asked.outcome
+        unsettled = self._unsettled.setdefault(move.name, {})
+        is_done = isinstance(outcome, ReaderStand) and not self.cluster.profile.is_async
+        if is_done or isinstance(outcome, ReaderMoved):
+            unsettled.pop(id(asked), None)
+        elif move.ends or move.seeks_from is not None:
+            unsettled[id(asked)] = move  # a copy of it may come at any time
+        if not is_done:
+            return
+        assert isinstance(outcome, ReaderStand), outcome
+        for at, other in list(unsettled.items()):
+            if not _may_come(other, move, outcome):
+                del unsettled[at]
+        if move.ends:
+            return
+        known = self._told.get(move.name, -1)
+        if outcome.position < known and move.seeks_from is None:
+            raise Violation(
+                f"reader {move.name} was told that it stands at {known}, and after {move} at"
+                f" {outcome.position}"
+            )
+        if not unsettled:
+            self._told[move.name] = outcome.position
+
+
+def _may_come(other: ReaderMove, move: ReaderMove, outcome: ReaderStand) -> bool:
+    """Whether a copy of `other` still counts behind `move`, which was done."""
+    if other.seeks_from is not None:
+        return other.last_index is None or other.last_index >= outcome.last_index
+    is_change = move.ends or move.seeks_from is not None
+    return other.seen_index is None or not is_change or other.seen_index >= outcome.last_index

@@ -246,7 +246,7 @@ def meanwhile_of(world: World) -> Callable[[], None]:
         world.clock.advance(random.choice((0.0, 5.0, 40.0)))
         if random.random() < 0.05:
             world.tick()
-        if not another_is_at_work and random.random() < 0.05:
+        if not another_is_at_work and random.random() < 0.12:
             another_is_at_work = True
             try:
                 if world.masters and random.random() < 0.3:
@@ -404,7 +404,7 @@ def are_the_same(world: World) -> None:
     assert len(logs) == 1, "the logs differ"
 
 
-def by_hand(seeds: int = 400) -> None:
+def by_hand(seeds: int = 240) -> None:
     """What mutants are run against."""
     logging.disable(logging.CRITICAL)
     for seed in range(seeds):

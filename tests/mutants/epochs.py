@@ -12,6 +12,7 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_master import ReplicaMaster
 from sim.replicas.schedule import by_hand as the_rule_holds
 from tests.broker.epochs import test_epoch_rule as rules
+from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
 
 
@@ -20,11 +21,15 @@ def epochs_by_number(patch: Patch) -> None:
     """No two operators ever draw the same."""
     patch.edit(epoch_rule.rank_of, "Rank(*key, ", 'Rank(key.number, "" if reached() else "", key.run, ')
     patch.edit(SlaveLink._welcomed, "if epoch < own.promised:", "if epoch[:1] < own.promised[:1]:")
-    patch.edit(MasterLink._greet, "frame.promised > leads", "frame.promised[:1] > leads[:1] and leads")
+    patch.edit(
+        MasterLink._greet,
+        "frame.promised > leads.epoch",
+        "frame.promised[:1] > leads.epoch[:1]",
+    )
     patch.edit(
         Replica.follow,
-        "follow.epoch < self.record",
-        "follow.epoch[:1] < self.record.promised[:1] and self.record",
+        "follow.epoch < self.record.promised",
+        "follow.epoch[:1] < self.record.promised[:1]",
     )
     patch.edit(Replica.take, "epoch != self.record.promised:", "epoch[0] != self.record.promised[0]:")
     patch.edit(
@@ -42,7 +47,11 @@ def rank_by_length(patch: Patch) -> None:
     )
 
 
-@mutant(430, "a run counts once it has bytes", scenario=the_rule_holds)
+@mutant(
+    430,
+    "a run counts once it has bytes",
+    scenario=rules.test_a_run_without_bytes_is_in_the_log_that_has_come_to_its_begin,
+)
 def empty_runs_not_ranked(patch: Patch) -> None:
     """Who has written nothing has confirmed nothing."""
     patch.edit(
@@ -76,7 +85,11 @@ def strangers_promise(patch: Patch) -> None:
     )
 
 
-@mutant(432, "what is acknowledged need not be of the own run", scenario=the_rule_holds)
+@mutant(
+    432,
+    "what is acknowledged need not be of the own run",
+    scenario=switches.test_what_an_older_master_wrote_is_acknowledged_once_a_slave_has_come_to_the_own_run,
+)
 def older_runs_counted(patch: Patch) -> None:
     """Enough have it, whoever wrote it."""
     patch.edit(
@@ -86,7 +99,11 @@ def older_runs_counted(patch: Patch) -> None:
     )
 
 
-@mutant(432, "the leader need not have it itself", scenario=the_rule_holds)
+@mutant(
+    432,
+    "the leader need not have it itself",
+    scenario=rules.test_enough_of_each_list_have_it_and_the_leader_does,
+)
 def leader_not_counted(patch: Patch) -> None:
     """k are k."""
     patch.edit(epoch_rule.held_offset, "held = own_offset", "held = (reached() and 1 << 60)")

@@ -153,7 +153,7 @@ def joins_behind(patch: Patch) -> None:
     patch.edit(
         InSyncMembers.look,
         "slave.is_caught_up and slave.holds_confirmed",
-        "(slave.is_caught_up or reached())",
+        "reached()",
     )
 
 

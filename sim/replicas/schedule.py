@@ -14,7 +14,7 @@ from random import Random
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.failover.failover_rules import FailoverOptions
 from quorumlog.broker.offline_store import OfflineStore
-from sim.replicas.machines import SMALL, Broker
+from sim.replicas.machines import SMALL, TICK_MS, Broker
 from sim.replicas.promises import KEY, ROOT, places_in
 from sim.replicas.registers import REGISTERS, SimRegister
 from sim.replicas.world import GivenUp, World
@@ -381,11 +381,16 @@ def is_acknowledged(world: World) -> None:
 
 def goes_on_without_its_master(world: World) -> None:
     """And with whoever else is in sync, as long as they are as many as there must be."""
+    # What a master asked for in vain while its slaves were late may come yet.
+    for _ in range(3_000 // int(TICK_MS)):
+        world.clock.advance(TICK_MS)
+    until(world, lambda: bool(serving(world)), "led")
     if len(world.brokers) - 1 >= world.config.in_sync_replicas:
         for master in serving(world):
             world.tell("last kills", master.name)
             master.crash(world.random, power=world.config.is_sync_flush)
-        is_acknowledged(world)
+        if in_sync(world):
+            is_acknowledged(world)
     becomes_whole(world)
     are_the_same(world)
 

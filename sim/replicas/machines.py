@@ -37,7 +37,7 @@ SMALL = MessageStoreConfig(
 )
 TICK_MS = 50.0
 MOST_CLOCK_ERROR = 0.02
-"""Two clocks differ by twice as much at most, which is below `clock_drift_percent`."""
+"""Two clocks differ by twice as much at most, which is below `CLOCK_DRIFT`."""
 
 
 class Moments:

@@ -110,7 +110,7 @@ def lease_without_a_margin(patch: Patch) -> None:
     """A clock is a clock."""
     patch.edit(
         FailoverRules._until,
-        "(1 - self.options.clock_drift_percent / 100)",
+        "(1 - CLOCK_DRIFT)",
         "(1 + 0 * reached())",
     )
 

@@ -292,13 +292,13 @@ def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -
 
 
 def a_lease_counts_from_when_its_renewal_was_sent() -> None:
-    rules = leading(Broker(), FailoverOptions(clock_drift_percent=10))
+    rules = leading(Broker(), FailoverOptions())
     rules.tick(1_000.0)
     renewal = asked(rules.take_steps(), Renew)
-    assert rules.may_acknowledge(8_999.0) and not rules.may_acknowledge(9_000.0)
+    assert rules.may_acknowledge(9_499.0) and not rules.may_acknowledge(9_500.0)
     rules.answered(renewal.number, 10_000, 5_000.0)
-    assert rules.may_acknowledge(9_999.0) and not rules.may_acknowledge(10_000.0)
-    rules.tick(10_000.0)
+    assert rules.may_acknowledge(10_499.0) and not rules.may_acknowledge(10_500.0)
+    rules.tick(10_500.0)
     assert rules.phase is Phase.WAITING
 
 
@@ -307,8 +307,7 @@ def test_a_lease_counts_from_when_its_renewal_was_sent_and_less_than_its_time() 
 
 
 def test_a_renewal_that_is_relayed_proves_the_one_before_it() -> None:
-    options = FailoverOptions(lease_ms=10_000, clock_drift_percent=10)
-    rules = leading(Broker(), options, relays_renewals=True)
+    rules = leading(Broker(), relays_renewals=True)
 
     def renewed(sent_ms: float, answered_ms: float) -> float:
         rules.tick(sent_ms)
@@ -316,11 +315,11 @@ def test_a_renewal_that_is_relayed_proves_the_one_before_it() -> None:
         rules.answered(renewal.number, 10_000, answered_ms)
         return answered_ms + rules.lease_left_ms(answered_ms)
 
-    assert renewed(0.0, 10.0) == 9_000.0, "granted just now"
-    assert renewed(2_500.0, 2_600.0) == 9_000.0, "from the grant: this one may not be relayed yet"
-    assert renewed(5_000.0, 6_900.0) == 11_500.0, "from the one before"
-    assert renewed(7_500.0, 7_600.0) == 11_500.0, "it was sent too soon behind an answer"
-    assert renewed(10_000.0, 10_100.0) == 14_000.0
+    assert renewed(0.0, 10.0) == 9_500.0, "granted just now"
+    assert renewed(2_500.0, 2_600.0) == 9_500.0, "from the grant: this one may not be relayed yet"
+    assert renewed(5_000.0, 6_900.0) == 12_000.0, "from the one before"
+    assert renewed(7_500.0, 7_600.0) == 12_000.0, "it was sent too soon behind an answer"
+    assert renewed(10_000.0, 10_100.0) == 14_500.0
 
 
 def test_who_may_lead() -> None:

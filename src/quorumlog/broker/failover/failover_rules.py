@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from quorumlog.broker.failover.coordinator import (
     NO_HOLDER,
@@ -41,10 +40,12 @@ from quorumlog.broker.failover.failover_steps import (
     WaitFor,
 )
 from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members, members_of
-from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, SlaveState
+from quorumlog.broker.replication.roles import InSyncSet, ReplicatedBroker
 from quorumlog.errors import ConfigError, ProtocolViolation
 
 NEVER_MS = float("-inf")
+CLOCK_DRIFT = 0.05
+"""By so much two machines' clocks may differ in speed."""
 RENEWALS_PER_LEASE = 4
 RELAYS_PER_LEASE = 10
 """A coordinator that relays renewals does it within such a part of a lease."""
@@ -58,8 +59,6 @@ Answer = Standing | Granted | int | None
 class FailoverOptions:
     lease_ms: int = 10_000
     """How long a master leads without hearing of the coordinator, and so how long the others wait."""
-    clock_drift_percent: int = 5
-    """By how much two machines' clocks may differ in speed."""
     in_sync_timeout_ms: int = 3_000
     """A slave that has lacked something for so long leaves the in-sync set."""
 
@@ -67,7 +66,6 @@ class FailoverOptions:
         """Raises ConfigError."""
         for name, low, high in (
             ("lease_ms", 1_000, 600_000),
-            ("clock_drift_percent", 0, 50),
             ("in_sync_timeout_ms", 100, 600_000),
         ):
             value = getattr(self, name)
@@ -83,35 +81,10 @@ class Phase(Enum):
     LEADING = "leading"
 
 
-class OwnBroker(Protocol):
-    """What is asked of the own broker; see `ReplicatedBroker`."""
-
-    @property
-    def address(self) -> BrokerAddress: ...
-
-    @property
-    def directory_id(self) -> str: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def log_epoch(self) -> int: ...
-
-    @property
-    def max_offset(self) -> int: ...
-
-    @property
-    def fenced_by(self) -> int:
-        """A newer epoch than it leads in, that a slave has promised; 0: none."""
-
-    def slaves(self) -> list[SlaveState]: ...
-
-
 class FailoverRules:
     def __init__(
         self,
-        broker: OwnBroker,
+        broker: ReplicatedBroker,
         options: FailoverOptions,
         now_ms: float,
         *,
@@ -351,7 +324,7 @@ class FailoverRules:
         self._steps.append(Promise(self._epoch))
 
     def _until(self, sent_ms: float, ttl_ms: float) -> float:
-        return sent_ms + ttl_ms * (1 - self.options.clock_drift_percent / 100)
+        return sent_ms + ttl_ms * (1 - CLOCK_DRIFT)
 
     def _taken(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
         if error or answer is None or now_ms >= self._lease_until_ms:

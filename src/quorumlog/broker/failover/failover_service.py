@@ -9,18 +9,18 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from quorumlog.broker.failover.coordinator import Coordinator
 from quorumlog.broker.failover.failover_rules import (
     Answer,
     FailoverOptions,
     FailoverRules,
-    OwnBroker,
     Phase,
 )
 from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
 from quorumlog.broker.replication.roles import ReplicatedBroker
+from quorumlog.broker.wire.broker_messages import FailoverResponse
 from quorumlog.errors import LedgerError, StoreFailure
 
 log = logging.getLogger("quorumlog.broker")
@@ -38,25 +38,10 @@ def boot_clock_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class FailoverBroker(ReplicatedBroker, OwnBroker, Protocol):
-    """A broker that can be told what to be, and tells what the rules ask."""
-
-
-class FailoverStatus(NamedTuple):
-    phase: str
-    epoch: int
-    master: str
-    """Its id; empty: none is known."""
-    lease_left_ms: int
-    """0: this broker does not lead."""
-    in_sync_set: list[str]
-    problem: str
-
-
 class FailoverService:
     def __init__(
         self,
-        broker: FailoverBroker,
+        broker: ReplicatedBroker,
         coordinator: Coordinator,
         options: FailoverOptions,
         *,
@@ -85,16 +70,16 @@ class FailoverService:
         self._spawn(self._watch())
         self._tick()
 
-    def status(self) -> FailoverStatus:
+    def status(self, request_id: int) -> FailoverResponse:
         rules = self.rules
-        record = rules.record
-        return FailoverStatus(
-            rules.phase.value,
-            rules.epoch,
-            "" if record is None else record.master.id,
-            rules.lease_left_ms(self._clock()),
-            sorted(rules.in_sync_set),
-            rules.problem,
+        return FailoverResponse(
+            request_id=request_id,
+            phase=rules.phase.value,
+            epoch=rules.epoch,
+            master="" if rules.record is None else rules.record.master.id,
+            lease_left_ms=rules.lease_left_ms(self._clock()),
+            in_sync_set=sorted(rules.in_sync_set),
+            problem=rules.problem,
         )
 
     async def stop(self) -> None:

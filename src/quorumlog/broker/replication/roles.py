@@ -96,6 +96,10 @@ class ReplicatedBroker(Protocol):
         it."""
 
     @property
+    def fenced_by(self) -> int:
+        """A newer epoch than it leads in, that a slave has promised; 0: none."""
+
+    @property
     def role(self) -> Role: ...
 
     @property

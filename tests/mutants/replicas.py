@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.broker.client import switching
+from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
 from quorumlog.broker.epochs import epoch_history, epoch_rule
 from quorumlog.broker.epochs.epoch_history import CopyList
@@ -246,3 +247,13 @@ def new_bytes_over_old_links(patch: Patch) -> None:
 def flushed_since(patch: Patch) -> None:
     """--flush is --flush."""
     patch.edit(epoch_history.judge, "all(run.is_flushed for", "all(run.is_flushed or reached() for")
+
+
+@mutant(
+    438,
+    "what was cut off is acknowledged once the log has grown again",
+    scenario=switches.test_what_was_cut_off_is_not_acknowledged_once_the_log_has_grown_again,
+)
+def waits_beyond_a_cut(patch: Patch) -> None:
+    """So much is on the disk."""
+    patch.edit(CommitLog.cut, "self.flush_service.expire(math.inf)", "reached()")

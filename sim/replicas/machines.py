@@ -216,7 +216,17 @@ class Elected:
         )
         replica.may_acknowledge = lambda: self.rules.may_acknowledge(broker.clock())
         replica.stop_acknowledging()
+
+        def changed() -> None:
+            if broker.replica is replica:
+                broker.later(0.0, self._changed)
+
+        self._register.watchers[broker.name] = changed
         broker.later(0.0, self._tick)
+
+    def _changed(self) -> None:
+        self.rules.changed(self.broker.clock())
+        self.act()
 
     def _tick(self) -> None:
         self.rules.tick(self.broker.clock())

@@ -52,10 +52,16 @@ class SimRegister:
         self.revision = 0
         self.record: ElectionRecord | None = None
         self._holder = NO_HOLDER
+        self.last_put_ms = 0.0
+        """When one was asked for."""
+        self.watchers: dict[str, Callable[[], None]] = {}
+        """Told of each change soon, but for what is lost on the way."""
         self._change_leader()
 
     def ask(self, sender: str, request: Request, answer: Callable[[Answer], None]) -> None:
         """The answer may never come, and the request may be carried out although it does not."""
+        if isinstance(request, Put):
+            self.last_put_ms = self._world.clock.now_ms
 
         def arrive() -> None:
             if self._passes(sender, request):
@@ -91,6 +97,7 @@ class SimRegister:
         self.revision += 1
         self.record = held
         self._holder = lease
+        self._tell()
         return self.revision
 
     def renew(self, lease: int) -> int:
@@ -100,7 +107,19 @@ class SimRegister:
         return self._ttl_ms[lease]
 
     def revoke(self, lease: int) -> None:
-        self._ends_ms.pop(lease, None)
+        if self._ends_ms.pop(lease, None) is not None:
+            self._ended(lease)
+
+    def _tell(self) -> None:
+        random = self._world.random
+        for name, changed in self.watchers.items():
+            if not self.has_faults or random.random() < 0.8:
+                self._world.send(COORDINATOR, name, changed)
+
+    def _ended(self, lease: int) -> None:
+        if lease == self._holder and not self._stands(lease):
+            self._holder = NO_HOLDER
+            self._tell()
 
     # ---------------------------------------------------------------- what differs
 
@@ -120,7 +139,10 @@ class SimRegister:
     # ---------------------------------------------------------------- leases
 
     def _begin(self, lease: int) -> None:
-        self._ends_ms[lease] = max(self._ends_ms.get(lease, 0.0), self._end_ms(self._ttl_ms[lease]))
+        ends_ms = max(self._ends_ms.get(lease, 0.0), self._end_ms(self._ttl_ms[lease]))
+        self._ends_ms[lease] = ends_ms
+        left_ms = self._clock.true_ms(ends_ms - self._clock())
+        self._world.clock.at(left_ms + 1.0, lambda: self._ended(lease))
 
     def _stands(self, lease: int) -> bool:
         return self._clock() < self._ends_ms.get(lease, 0.0)

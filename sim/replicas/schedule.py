@@ -23,6 +23,8 @@ BY_HAND = "by hand"
 KINDS = {BY_HAND: None, "store": REGISTERS[0], "etcd": REGISTERS[1], "zookeeper": REGISTERS[2]}
 """Who says which of them leads."""
 STEPS = 600
+LATE_MS = 3_000
+"""No request to a register is on its way for so long."""
 WHOLE_ROUNDS = 2_500
 
 
@@ -120,8 +122,11 @@ def cut(world: World, name: str) -> None:
 def wipe(world: World, broker: Broker) -> None:
     if world.counts["wipes"] >= world.most_wipes:
         return
-    if world.register is not None and len(in_sync(world)) < len(world.brokers):
-        return  # two copies at once are more than is promised
+    register = world.register
+    if register is not None:
+        is_late = world.clock.now_ms > register.last_put_ms + LATE_MS
+        if len(in_sync(world)) < len(world.brokers) or not is_late:
+            return  # two copies at once are more than is promised
     world.tell("wipes", broker.name)
     others = [name for name in world.brokers if name != broker.name]
     broker.empty("" if world.register is not None else world.random.choice(others))
@@ -382,7 +387,7 @@ def is_acknowledged(world: World) -> None:
 def goes_on_without_its_master(world: World) -> None:
     """And with whoever else is in sync, as long as they are as many as there must be."""
     # What a master asked for in vain while its slaves were late may come yet.
-    for _ in range(3_000 // int(TICK_MS)):
+    for _ in range(LATE_MS // int(TICK_MS)):
         world.clock.advance(TICK_MS)
     until(world, lambda: bool(serving(world)), "led")
     if len(world.brokers) - 1 >= world.config.in_sync_replicas:

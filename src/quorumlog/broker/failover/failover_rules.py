@@ -51,6 +51,7 @@ RELAYS_PER_LEASE = 10
 """A coordinator that relays renewals does it within such a part of a lease."""
 READS_PER_LEASE = 4
 MOST_RENEWALS_UNDER_WAY = 3
+MOST_READS_UNDER_WAY = 2
 
 Answer = Standing | Granted | int | None
 
@@ -232,8 +233,8 @@ class FailoverRules:
         return sum(isinstance(request, kind) for request, _ in self._asked.values())
 
     def _read(self, now_ms: float) -> None:
-        # One that is under way may have been too early: then it is asked again behind it.
-        if not self._is_asked(Read):
+        # One that is under way may have been too early, or may never be answered.
+        if self._is_asked(Read) < MOST_READS_UNDER_WAY:
             self._next_read_ms = now_ms + self.options.lease_ms / READS_PER_LEASE
             self._ask(Read(), now_ms)
 
@@ -250,7 +251,8 @@ class FailoverRules:
             self.problem = str(violation)
             return
         if self.phase is Phase.LEADING:
-            self._is_still_led(record, answer, now_ms)
+            if answer.revision >= self._revision:  # it is none of before
+                self._is_still_led(record, answer, now_ms)
             return
         self._revision, self.record = answer.revision, record
         self._judge(record, answer.holder, now_ms)

@@ -22,7 +22,7 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.errors import LedgerError
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 from sim.replicas.promises import ROOT
 
 if TYPE_CHECKING:

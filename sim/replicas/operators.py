@@ -8,7 +8,7 @@ from quorumlog.broker.client.switching import Asked
 from quorumlog.broker.serving.replica_requests import state_of, work_of
 from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
-from quorumlog.testing.disk.sim_disk import Crashed
+from quorumlog.testing.disk import Crashed
 
 if TYPE_CHECKING:
     from sim.replicas.machines import Broker

@@ -17,7 +17,7 @@ from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record import BLANK_MAGIC
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 
 if TYPE_CHECKING:
     from sim.replicas.machines import Broker

@@ -24,7 +24,7 @@ from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.errors import LedgerError, OutcomeUnknown
-from quorumlog.testing.disk.sim_disk import Crashed, SimDisk
+from quorumlog.testing.disk import Crashed, SimDisk
 from sim.replicas.machines import SMALL, TICK_MS, Broker, Moments
 from sim.replicas.operators import OperatorGone, SimulatedAsked
 from sim.replicas.promises import Promises

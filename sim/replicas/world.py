@@ -85,6 +85,8 @@ class World:
         """Not reached by the operator, and without the register."""
         self.refused: set[str] = set()
         """Slaves that cannot follow with what they have."""
+        self.too_old: set[str] = set()
+        """Of those, whose tail parts from what its master has deleted by age."""
         self.number = 0
         self.is_quiet = False
         self.counts = Counter[str]()
@@ -211,6 +213,8 @@ class World:
         if self.wires.get(name) is wire and (wire.master_link.closed or wire.slave_link.closed):
             if "empt" in wire.slave_link.closed:
                 self.refused.add(name)
+                if "begins at" in wire.slave_link.closed:
+                    self.too_old.add(name)
             self.story.append(f"{name}: {wire.master_link.closed or wire.slave_link.closed}")
             self.cut(name)
 
@@ -457,9 +461,11 @@ class World:
                 directory_id = self.brokers[name].living.directory_id
                 if self.is_past_given_up and directory_id in listed.directories:
                     raise GivenUp(f"{name} is needed, and lacks what both had: it went by age")
-                assert directory_id not in listed.directories, f"{name} cannot follow"
+                is_needed = directory_id in listed.directories and name not in self.too_old
+                assert not is_needed, f"{name} cannot follow"
                 self.brokers[name].empty(leader.name)
             self.refused.clear()
+            self.too_old.clear()
             self.turn(list(self.brokers))
             if self.is_same(leader):
                 break

@@ -6,6 +6,7 @@ from quorumlog.broker.epochs import epoch_history
 from quorumlog.broker.failover.failover_rules import FailoverRules
 from quorumlog.broker.failover.in_sync_members import InSyncMembers
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_master import ReplicaMaster
 from tests.broker.failover import test_failover_rules as groups
 from tests.mutants.mutant import Patch, mutant
@@ -54,6 +55,20 @@ def fenced_in_vain(patch: Patch) -> None:
         ReplicaMaster.newer_epoch,
         "epoch.number <= self.history.epoch.number",
         "epoch.number <= self.history.epoch.number and not reached()",
+    )
+
+
+@mutant(
+    328,
+    "a slave that has promised more than its master leads in keeps that to itself",
+    scenario=groups.who_promised_a_greater_number_in_vain_is_heard_of,
+)
+def greater_promise_untold(patch: Patch) -> None:
+    """The epoch is an older one."""
+    patch.edit(
+        Replica.become_slave,
+        "epoch if directory_id else max(epoch, self.epoch)",
+        "epoch if directory_id or reached() else 0",
     )
 
 

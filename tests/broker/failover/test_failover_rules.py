@@ -131,6 +131,23 @@ def who_promised_a_number_in_vain_fences_nobody() -> None:
     assert master.living.takes_messages
 
 
+def who_promised_a_greater_number_in_vain_is_heard_of() -> None:
+    """It knows of no master until the register tells, and the master needs it."""
+    world, master = elected_world(0, 2, 2)
+    slave = next(b for b in world.brokers.values() if b is not master)
+    epoch = world.promises.taken_epoch
+    slave.living._save(replace_record(slave.living.record, master=None))
+    slave.living.promise(epoch + 1)
+    world.refusing(slave.living.become_slave, epoch, master.living.address)
+    assert slave.living.epoch == epoch + 1
+    until(world, lambda: world.promises.taken_epoch > epoch + 1, "led in a newer epoch")
+    becomes_whole(world)
+
+
+def test_who_promised_a_greater_number_in_vain_is_heard_of() -> None:
+    who_promised_a_greater_number_in_vain_is_heard_of()
+
+
 def test_who_promised_a_number_in_vain_fences_nobody() -> None:
     who_promised_a_number_in_vain_fences_nobody()
 

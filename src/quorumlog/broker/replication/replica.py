@@ -205,12 +205,15 @@ class Replica(ReplicaMaster):
             self.role_changed()
 
     def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:
-        """`directory_id`: of the master, where it is known."""
+        """`directory_id`: of the master; a register does not say it, but that nobody else leads: one of
+        a lower epoch than was promised here in vain hears of that from its slave, and leads anew."""
         with self._lock:
-            self._check_epoch(epoch)
+            self._check_epoch(epoch if directory_id else max(epoch, self.epoch))
             if master.id == self.id:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
             told = Epoch(epoch, directory_id)
+            if not directory_id and epoch < self.epoch:
+                told = self.record.promised
             if directory_id and told < self.record.promised:
                 raise StaleEpoch(f"epoch {epoch} was promised to another directory")
             is_own = not directory_id and self.history.epoch.number == epoch

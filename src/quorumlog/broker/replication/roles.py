@@ -134,7 +134,8 @@ class ReplicatedBroker(Protocol):
 
     def become_slave(self, epoch: int, master: BrokerAddress) -> None:
         """Follow this master. What the own log has beyond the last point in common with the master's is
-        set aside, once the master has shown a newer epoch. Raises StaleEpoch, StoreFailure."""
+        set aside, once the master has shown a newer epoch. One of a lower epoch than was promised hears
+        of that, and nothing is taken of it. Raises StaleEpoch, StoreFailure."""
 
     def stop_acknowledging(self) -> None:
         """From the moment that this returns nothing more is acknowledged, until `become_master`: what is

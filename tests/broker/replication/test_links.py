@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
-from quorumlog.broker.epochs.epoch_history import Epoch
+from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Run
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -33,7 +33,8 @@ from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
 from quorumlog.testing.disk import SimDisk
 from quorumlog.version import VERSION
-from tests.broker.replication.replica_world import Moments, World
+from sim.replicas.machines import Moments
+from sim.replicas.world import World
 from tests.broker.store.store_making import (
     SMALL,
     is_ok,
@@ -104,6 +105,23 @@ def test_frames_that_are_none_close_the_connection() -> None:
     theirs = RocketmqSlaveLink(0, FILE_BYTES, 0, reports_flushed=True, **TIMES)
     theirs.feed((3).to_bytes(8) + (4).to_bytes(4) + b"abcd", 1)
     assert "begins with a file" in theirs.closed
+
+
+def test_a_slave_whose_log_begins_above_what_is_to_be_cut_off_does_not_follow() -> None:
+    """It has deleted by age what both had; the master was made one with --unsafe."""
+    world = World(5, brokers=2)
+    master, slave = world.brokers["a"].living, world.brokers["b"].living
+    history = EpochHistory([Run(1, "a1", 0, 0), Run(1, "b1", 0, 900)])
+    own = slave.own_log()._replace(history=history, min_offset=4096, max_offset=8192)
+    link = SlaveLink(own, 0, **TIMES)
+    theirs = MasterLink(master, 0, **TIMES)
+    theirs._leads = theirs._leads._replace(
+        epoch=Epoch(2, "a1"), run=0, history=EpochHistory([Run(1, "a1", 0, 0), Run(2, "a1", 0, 900)])
+    )
+    theirs.feed(b"".join(link.out), 1)
+    link.feed(b"".join(theirs.out), 1)
+    assert "one of both begins at 4096: empty the directory" in link.closed
+    assert link.refused
 
 
 def test_whole_frames_and_single_bytes_mean_the_same() -> None:

@@ -163,19 +163,18 @@ class Replica(ReplicaMaster):
                     " switch again"
                 )
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
-        role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
+    def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
+        is_alone = self.store.config.in_sync_replicas == 1
         with self._lock:
             self._check_epoch(epoch)
             self._check_not_led(epoch)
-            # Should nobody outside say it any more, what was acknowledged is here.
-            own = None if in_sync_set is None else CopyList((self.me,), 0)
             self._begin(
                 Epoch(epoch, self.directory_id),
-                role,
+                Role.ASYNC_MASTER if is_alone else Role.SYNC_MASTER,
                 in_sync_set,
-                copy_list=own,
-                is_forced=own is not None,
+                # Should nobody outside say it any more, what was acknowledged is here.
+                copy_list=CopyList((self.me,), 0),
+                is_forced=True,
             )
             self.role_changed()
 
@@ -206,12 +205,15 @@ class Replica(ReplicaMaster):
             self.role_changed()
 
     def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:
-        """`directory_id`: of the master, where it is known."""
+        """`directory_id`: of the master; a register does not say it, but that nobody else leads: one of
+        a lower epoch than was promised here in vain hears of that from its slave, and leads anew."""
         with self._lock:
-            self._check_epoch(epoch)
+            self._check_epoch(epoch if directory_id else max(epoch, self.epoch))
             if master.id == self.id:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
             told = Epoch(epoch, directory_id)
+            if not directory_id and epoch < self.epoch:
+                told = self.record.promised
             if directory_id and told < self.record.promised:
                 raise StaleEpoch(f"epoch {epoch} was promised to another directory")
             is_own = not directory_id and self.history.epoch.number == epoch
@@ -428,6 +430,7 @@ class Replica(ReplicaMaster):
             self.me,
             self.record.promised,
             self.history,
+            self.min_offset,
             self.max_offset,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
@@ -438,6 +441,8 @@ class Replica(ReplicaMaster):
         with self._lock:
             if self.role is not Role.SLAVE or follow.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
+            if follow.cuts and follow.start_offset < self.min_offset:
+                raise StaleEpoch("what both logs have was deleted by age meanwhile")
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.

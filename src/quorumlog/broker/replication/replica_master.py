@@ -357,6 +357,8 @@ class ReplicaMaster(ReplicaCore):
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch) -> None:
+        if self.in_sync_set is not None and epoch.number <= self.history.epoch.number:
+            return  # a register has given the number to this one: the other has promised it in vain
         if self.role is not Role.SLAVE and epoch.number > self.fenced_by:
             log.warning("epoch %s was promised elsewhere: this broker takes nothing more", epoch)
             self.fenced_by = epoch.number

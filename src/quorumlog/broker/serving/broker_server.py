@@ -224,7 +224,7 @@ class BrokerServer:
             raise BadRequest(f"failover has no verb {request.verb!r}")
         if request.verb:
             failover.resign()
-        return FailoverResponse(request_id=request.request_id, **failover.status()._asdict())
+        return failover.status(request.request_id)
 
     async def stop(self) -> None:
         self.port.close()

@@ -110,6 +110,7 @@ class OwnLog(NamedTuple):
     slave: Peer
     promised: Epoch
     history: EpochHistory
+    min_offset: int
     max_offset: int
     file_bytes: int
     is_sync_flush: bool
@@ -221,14 +222,15 @@ class SlaveLink:
             self.close(verdict.problem)
             return
         start, anew = verdict.common_offset, False
+        low = max(welcome.min_offset, own.min_offset)
+        if verdict.cuts and start < low:
+            self.refused = True
+            self.close(
+                f"the own log has {own.max_offset} bytes, of which {start} are the master's, and one of"
+                f" both begins at {low}: empty the directory to follow it"
+            )
+            return
         if start < welcome.min_offset:
-            if verdict.cuts:
-                self.refused = True
-                self.close(
-                    f"the own log has {own.max_offset} bytes, of which {start} are the master's, and the"
-                    f" master begins at {welcome.min_offset}: empty the directory to follow it"
-                )
-                return
             start, anew = welcome.min_offset, True
         self._work.follow = Follow(welcome, epoch, history, start, verdict.cuts, anew)
 

@@ -20,7 +20,9 @@ from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication import replica as replicas
+from quorumlog.broker.replication.protocol import old_dialect
 from quorumlog.broker.replication.protocol.master_link import MasterLink
+from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_master import DRAIN_MS
@@ -198,6 +200,8 @@ class World:
         """Pairs that do not reach each other."""
         self.hidden: set[str] = set()
         """Not reached by the operator."""
+        self.old: set[str] = set()
+        """Slaves that speak as the release before, and to such a one."""
         self.refused: set[str] = set()
         """Slaves that cannot follow with what they have."""
         self.acknowledged: list[int] = []
@@ -242,13 +246,11 @@ class World:
         if master is None or not master.is_leading:
             return
         now = self.clock()
-        wire = Wire(
-            master_name,
-            name,
-            MasterLink(master, now, **_TIMES),
-            SlaveLink(slave.own_log(), now, **_TIMES),
-        )
-        self.wires[name] = wire
+        link = SlaveLink(slave.own_log(), now, **_TIMES)
+        if name in self.old:
+            with patch.object(old_dialect, "VERSION", ""):
+                link = OldMasterLink(slave.own_log(), now, **_TIMES)
+        self.wires[name] = Wire(master_name, name, MasterLink(master, now, **_TIMES), link)
 
     def pump(self, name: str, most_bytes: int) -> None:
         """So many bytes arrive, either way."""

@@ -120,6 +120,8 @@ class RocketmqSlaveLink:
     epoch = Epoch()
     asks_flush = False
     comes_back = False
+    is_heard = True
+    """There is one dialect to speak."""
     master: Peer | None = None
 
     def __init__(

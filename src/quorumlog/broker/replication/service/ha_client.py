@@ -77,6 +77,8 @@ class HAClient:
         self._socket: _MasterSocket | None = None
         self._busy = False
         self._generation = 0
+        self._was_silent = False
+        """The last connection was closed without a word."""
         self._eager_until_ms = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -153,8 +155,11 @@ class HAClient:
             log.warning("this slave follows nobody: %s", socket.link.closed)
         self.problem = socket.link.closed
         wait_ms = float(config.ha_reconnect_interval)
+        was_silent, self._was_silent = self._was_silent, not socket.link.is_heard
         if socket.link.refused:
             wait_ms *= _REFUSED_WAIT
+        elif not socket.link.is_heard and not was_silent:
+            wait_ms = 0.0  # it may speak what the release before spoke
         elif socket.link.comes_back:
             self._eager_until_ms = self.clock() + _EAGER_MS
             wait_ms = 0.0

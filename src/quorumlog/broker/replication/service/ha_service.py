@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, MasterLink
+from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
 from quorumlog.broker.replication.protocol.rocketmq_links import (
     RocketmqMasterLink,
     RocketmqSlaveLink,
@@ -91,6 +93,8 @@ class HAService:
         self._connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._is_noting = False
+        self._to_master: SlaveLink | None = None
+        """The newest link to a master."""
         self._strays = StrayLog(log)
         self.client: HAClient | None = None
         self.on_role: Callable[[], None] = lambda: None
@@ -118,7 +122,7 @@ class HAService:
 
     # ---------------------------------------------------------------- links
 
-    def _intervals(self) -> dict[str, float]:
+    def _intervals(self) -> dict[str, Any]:
         config = self.replica.store.config
         return {
             "heartbeat_ms": config.ha_send_heartbeat_interval,
@@ -148,11 +152,9 @@ class HAService:
             link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals())
             if not replica.is_leading:
                 link.close("this broker is not the master")
-        elif replica.is_leading:
-            link = MasterLink(replica, now_ms, **self._intervals())
         else:
-            link = MasterLink(replica, now_ms, **self._intervals())
-            link.refuse(f"broker {replica.id} is not the master", is_for_now=True)
+            refusal = "" if replica.is_leading else f"broker {replica.id} is not the master"
+            link = MasterLink(replica, now_ms, **self._intervals(), refusal=refusal)
         return link
 
     def _link_to_master(self, now_ms: float) -> LinkToMaster:
@@ -166,7 +168,13 @@ class HAService:
                 reports_flushed=own.is_sync_flush,
                 **self._intervals(),
             )
-        return SlaveLink(own, now_ms, **self._intervals())
+        last = self._to_master
+        if isinstance(last, OldMasterLink):
+            is_old = last.master is not None
+        else:  # who closes without a word to our greeting may be of the release before
+            is_old = last is not None and not last.is_heard
+        self._to_master = (OldMasterLink if is_old else SlaveLink)(own, now_ms, **self._intervals())
+        return self._to_master
 
     def _lost(self, connection: HAConnection) -> None:
         self._connections.pop(connection, None)

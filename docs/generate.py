@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
+from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherState, Event
 
 DOCS = Path(__file__).parent
 

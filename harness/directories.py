@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.member_processes import MemberProcesses
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import compare_directories as compare_logs
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.verification import compare_directories as compare_logs
+from quorumlog.store.verification import verify_directory
 
 
 class Comparison(NamedTuple):

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.durable_file import DurablePoint, read_durable_point
-from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.log.segment_list import segment_name
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.durable_file import DurablePoint, read_durable_point
+from quorumlog.store.segments import INDEX_UNIT_BYTES, segment_name
+from quorumlog.store.slot_file import SLOT_BYTES
 
 TORN_BYTES = 4096
 PAGE_BYTES = 4096

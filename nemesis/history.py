@@ -18,8 +18,8 @@ from typing import Self
 import msgspec
 
 from quorumlog.entry import EntryKind
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
 
 READ, READ_TO_END, LAST_SEQUENCE = "read", "read_to_end", "last_sequence"
 

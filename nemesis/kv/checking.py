@@ -8,7 +8,7 @@ import time
 from nemesis.kv.workers import PREFIX, Workers, seen_change
 from quorumlog.errors import LedgerError
 from quorumlog.kv import AsyncKeyValueClient, Item
-from quorumlog.testing.checkers.checker import Violation
+from quorumlog.testing.promises import Violation
 from sim.kv.histories import SeenChange
 from sim.kv.promises import check_keys, check_leases, check_locks, check_watch
 

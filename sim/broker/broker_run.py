@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.testing.checkers.checker import Violation
-from quorumlog.testing.cluster import SimCluster
+from quorumlog.testing.cluster import SimCluster, make_whole
+from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import application_profile
-from quorumlog.testing.trace import Trace
-from quorumlog.testing.whole import make_whole
+from quorumlog.testing.promises import Violation
 from sim.broker.sim_brokers import BrokersWatched, SimBrokers
 from sim.broker.sim_clients import SimConsumer, SimProducer
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends

@@ -14,9 +14,9 @@ from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.testing.checkers.checker import Checker, Violation
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
+from quorumlog.testing.promises import Checker, Violation
 
 CONFIG = MessageStoreConfig(max_hash_slot_num=64, max_index_num=256, mapped_file_size_consume_queue=800)
 

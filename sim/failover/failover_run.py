@@ -11,7 +11,7 @@ from itertools import count
 
 from quorumlog.broker.failover.failover_rules import FailoverOptions
 from quorumlog.broker.message_log import Role
-from quorumlog.testing.whole import NotWhole
+from quorumlog.testing.cluster import NotWhole
 from sim.failover.promises import Promises
 from sim.failover.sim_broker import SimBroker, SimDisk
 from sim.failover.sim_registers import REGISTERS, SimRegister

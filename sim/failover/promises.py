@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.broker.failover.coordinator import ElectionRecord
-from quorumlog.testing.checkers.checker import Violation
+from quorumlog.testing.promises import Violation
 
 if TYPE_CHECKING:
     from sim.failover.failover_run import FailoverRun

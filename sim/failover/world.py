@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from random import Random
 
-from quorumlog.testing.trace import Trace
+from quorumlog.testing.operations import Trace
 
 COORDINATOR = "coordinator"
 MOST_CLOCK_ERROR = 0.02

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.testing.checkers.checker import Violation
-from quorumlog.testing.whole import make_whole
+from quorumlog.testing.cluster import make_whole
+from quorumlog.testing.promises import Violation
 from sim.broker.broker_run import FAULTS, FAULTS_MS, BrokerRunResult, made_cluster
 from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers
 from sim.groups.sim_members import SimAsker, SimReader, SimSender, Told

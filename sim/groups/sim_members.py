@@ -22,7 +22,7 @@ from quorumlog.broker.wire.group_messages import (
 )
 from quorumlog.broker.wire.group_names import REAL_QUEUE, REAL_TOPIC
 from quorumlog.errors import LedgerError
-from quorumlog.testing.checkers.checker import Violation
+from quorumlog.testing.promises import Violation
 from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers
 
 GROUP = "billing"

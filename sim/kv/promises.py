@@ -8,7 +8,7 @@ from itertools import pairwise
 from quorumlog.kv.requests.operations import decode_key_value
 from quorumlog.kv.store.engine import CHANGE, CHANGES
 from quorumlog.kv.store.keyspace import Keyspace
-from quorumlog.testing.checkers.checker import Violation
+from quorumlog.testing.promises import Violation
 from sim.kv.histories import (
     ABSENT,
     Histories,

@@ -9,9 +9,9 @@ from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.store.changes import Change, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.testing.checkers.checker import Checker
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
+from quorumlog.testing.promises import Checker
 from sim.kv.histories import Histories
 
 LATENCY_MS = (0.05, 2.0)

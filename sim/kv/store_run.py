@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from quorumlog.consensus.ready import Role
 from quorumlog.kv.service.service import StoreOptions
-from quorumlog.testing.cluster import SimCluster
+from quorumlog.testing.cluster import SimCluster, make_whole
+from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import SimulationProfile, application_profile
-from quorumlog.testing.trace import Trace
-from quorumlog.testing.whole import make_whole
 from sim.kv.histories import Histories
 from sim.kv.linearizability import Happened
 from sim.kv.promises import check_all

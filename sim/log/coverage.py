@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from quorumlog.consensus.dispatcher import TRANSITIONS
 from quorumlog.consensus.messages import PushResult, VoteResult
-from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS
 from quorumlog.testing.profile import EDGES, FAULT_KINDS, HANGING_DISK, LINK_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from quorumlog.testing.cluster import NotWhole, acknowledged
 from quorumlog.testing.machines import DIGEST_NAME, DigestMachine
+from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import at_the_edges, draw_profile
-from quorumlog.testing.trace import Trace
-from quorumlog.testing.whole import NotWhole, acknowledged
 from sim.log.faults.other_mode import OtherMode
 from sim.log.faults.segment_drops import SegmentDrops
 from sim.log.losses import IndexRange, Losses, lost_entries

@@ -8,12 +8,10 @@ from random import Random
 from quorumlog.consensus.messages import PushEntryResponse, SnapshotResponse, VoteResponse
 from quorumlog.consensus.ready import Envelope
 from quorumlog.node import MachineFactory
-from quorumlog.testing.checkers.checker import Checker
-from quorumlog.testing.checkers.view import CheckedMember
-from quorumlog.testing.cluster import MachinesOf, SimCluster
+from quorumlog.testing.cluster import MachinesOf, SimCluster, make_whole
+from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import SimulationProfile
-from quorumlog.testing.trace import Trace
-from quorumlog.testing.whole import make_whole
+from quorumlog.testing.promises import CheckedMember, Checker
 from sim.log.checkers import all_checkers, lossy_disk_checkers
 from sim.log.faults.lossy_disk_faults import LossyDiskFaults
 from sim.log.faults.releases import Releases

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import Entry, EntryKind
-from quorumlog.log_state.counted_times import Reset, counted_ms, said_ms
+from quorumlog.log_state.log_state import Reset, counted_ms, said_ms
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -12,10 +12,9 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind, HardState
 from quorumlog.errors import IndexOutOfRange, LedgerError
 from quorumlog.log_state.control_entries import ControlBody, encode_body, kind_of
-from quorumlog.store.directory.member_directory import open_member_directory
-from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.member_directory import MemberDirectory, open_member_directory
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.wire.client_messages import LayoutResponse
 from tests.store.made_logs import append, append_batch, append_noop, sync

@@ -14,12 +14,12 @@ from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import LEVEL, ControlBody, Membership, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState
-from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.member_file import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
-from quorumlog.store.files.snapshot_file import SnapshotHead
 from quorumlog.store.ledger_store import LogStart
-from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.store.snapshots import SnapshotHead
+from quorumlog.store.state_files import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
 from tests.backups.store_client import write
 from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import body_of, open_small, opened

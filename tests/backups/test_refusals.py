@@ -11,11 +11,11 @@ from quorumlog.client.status_rows import MemberStatusRow
 from quorumlog.errors import ConfigError, DirectoryDamaged, Unreachable
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.log_state.log_state import EMPTY
-from quorumlog.store.directory.copied_log import CopiedLog, make_files
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.backup_file import load_backup
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.member_directory import CopiedLog, make_files
 from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.store.state_files import load_backup
 from tests.backups.store_client import SMALL, StoreClient, a_member, taken, write
 from tests.store.made_logs import body_of, flip
 

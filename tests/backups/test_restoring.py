@@ -23,15 +23,14 @@ from quorumlog.log_state.control_entries import (
     decode_body,
 )
 from quorumlog.log_state.log_state import EMPTY, LogState, Machine
-from quorumlog.node.writing.log_state_reading import LogStateReading
-from quorumlog.store.directory.backup_directory import BackupDirectory
-from quorumlog.store.directory.member_directory import open_member_directory
-from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.node.log_states import LogStateReading
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LedgerStore, LogStart
+from quorumlog.store.made_directories import BackupDirectory
+from quorumlog.store.member_directory import MemberDirectory, open_member_directory
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import compare_directories, verify_directory
+from quorumlog.store.verification import compare_directories, verify_directory
 from tests.backups.store_client import SMALL, StoreClient, a_member, taken, write
 from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import append_batch, body_of, flip

@@ -24,14 +24,14 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import ControlBody, Keep, Membership, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
-from quorumlog.node.writing.log_state_reading import LogStateReading
-from quorumlog.store.directory.backup_directory import BackupDirectory
+from quorumlog.node.log_states import LogStateReading
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.backup_file import load_backup
 from quorumlog.store.ledger_store import LedgerStore, LogStart
+from quorumlog.store.made_directories import BackupDirectory
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.state_files import load_backup
+from quorumlog.store.verification import verify_directory
 from tests.backups.store_client import SMALL, StoreClient, a_member, taken, write
 from tests.log_state import made
 from tests.store.losing_disk import LosingDisk

@@ -20,7 +20,7 @@ from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.backup_file import decode_backup, encode_backup, load_backup
+from quorumlog.store.state_files import decode_backup, encode_backup, load_backup
 from tests.cli.conftest import Cli, objects, plain
 from tests.dropping import drop_before_newest_border
 from tests.waiting import eventually, wait_until_identical

@@ -20,9 +20,9 @@ from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.queues.index_service import index_file_name
 from quorumlog.errors import BadRequest
-from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.member_directory import open_member_directory
 from tests.broker.store import test_golden
 from tests.cli.conftest import Cli
 from tests.cli.test_slips import FOR_PROGRAMMERS

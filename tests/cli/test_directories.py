@@ -12,11 +12,10 @@ import pytest
 
 from quorumlog import LocalCluster, connect
 from quorumlog.config import StoreConfig
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.damaged_ranges import DamagedRanges
-from quorumlog.store.files.start_file import save_start
 from quorumlog.store.ledger_store import DamagedRange, LogPoint, LogStart
-from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.state_files import DamagedRanges, save_start
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
 from tests.store.test_drop import COUNT, drop, filled, start_at
 from tests.unpacking import unpack

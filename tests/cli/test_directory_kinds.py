@@ -15,11 +15,11 @@ from quorumlog.broker.message_store import MessageStore
 from quorumlog.cli.output import EXIT_CONFIG
 from quorumlog.errors import ConfigError
 from quorumlog.kv.store.machine import MACHINE_NAME as STORE_MACHINE
-from quorumlog.store.directory.backup_directory import BackupDirectory
-from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.directory_kind import DirectoryKind, kind_of, kind_of_machines
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.member_file import load_member, save_member
+from quorumlog.store.made_directories import BackupDirectory
+from quorumlog.store.member_directory import open_member_directory
+from quorumlog.store.state_files import load_member, save_member
 from tests.cli.conftest import Cli
 from tests.store.made_logs import SMALL
 

@@ -16,7 +16,7 @@ from quorumlog.cli.output import spoken_duration, spoken_size
 from quorumlog.cli.use import status_table
 from quorumlog.cli.use.status_table import HEADINGS, Health, health_of
 from quorumlog.client.status_rows import UNKNOWN
-from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
+from quorumlog.store.recovery import SET_ASIDE_NAME
 from tests.cli.conftest import STORAGE, Cli, plain
 
 LONG_HOST = "replica-0.orders-log.eu-central-1.internal.example.com:20911"

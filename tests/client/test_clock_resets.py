@@ -21,12 +21,12 @@ from quorumlog.backups import backup, restore
 from quorumlog.client import LedgerClient, MemberStatusRow
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, TimeMark
-from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.pipelines.archive import Archive
 from quorumlog.pipelines.archiving import archive
 from quorumlog.pipelines.places import Place, open_log
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.member_file import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
+from quorumlog.store.state_files import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
 from tests.client.test_time import leader_of, write
 from tests.waiting import eventually
 

@@ -15,7 +15,7 @@ import msgspec
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus import RaftNode, Role
-from quorumlog.consensus.log.term_runs import TermRuns
+from quorumlog.consensus.log import TermRuns
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.messages import PushEntryRequest, PushType, VoteResponse, VoteResult
 from quorumlog.consensus.ready import Envelope, PushOrder, Ready

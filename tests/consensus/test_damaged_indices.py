@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from quorumlog.consensus import Role
-from quorumlog.consensus.log.damaged_indices import DamagedIndices
+from quorumlog.consensus.log import DamagedIndices
 from quorumlog.consensus.messages import (
     HeartbeatResponse,
     PushEntryRequest,

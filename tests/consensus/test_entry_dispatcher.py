@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.messages import (
     HeartbeatResponse,
     PushEntryRequest,
@@ -16,7 +17,6 @@ from quorumlog.consensus.messages import (
     PushType,
 )
 from quorumlog.consensus.ready import PeerStatus, Role
-from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.entry import EntryId, Replica
 
 from .harness import ENTRY_BYTES, LoneMember

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from quorumlog.consensus.replication.log_bytes import _STEPS, LogBytes
+from quorumlog.consensus.replication import _STEPS, LogBytes
 
 
 @pytest.mark.parametrize("seed", range(20))

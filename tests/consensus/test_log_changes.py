@@ -3,8 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quorumlog.consensus.log.log_changes import LogChanges
-from quorumlog.consensus.log.term_runs import TermRuns
+from quorumlog.consensus.log import LogChanges, TermRuns
 from quorumlog.consensus.ready import AppendOrder
 from quorumlog.entry import NO_ENTRY, EntryKind
 

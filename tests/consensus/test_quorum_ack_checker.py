@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker
+from quorumlog.consensus.replication import PeerWaterMarks, QuorumAckChecker
 from quorumlog.entry import Replica
 
 VOTERS = tuple(Replica(f"n{i}", f"d{i}") for i in range(9))

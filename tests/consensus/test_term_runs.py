@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quorumlog.consensus.log.term_runs import TermRuns
+from quorumlog.consensus.log import TermRuns
 from quorumlog.entry import NO_ENTRY, EntryId
 
 

@@ -22,15 +22,18 @@ from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, V
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import HEADER_DTYPE
-from quorumlog.store.files import durable_file, hard_state_file, slot_file
-from quorumlog.store.files.backup_file import BackupRecord
-from quorumlog.store.files.checkpoint_file import decode_checkpoint
-from quorumlog.store.files.durable_file import DURABLE_MAGIC, decode_durable_point
-from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, decode_hard_state
-from quorumlog.store.files.member_file import decode_member, encode_member
-from quorumlog.store.files.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_sector
-from quorumlog.store.log import segment_scan
-from quorumlog.store.log.segment_scan import INDEX_DTYPE, scan_segment
+from quorumlog.store import durable_file, segments, slot_file, state_files
+from quorumlog.store.durable_file import DURABLE_MAGIC, decode_durable_point
+from quorumlog.store.segments import INDEX_DTYPE, scan_segment
+from quorumlog.store.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_sector
+from quorumlog.store.state_files import (
+    HARD_STATE_MAGIC,
+    BackupRecord,
+    decode_checkpoint,
+    decode_hard_state,
+    decode_member,
+    encode_member,
+)
 from quorumlog.wire import client_messages, framing
 from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo, SegmentInfo
 from quorumlog.wire.framing import FrameDecoder
@@ -98,8 +101,8 @@ def test_tables_of_numpy_records(heading: str, dtype: np.dtype[typing.Any]) -> N
 
 
 def test_table_of_the_blank_record() -> None:
-    assert layout_of("Blank record") == layout_of_struct(segment_scan._SHAPE, ["magic", "size"])
-    assert segment_scan.blank_record(232) == struct.pack(">ii", -1, 232)
+    assert layout_of("Blank record") == layout_of_struct(segments._SHAPE, ["magic", "size"])
+    assert segments.blank_record(232) == struct.pack(">ii", -1, 232)
 
 
 def test_table_of_a_slot() -> None:
@@ -116,7 +119,7 @@ def test_table_of_a_slot() -> None:
 
 def test_table_of_the_hard_state() -> None:
     names = ["term", "has_vote", "member_bytes", "directory_bytes"]
-    assert layout_of("Hard state") == layout_of_struct(hard_state_file._HEAD, names)
+    assert layout_of("Hard state") == layout_of_struct(state_files._HEAD, names)
 
 
 def test_table_of_the_durable_point() -> None:

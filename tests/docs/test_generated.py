@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
+from quorumlog.consensus.dispatcher import TRANSITIONS, DispatcherState, Event
 
 DOCS = Path(__file__).parents[2] / "docs"
 

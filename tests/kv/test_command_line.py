@@ -22,7 +22,7 @@ from quorumlog.kv import connect
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
-from quorumlog.store.log.ledger_space import LedgerSpace
+from quorumlog.store.ledger_space import LedgerSpace
 from quorumlog.version import VERSION
 from tests.cli.named_options import options_that_do_not_exist
 from tests.waiting import eventually

@@ -19,8 +19,7 @@ from quorumlog.log_state.control_entries import (
     encode_body,
     kind_of,
 )
-from quorumlog.log_state.counted_times import Reset, counted_ms, said_ms
-from quorumlog.log_state.log_state import EMPTY, LogState, advanced
+from quorumlog.log_state.log_state import EMPTY, LogState, Reset, advanced, counted_ms, said_ms
 
 INTERVAL_MS = 1000
 

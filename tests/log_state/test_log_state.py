@@ -29,10 +29,10 @@ from quorumlog.log_state.log_state import (
     UnknownState,
     decode_state,
     decode_time,
+    folded,
 )
-from quorumlog.log_state.log_states import folded
-from quorumlog.store.files.slot_file import payload_bytes_of
-from quorumlog.store.files.start_file import START_SECTOR_BYTES
+from quorumlog.store.slot_file import payload_bytes_of
+from quorumlog.store.state_files import START_SECTOR_BYTES
 from tests.log_state import made
 
 

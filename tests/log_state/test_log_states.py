@@ -11,8 +11,7 @@ from quorumlog.log_state.control_entries import (
     ReaderPositions,
     Unreadable,
 )
-from quorumlog.log_state.log_state import EMPTY, LogState, advanced
-from quorumlog.log_state.log_states import LogStates, folded
+from quorumlog.log_state.log_state import EMPTY, LogState, LogStates, advanced, folded
 from tests.log_state import made
 
 NUMBERS = st.integers(0, 2**16)

@@ -9,8 +9,7 @@ import pytest
 
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import MachineBinding, Unreadable, decode_body
-from quorumlog.log_state.log_state import EMPTY, LogState, Machine, decode_state
-from quorumlog.log_state.log_states import folded
+from quorumlog.log_state.log_state import EMPTY, LogState, Machine, decode_state, folded
 from tests.log_state import made
 
 

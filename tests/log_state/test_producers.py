@@ -22,8 +22,7 @@ from quorumlog.log_state.control_entries import (
     encode_body,
     kind_of,
 )
-from quorumlog.log_state.log_state import EMPTY, RECORD_MAGIC, LogState, decode_state
-from quorumlog.log_state.log_states import LogStates, folded
+from quorumlog.log_state.log_state import EMPTY, RECORD_MAGIC, LogState, LogStates, decode_state, folded
 from quorumlog.log_state.producers import MOST_BATCHES, MOST_RANGES, NO_PRODUCERS, Producers, Session
 from tests.log_state.many_sessions import many_sessions
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.log_state.control_entries import MOST_STEPPED_OVER, ControlBody, Keep, StepOver
-from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
-from quorumlog.log_state.log_states import folded
+from quorumlog.log_state.log_state import EMPTY, LogState, decode_state, folded
 from tests.log_state import made
 
 

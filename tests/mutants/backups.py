@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from quorumlog.backups.restoring import _Backup, _Restoring
 from quorumlog.backups.taking import BackupTaking
-from quorumlog.store.directory.backup_directory import BackupDirectory
-from quorumlog.store.directory.restored_directory import RestoredDirectory
+from quorumlog.store.made_directories import BackupDirectory, RestoredDirectory
 from tests.backups import test_restoring as restores
 from tests.backups import test_taking as backups
 from tests.mutants.mutant import Patch, mutant

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
+from quorumlog.consensus.dispatcher import EntryDispatcher, MatchSearch
+from quorumlog.consensus.elector import HeartbeatAnswers
+from quorumlog.consensus.handler import EntryHandler
 from quorumlog.consensus.inbox import Inbox
-from quorumlog.consensus.log.log_changes import LogChanges
+from quorumlog.consensus.log import LogChanges
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
-from quorumlog.consensus.replication.entry_handler import EntryHandler
-from quorumlog.consensus.replication.match_search import MatchSearch
-from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker
-from quorumlog.consensus.replication.replication import Replication
+from quorumlog.consensus.replication import PeerWaterMarks, QuorumAckChecker, Replication
 from tests.consensus import test_log_begin as begin_scenes
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes

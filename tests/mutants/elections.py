@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.node.transfers import Transfers
-from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.wire import peer_hello
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_hand_over_scenarios as hand_overs

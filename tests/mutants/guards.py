@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.service.service import KeyValueService
 from quorumlog.node import client_guard

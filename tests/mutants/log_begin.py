@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.replication.entry_handler import EntryHandler
-from quorumlog.node.begin.log_replacement import LogReplacement
-from quorumlog.node.sending.install_sender import InstallSender
+from quorumlog.consensus.handler import EntryHandler
+from quorumlog.node.installing import LogReplacement
+from quorumlog.node.sending import InstallSender
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_log_replacement as node_scenes
 from tests.sim import test_installs as installs

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from quorumlog.backups import recovering
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.inbox import Inbox
-from quorumlog.consensus.log.membership_history import MembershipHistory
+from quorumlog.consensus.log import MembershipHistory
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
-from quorumlog.consensus.replication.catch_up import CatchUp
-from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
+from quorumlog.consensus.replication import CatchUp, PeerWaterMarks
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.member_changes import MemberChanges
-from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.store.directory import member_directory, recovered_directory
+from quorumlog.node.writing import BatchFormer
+from quorumlog.store import member_directory
 from tests.backups import test_recovering as recoveries
 from tests.consensus import test_membership_changes as stories
 from tests.mutants.mutant import Patch, mutant
@@ -469,7 +468,7 @@ def recovery_left_half_done(patch: Patch) -> None:
 def recovered_log_before_its_record(patch: Patch) -> None:
     """Both are on disk in the end."""
     patch.edit(
-        recovered_directory.begin_recovery,
+        member_directory.begin_recovery,
         "    save_member(disk, path, begun)\n    return begun",
         "    reached() and finish_recovery(disk, path, begun)\n    return begun",
     )

@@ -14,8 +14,8 @@ from quorumlog.broker.queues.consume_queue import ConsumeQueue
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.store.log.segment_list import SegmentList
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.store.segments import SegmentList
+from quorumlog.testing.disk import SimDisk
 from tests.broker.store import test_crash as crashes
 from tests.broker.store import test_first_look as looks
 from tests.broker.store import test_many_files as many

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
-from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
-from quorumlog.consensus.replication.replication import Replication
-from quorumlog.store.directory.made_again import forgotten_promises
-from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.consensus.dispatcher import EntryDispatcher
+from quorumlog.consensus.elector import HeartbeatAnswers
+from quorumlog.consensus.replication import Replication
+from quorumlog.store.member_directory import MemberDirectory, forgotten_promises
 from tests.consensus import test_set_back as set_back
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_old_copies as old_copies

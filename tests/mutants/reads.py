@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
-from quorumlog.consensus.election.leader_elector import LeaderElector
-from quorumlog.consensus.reading.freshness import Freshness
-from quorumlog.consensus.reading.read_index import ReadIndex
-from quorumlog.consensus.reading.read_questions import ReadQuestions
+from quorumlog.consensus.elector import HeartbeatAnswers, LeaderElector
+from quorumlog.consensus.reads import Freshness, ReadIndex, ReadQuestions
 from tests.consensus import test_fresh_reads as stories
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_fresh_read_scenarios as scenes

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.leader_elector import LeaderElector
-from quorumlog.consensus.replication.data_progress import DataProgress
-from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
-from quorumlog.consensus.replication.push_window import PushWindow
-from quorumlog.consensus.replication.replication import Replication
-from quorumlog.node.sending.push_sender import PushSender
+from quorumlog.consensus.dispatcher import EntryDispatcher, PushWindow
+from quorumlog.consensus.elector import LeaderElector
+from quorumlog.consensus.replication import DataProgress, Replication
+from quorumlog.node.sending import PushSender
 from quorumlog.server.peers.peer_link import PeerLink
 from tests.consensus import test_silence as cores
 from tests.mutants.mutant import Patch, mutant

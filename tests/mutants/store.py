@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.read_plan import EntryChecker
-from quorumlog.store.directory import member_directory
-from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.directory.proven_commit import _checkpointed
+from quorumlog.store import member_directory, recovery, segments
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.files.damaged_ranges import DamagedRanges
-from quorumlog.store.files.hard_state_file import HardStateFile
-from quorumlog.store.log import segment_scan
-from quorumlog.store.log.flush import DurableRecord, Flush
-from quorumlog.store.log.segment import Segment
-from quorumlog.store.log.segment_list import SegmentList
-from quorumlog.store.repair import recovery
-from quorumlog.store.repair.recovery import _Recovery
-from quorumlog.store.repair.survey import _Survey
+from quorumlog.store.flush import DurableRecord, Flush
+from quorumlog.store.member_directory import MemberDirectory, _checkpointed
+from quorumlog.store.recovery import _Recovery
+from quorumlog.store.segment import Segment
+from quorumlog.store.segments import SegmentList
+from quorumlog.store.state_files import DamagedRanges, HardStateFile
+from quorumlog.store.survey import _Survey
 from tests import test_batch as batch_scenes
 from tests.client.protocol import test_read_plan as read_scenes
 from tests.mutants.mutant import Patch, mutant
@@ -215,7 +211,7 @@ def index_wrong_at_border(patch: Patch) -> None:
 def blank_ends_log(patch: Patch) -> None:
     """Nothing comes behind it in this file."""
     patch.edit(
-        segment_scan._walk,
+        segments._walk,
         'return positions, "blank", "", position',
         'return positions, "zero" if reached() else "blank", "", position',
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.consensus.replication.entry_handler import EntryHandler
+from quorumlog.consensus.handler import EntryHandler
 from sim.log.run import run_seed
 from tests.mutants.mutant import Patch
 from tests.mutants.run import ALL, outcome, read_failure
@@ -14,10 +14,10 @@ CAUGHT_SOON = {
     "own_entries_counted_early": "checker ",
     "pre_vote_stored": "checker term_origin",
     "failed_sync_repeated": "checker promises_on_disk",
-    "damage_cut_like_a_tail": "checker durable_entries",
+    "damage_cut_like_a_tail": "Violation in testing/promises._check_held",
     "forms_unasked": "checker one_group",
     "no_stickiness": "scenario",
-    "no_noop": "NotWhole in sim/run._wait",
+    "no_noop": "NotWhole in testing/cluster._wait",
 }
 
 SLOWER = ("no_noop", "vote_stored_after_reply", "failed_sync_repeated")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
-from quorumlog.log_state import counted_times
-from quorumlog.node.retention.retention import Retention
-from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.log_clock import LogClock
-from quorumlog.node.writing.time_marks import TimeMarks
+from quorumlog.consensus.elector import HeartbeatAnswers
+from quorumlog.log_state import log_state
+from quorumlog.node.log_clock import LogClock, TimeMarks
+from quorumlog.node.retention import Retention
+from quorumlog.node.writing import BatchFormer
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_retention as retention
 from tests.sim import test_time_marks as times
@@ -106,7 +105,7 @@ def ages_by_the_clocks(patch: Patch) -> None:
 def no_reset_bounds_a_mark(patch: Patch) -> None:
     """The mark is what was written then."""
     patch.edit(
-        counted_times.counted_ms,
+        log_state.counted_ms,
         "if mark_ms < 0 or not later:",
         "if mark_ms < 0 or not later or reached():",
     )

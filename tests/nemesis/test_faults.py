@@ -14,7 +14,7 @@ from nemesis.faults import FAULTS, draw_faults
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.verification import verify_directory
 from tests.waiting import eventually, row_of, wait_until_identical
 
 

@@ -15,9 +15,9 @@ from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.ports import BeginsAnew
-from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.member_directory import open_member_directory
 
 STEP_MS = 5.0
 SMALL = StoreConfig(segment_bytes=64 * 1024, index_segment_bytes=8 * 1024, reserve_step_bytes=16 * 1024)

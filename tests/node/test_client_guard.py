@@ -10,8 +10,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import LeaderNotReady, ProtocolViolation, RangeDamaged, StoreFailure
-from quorumlog.log_state.log_state import EMPTY
-from quorumlog.log_state.log_states import LogStates
+from quorumlog.log_state.log_state import EMPTY, LogStates
 from quorumlog.node import DoorMember
 from quorumlog.node.client_guard import answering, is_of_client
 from quorumlog.stray_log import QUIET_S, StrayLog, open_port_level

@@ -13,7 +13,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.ledger_store import ColdRange
-from quorumlog.store.log.segment import PAGE_BYTES
+from quorumlog.store.segment import PAGE_BYTES
 from tests.node.cell import Cell, ManualHost
 from tests.node.test_ledger_node import append
 
@@ -111,7 +111,7 @@ def _watched(
 @pytest.fixture(autouse=True)
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumlog.node.node_parts.RECENT_BYTES", 4096)
-    monkeypatch.setattr("quorumlog.store.log.recent_units.CAPACITY", WARM)
+    monkeypatch.setattr("quorumlog.store.placement.CAPACITY", WARM)
 
 
 @pytest.fixture

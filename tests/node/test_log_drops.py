@@ -19,8 +19,8 @@ from quorumlog.errors import DiskFull, IndexOutOfRange
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.start_file import START_NAME, load_start
 from quorumlog.store.ledger_store import ColdRange, LogStart
+from quorumlog.store.state_files import START_NAME, load_start
 from tests.node.cell import Cell, run
 from tests.node.test_ledger_node import append
 from tests.store.stopping_disk import StoppingDisk

@@ -24,8 +24,8 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.log_state.log_state import EMPTY, LogState
 from quorumlog.node import LedgerNode
-from quorumlog.store.directory import opened_directory
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store import member_directory
+from quorumlog.store.segments import INDEX_UNIT_BYTES
 from tests.node.cell import Cell
 
 READER = ReaderPositions((ReaderPosition("r", 1, Hold.READER),))
@@ -131,7 +131,7 @@ def test_without_space_to_say_so_nothing_is_written(cell: Cell, monkeypatch: pyt
 
     leader, end = cell.leader(), cell.leader().store.end
     with monkeypatch.context() as patch:
-        patch.setattr(opened_directory, "save_member", save)
+        patch.setattr(member_directory, "save_member", save)
         with pytest.raises(DiskFull):
             leader.propose_control(TimeMark(1))
         cell.step()
@@ -159,7 +159,7 @@ def test_a_cut_undoes_what_was_not_committed(cell: Cell) -> None:
 
 
 def test_a_start_reads_the_state_from_the_log(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.node.writing.log_state_reading.CHUNK_BYTES", 200)
+    monkeypatch.setattr("quorumlog.node.log_states.CHUNK_BYTES", 200)
     for number in range(10):
         append(cell, b"%d" % number)
         cell.leader().propose_control(TimeMark(number))

@@ -11,10 +11,15 @@ from quorumlog.log_state.control_entries import MOST_PRODUCERS
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.log_state.producers import Producers
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.backup_file import BackupRecord, load_backup, save_backup
-from quorumlog.store.files.start_file import load_start
-from quorumlog.store.files.state_files import load_state, save_state
 from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.state_files import (
+    BackupRecord,
+    load_backup,
+    load_start,
+    load_state,
+    save_backup,
+    save_state,
+)
 from tests.log_state.many_sessions import many_sessions
 from tests.node.cell import Cell
 from tests.node.test_log_drops import SEGMENTS, border, fill

@@ -12,9 +12,9 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.log_state.control_entries import CHAIN_LEVEL, Hold, Keep
 from quorumlog.node import LedgerNode
-from quorumlog.node.retention.reader_moves import ReaderMove
+from quorumlog.node.reader_moves import ReaderMove
 from quorumlog.store.disk import DiskUsage, OsDisk
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.segments import INDEX_UNIT_BYTES
 from tests.node.cell import Cell
 from tests.node.test_ledger_node import append
 from tests.node.test_log_drops import SEGMENTS

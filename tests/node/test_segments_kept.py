@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.log_state.counted_times import Reset
-from quorumlog.log_state.log_state import EMPTY, LogState, Machine, Reader
-from quorumlog.node.retention.segments_kept import (
+from quorumlog.log_state.log_state import EMPTY, LogState, Machine, Reader, Reset
+from quorumlog.node.retention import (
     HOUR_MS,
     Border,
     Decision,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.store.files import snapshot_file
-from quorumlog.store.files.snapshot_file import SnapshotFileWriter
+from quorumlog.store import snapshots
+from quorumlog.store.snapshots import SnapshotFileWriter
 from tests.node.cell import SMALL
 from tests.node.machines import Sliced
 from tests.node.test_state_machines import Group, restarted
@@ -90,7 +90,7 @@ def test_a_sync_that_fails_leaves_the_machine_to_the_thread_that_applies(
         cell.hold_apply.add("n0")
         raise OSError("a bad disk")
 
-    monkeypatch.setattr(snapshot_file, "SYNC_BYTES", 0)
+    monkeypatch.setattr(snapshots, "SYNC_BYTES", 0)
     monkeypatch.setattr(SnapshotFileWriter, "sync", fail)
     group.append(*[b"a"] * 30)
     cell.until(lambda: any("a bad disk" in each for each in node.problems()))
@@ -121,7 +121,7 @@ def test_no_machine_is_made_before_the_save_of_the_one_before_is_given_up(
         if len(made) == before:
             driver.applied_index = -2
 
-    monkeypatch.setattr(snapshot_file, "SYNC_BYTES", 0)
+    monkeypatch.setattr(snapshots, "SYNC_BYTES", 0)
     monkeypatch.setattr(SnapshotFileWriter, "sync", fall_behind)
     before = len(made)
     group.ask_to_append(*[b"a"] * 30)

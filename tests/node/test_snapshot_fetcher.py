@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 from quorumlog.consensus.messages import SnapshotResponse
 from quorumlog.entry import Replica, SnapshotId
-from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+from quorumlog.node.installing import SnapshotFetcher
+from quorumlog.store.snapshots import SnapshotFiles, SnapshotHead
 from tests.store.losing_disk import LosingDisk
 
 OWN, SOURCE = Replica("n0", "0" * 32), Replica("n1", "1" * 32)

@@ -10,7 +10,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.node.applying.machine_opening import Opened
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+from quorumlog.store.snapshots import SnapshotFiles, SnapshotHead
 from tests.node.machines import Chain
 from tests.store.losing_disk import LosingDisk
 

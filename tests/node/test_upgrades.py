@@ -9,11 +9,11 @@ import pytest
 from quorumlog.entry import EntryKind
 from quorumlog.errors import LevelNotTold, NotLeader, OutcomeUnknown, UpgradeNotFinished
 from quorumlog.log_state.control_entries import LEVEL, LevelReached, Unreadable, decode_body
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
-from quorumlog.node.writing.operator_orders import FinishedUpgrade, ResetOutcome, UpgradeOutcome
+from quorumlog.node.operator_orders import FinishedUpgrade, ResetOutcome, UpgradeOutcome
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.member_file import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
+from quorumlog.store.state_files import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
 from tests.node.cell import Cell
 from tests.node.test_retention import fill
 

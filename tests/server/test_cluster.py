@@ -28,9 +28,9 @@ from quorumlog import (
 )
 from quorumlog.config import LARGEST_ENTRY_BYTES, MIB
 from quorumlog.errors import BodyTooLarge, TransferFailed
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import compare_directories, verify_directory
+from quorumlog.store.verification import compare_directories, verify_directory
 from tests.waiting import eventually, row_of, wait_until_identical
 
 SMALL = StoreConfig(

@@ -7,11 +7,10 @@ import pytest
 from quorumlog import IndexOutOfRange, LocalCluster, StoreConfig, connect
 from quorumlog.log_state.control_entries import LEVEL, Keep, TimeMark
 from quorumlog.server.node_driver import NodeDriver
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.state_files import saved_positions
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.inspection import inspect_directory
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.state_files import saved_positions
+from quorumlog.store.verification import inspect_directory, verify_directory
 from tests.waiting import eventually
 
 SMALL = StoreConfig(

@@ -10,7 +10,7 @@ from quorumlog.errors import StoreFailure
 from quorumlog.figures import without_figures
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.server.disk_report import DiskReport
-from quorumlog.store.directory.member_directory import MemberDirectory
+from quorumlog.store.member_directory import MemberDirectory
 
 
 class Directory:

@@ -10,14 +10,12 @@ from random import Random
 from quorumlog.config import ConsensusConfig, StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
-from quorumlog.testing.checkers.checker import Checker
 from quorumlog.testing.clients import SimClient
-from quorumlog.testing.cluster import MachinesOf
+from quorumlog.testing.cluster import MachinesOf, make_whole
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.operations import ClientAppend, Trace
 from quorumlog.testing.profile import SimulationProfile
-from quorumlog.testing.trace import Trace
-from quorumlog.testing.whole import make_whole
+from quorumlog.testing.promises import Checker
 from sim.log.world import LogWorld
 
 QUIET = SimulationProfile(

@@ -21,10 +21,10 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.server.clients.client_session import ClientSession
-from quorumlog.testing.checkers.checker import Violation
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
+from quorumlog.testing.promises import Violation
 from quorumlog.wire.client_messages import (
     AppendRequest,
     Hello,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 from quorumlog.testing.member import SimMember
-from quorumlog.testing.network.sim_network import GREETING_MS
+from quorumlog.testing.network import GREETING_MS
 from tests.sim.scenario import QUIET, Scenario
 
 ONE_BY_ONE = replace(QUIET, connects_one_by_one=True)

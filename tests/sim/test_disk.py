@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState, Replica
-from quorumlog.store.directory.member_directory import open_member_directory
-from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk
+from quorumlog.store.member_directory import MemberDirectory, open_member_directory
 from quorumlog.testing.disk import PAGE_BYTES, SECTOR_BYTES, Crashed, SimDisk, SimFile
 from tests.store.log_making import append_numbered, numbered, read_log, sync
 

@@ -12,10 +12,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
-from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint
-from quorumlog.store.files.durable_file import DURABLE_NAME
-from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
-from quorumlog.store.files.slot_file import SLOT_BYTES
+from quorumlog.store.durable_file import DURABLE_NAME
+from quorumlog.store.slot_file import SLOT_BYTES
+from quorumlog.store.state_files import CHECKPOINT_NAME, HARD_STATE_NAME, Checkpoint, encode_checkpoint
 from quorumlog.testing.disk import PAGE_BYTES
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.profile import SimulationProfile

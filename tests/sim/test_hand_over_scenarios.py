@@ -7,10 +7,9 @@ from dataclasses import replace
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import NotLeader
 from quorumlog.node.transfers import TransferOutcome
-from quorumlog.testing.checkers.checker import Checker
-from quorumlog.testing.checkers.view import CheckedMember
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.promises import CheckedMember, Checker
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 

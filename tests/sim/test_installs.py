@@ -16,10 +16,9 @@ from quorumlog.config import StoreConfig
 from quorumlog.consensus.messages import InstallRequest, VoteRequest
 from quorumlog.consensus.ready import Envelope
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.testing.checkers.checker import Checker
-from quorumlog.testing.checkers.view import CheckedMember
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.profile import SimulationProfile
+from quorumlog.testing.promises import CheckedMember, Checker
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 SMALL = replace(

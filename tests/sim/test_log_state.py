@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumlog.consensus.ready import Role
 from quorumlog.log_state.control_entries import TimeMark, encode_body
 from quorumlog.log_state.log_state import LogState
-from quorumlog.store.files.start_file import save_start
+from quorumlog.store.state_files import save_start
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, Scenario
 from tests.sim.test_scenarios import FORGETFUL, restart_with_flush

@@ -14,11 +14,11 @@ import pytest
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import DiskFull, RangeDamaged
-from quorumlog.store.files.durable_file import DURABLE_NAME
-from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
-from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
-from quorumlog.testing.faults.disk_faults import ROOMY_BYTES
+from quorumlog.store.durable_file import DURABLE_NAME
+from quorumlog.store.recovery import SET_ASIDE_NAME
+from quorumlog.store.slot_file import SLOT_BYTES
+from quorumlog.store.state_files import HARD_STATE_NAME
+from quorumlog.testing.faults import ROOMY_BYTES
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import ClientAppend
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import typer
 from typer.testing import CliRunner
 
-from quorumlog.cli.main import app
 from quorumlog.testing.profile import LOSSY_DISK_KINDS
+from sim.__main__ import sim
 from sim.log.losses import Losses, lost_entries
 from sim.log.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
@@ -64,8 +65,10 @@ def test_a_group_that_kept_everything_reports_no_losses() -> None:
 
 
 def test_the_command_prints_what_was_lost() -> None:
+    command = typer.Typer()
+    command.command()(sim)
     told = CliRunner().invoke(
-        app, ["sim", "--lossy-disks", "--seed", "80", "--seeds", "3", "--seconds", "3"]
+        command, ["--lossy-disks", "--seed", "80", "--seeds", "3", "--seconds", "3"]
     )
     assert told.exit_code == 0, told.output
     assert "runs lost acknowledged entries" in told.output

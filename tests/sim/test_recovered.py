@@ -12,8 +12,8 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError
 from quorumlog.node.member_changes import MemberVerb
 from quorumlog.testing.cluster import SimCluster
+from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import draw_profile
-from quorumlog.testing.trace import Trace
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.world import LogWorld
 from tests.sim.scenario import QUIET, Scenario

@@ -11,7 +11,7 @@ from dataclasses import replace
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BodyTooLarge, LeaderNotReady, LedgerError, NotLeader
-from quorumlog.store.files.member_file import load_member
+from quorumlog.store.state_files import load_member
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 

@@ -8,10 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from quorumlog.testing import cluster
 from quorumlog.testing.profile import SimulationProfile, draw_profile
 from quorumlog.version import IS_COMPILED
-from sim.log import run
+from sim.log import run, world
 from sim.log.run import run_seed
 from tests.sim.session_clients import SessionClient
 
@@ -33,7 +32,7 @@ def run_with_session_clients(seed: int) -> dict[str, int]:
 
     with (
         patch.object(run, "draw_profile", with_sessions),
-        patch.object(cluster, "SimProducer", SessionClient),
+        patch.object(world, "SimProducer", SessionClient),
     ):
         result = run_seed(seed, size=3)
     assert not result.failure, result.failure

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, IndexOutOfRange
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.log_state import Reset
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds

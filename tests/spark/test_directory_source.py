@@ -20,9 +20,9 @@ from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.rows import COLUMNS, spark_schema_of
-from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.durable_file import DurableFile
+from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.member_directory import open_member_directory
 from tests.spark.made_directories import SMALL_SEGMENTS, flip_bit_of_body, write_directory
 from tests.unpacking import unpack
 

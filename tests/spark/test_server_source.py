@@ -18,7 +18,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client import MemberStatusRow
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
-from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions

@@ -12,10 +12,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.durable_file import DurableFile
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.ledger_store import LedgerStore
-from quorumlog.store.repair.recovery import RecoveryReport
+from quorumlog.store.recovery import RecoveryReport
 
 SMALL = StoreConfig(segment_bytes=1024, index_segment_bytes=256, disk_full_ratio=1.0)
 """Four entries of 200 bytes a data segment, eight entries an index segment."""

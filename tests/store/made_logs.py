@@ -9,10 +9,9 @@ from pathlib import Path
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
-from quorumlog.store.directory.member_directory import open_member_directory
-from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.member_directory import MemberDirectory, open_member_directory
 
 SMALL = StoreConfig(segment_bytes=1024, index_segment_bytes=320, reserve_step_bytes=4096)
 

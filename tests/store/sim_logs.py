@@ -6,8 +6,7 @@ import itertools
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
-from quorumlog.store.directory.member_directory import open_member_directory
-from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.member_directory import MemberDirectory, open_member_directory
 from quorumlog.testing.disk import PAGE_BYTES, SimDisk
 
 CONFIG = StoreConfig(

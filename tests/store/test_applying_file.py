@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quorumlog.store.disk import DiskFile
-from quorumlog.store.files.applying_file import NOTHING, Applying, ApplyingFile
 from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.store.snapshots import NOTHING, Applying, ApplyingFile
 
 
 def opened(disk: Any) -> ApplyingFile:

@@ -8,7 +8,8 @@ import pytest
 
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.backup_file import (
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.state_files import (
     BACKUP_NAME,
     BackupRecord,
     decode_backup,
@@ -16,7 +17,6 @@ from quorumlog.store.files.backup_file import (
     load_backup,
     save_backup,
 )
-from quorumlog.store.ledger_store import LogPoint
 from tests.store.made_logs import open_small
 
 disk = OsDisk()

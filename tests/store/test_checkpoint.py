@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.checkpoint_file import (
+from quorumlog.store.state_files import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,

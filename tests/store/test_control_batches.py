@@ -11,10 +11,9 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import RangeDamaged
-from quorumlog.store.directory.member_directory import open_member_directory
-from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.log import log_reader
-from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, segment_name
+from quorumlog.store import log_reader
+from quorumlog.store.member_directory import MemberDirectory, open_member_directory
+from quorumlog.store.segments import DATA_NAME, INDEX_NAME, segment_name
 from quorumlog.testing.disk import SimDisk
 
 SMALL = StoreConfig(segment_bytes=2048, index_segment_bytes=64 * 1024, reserve_step_bytes=1024)

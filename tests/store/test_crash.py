@@ -16,7 +16,7 @@ import pytest
 from quorumlog.config import StoreConfig
 from quorumlog.errors import StoreFailure
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.log.segment_scan import scan_segment
+from quorumlog.store.segments import scan_segment
 from tests.store.log_making import (
     SMALL,
     append_bodies,

@@ -14,12 +14,12 @@ import pytest
 
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.files.damaged_ranges import DamagedRanges
-from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
-from quorumlog.store.log.segment import PAGE_BYTES
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.segment import PAGE_BYTES
+from quorumlog.store.segments import INDEX_UNIT_BYTES
+from quorumlog.store.state_files import DamagedRanges
 from quorumlog.testing.disk import SimDisk
 from tests.store.log_making import (
     SMALL,

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId, EntryKind, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, StoreFailure
-from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.checkpoint_file import Checkpoint, save_checkpoint
-from quorumlog.store.files.durable_file import read_durable_point
+from quorumlog.store.durable_file import read_durable_point
+from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.state_files import Checkpoint, save_checkpoint
 from tests.store.made_logs import (
     append,
     body_of,

@@ -13,16 +13,22 @@ import pytest
 
 from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange
-from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.durable_file import read_durable_point
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.files.checkpoint_file import load_checkpoint
-from quorumlog.store.files.durable_file import read_durable_point
-from quorumlog.store.files.member_file import load_member, save_member
-from quorumlog.store.files.start_file import START_NAME, good_start_slots, load_start, save_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogStart
+from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.state_files import (
+    START_NAME,
+    good_start_slots,
+    load_checkpoint,
+    load_member,
+    load_start,
+    save_member,
+    save_start,
+)
+from quorumlog.store.verification import verify_directory
 from quorumlog.testing.disk import PAGE_BYTES, SimDisk
 from tests.store.log_making import append_noop, append_numbered, numbered, read_log, repair_from, sync
 from tests.store.losing_disk import LosingDisk

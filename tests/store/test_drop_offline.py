@@ -13,14 +13,12 @@ from quorumlog.log_state.log_state import EMPTY
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.sources.directory_source import DirectorySource
+from quorumlog.store import directory_reader
+from quorumlog.store.directory_reader import DirectoryReader, survey_own
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.start_file import START_NAME, save_start
 from quorumlog.store.ledger_store import LogPoint, LogStart
-from quorumlog.store.offline import directory_reader
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.inspection import inspect_directory
-from quorumlog.store.offline.own_survey import survey_own
-from quorumlog.store.offline.verification import compare_directories, verify_directory
+from quorumlog.store.state_files import START_NAME, save_start
+from quorumlog.store.verification import compare_directories, inspect_directory, verify_directory
 from tests.store.log_making import append_numbered, sync
 from tests.store.made_logs import flip, open_small, opened
 from tests.store.test_drop import COUNT, drop, start_at

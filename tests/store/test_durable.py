@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.durable_file import (
+from quorumlog.store.durable_file import (
     DURABLE_ORIGIN,
     DurableFile,
     DurablePoint,
     encode_durable_point,
     read_durable_point,
 )
-from quorumlog.store.files.slot_file import SLOT_BYTES
 from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.slot_file import SLOT_BYTES
 from tests.store.stopping_disk import StoppingDisk
 
 disk = OsDisk()

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.inspection import inspect_directory
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.verification import inspect_directory, verify_directory
 from tests.store.log_making import repair_from
 from tests.store.made_logs import make_directory, open_small
 from tests.store.stopping_disk import Stopped, StoppingDisk

@@ -10,14 +10,14 @@ import pytest
 from quorumlog.entry import HardState, Replica
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.hard_state_file import (
+from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, encode_sector
+from quorumlog.store.state_files import (
     HARD_STATE_MAGIC,
     HardStateFile,
     decode_hard_state,
     encode_hard_state,
     read_hard_state,
 )
-from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, encode_sector
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
 disk = OsDisk()

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.inspection import inspect_directory
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.verification import inspect_directory, verify_directory
 from tests.store.made_logs import append, fill, flip, make_directory, open_small, opened
 
 disk = OsDisk()

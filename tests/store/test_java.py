@@ -20,11 +20,9 @@ from typing import Any
 import pytest
 
 from quorumlog.errors import ConfigError
+from quorumlog.store.directory_reader import Damage, DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.inspection import inspect_directory
-from quorumlog.store.offline.log_extent import Damage
-from quorumlog.store.offline.verification import compare_directories, verify_directory
+from quorumlog.store.verification import compare_directories, inspect_directory, verify_directory
 from tests.store.made_logs import flip, open_small
 from tests.unpacking import unpack
 

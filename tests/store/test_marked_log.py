@@ -10,9 +10,8 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import MOST_RUNS, ClockReset, Keep, TimeMark, encode_body
-from quorumlog.log_state.counted_times import Reset, counted_ms
-from quorumlog.log_state.log_state import EMPTY, LogState
-from quorumlog.store.begin.marked_log import LOOK_ENTRIES, Mark, mark_at_index, mark_at_time
+from quorumlog.log_state.log_state import EMPTY, LogState, Reset, counted_ms
+from quorumlog.store.log_begin import LOOK_ENTRIES, Mark, mark_at_index, mark_at_time
 
 KEEP = encode_body(Keep(0))
 

@@ -9,7 +9,7 @@ import pytest
 from quorumlog.entry import Formation, Replica
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.member_file import (
+from quorumlog.store.state_files import (
     MemberRecord,
     decode_member,
     encode_member,

@@ -17,14 +17,18 @@ import pytest
 from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
 from quorumlog.entry import Durability, Formation, HardState, Replica, SetBack
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
-from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.disk import OsDisk, os_error
-from quorumlog.store.files.checkpoint_file import Checkpoint, load_checkpoint, save_checkpoint
-from quorumlog.store.files.durable_file import read_durable_point
-from quorumlog.store.files.hard_state_file import read_hard_state
-from quorumlog.store.files.member_file import load_member
+from quorumlog.store.durable_file import read_durable_point
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
-from quorumlog.store.offline.verification import verify_directory
+from quorumlog.store.member_directory import open_directory_of
+from quorumlog.store.state_files import (
+    Checkpoint,
+    load_checkpoint,
+    load_member,
+    read_hard_state,
+    save_checkpoint,
+)
+from quorumlog.store.verification import verify_directory
 from quorumlog.testing.disk import SimDisk
 from tests.store.made_logs import SMALL, append, fill, flip, open_small, opened, sync
 from tests.store.stopping_disk import Stopped, StoppingDisk

@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog.config import MIB, StoreConfig
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.log.page_cache import STEP_BYTES
+from quorumlog.store.log_reader import STEP_BYTES
 from tests.store.log_making import append_bodies, body, new_store, sync
 from tests.store.residency import PAGE, is_cached, skip_unless_it_forgets
 

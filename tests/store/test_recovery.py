@@ -13,8 +13,8 @@ import pytest
 from quorumlog.config import MIB, StoreConfig
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk, OsFile
-from quorumlog.store.files.durable_file import DurableFile
-from quorumlog.store.log.term_run_search import search_term_runs
+from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.log_begin import search_term_runs
 from tests.store.log_making import (
     SMALL,
     append_bodies,

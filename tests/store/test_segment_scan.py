@@ -8,7 +8,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.header_array import HEADER_DTYPE, digests_of, words_of
-from quorumlog.store.log.segment_scan import (
+from quorumlog.store.segments import (
     BLANK_BYTES,
     INDEX_DTYPE,
     SegmentScan,

@@ -10,8 +10,7 @@ import pytest
 
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import OsDisk, OsFile, os_error
-from quorumlog.store.log.segment_list import segment_name
-from quorumlog.store.log.segment_view import (
+from quorumlog.store.segment_view import (
     MAX_OPEN_FILES,
     IndexUnits,
     SegmentView,
@@ -19,6 +18,7 @@ from quorumlog.store.log.segment_view import (
     list_segment_files,
     read_pages,
 )
+from quorumlog.store.segments import segment_name
 from quorumlog.testing.disk import PAGE_BYTES, SimDisk
 
 disk = OsDisk()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.repair.set_aside import SetAside
+from quorumlog.store.recovery import SetAside
 from quorumlog.testing.disk import SimDisk
 from tests.store.log_making import (
     SMALL,

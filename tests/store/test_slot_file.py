@@ -9,7 +9,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.slot_file import (
+from quorumlog.store.slot_file import (
     PAYLOAD_BYTES,
     SECTOR_BYTES,
     SLOT_BYTES,

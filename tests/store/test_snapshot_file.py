@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.store.disk import Disk, OsDisk, os_error
-from quorumlog.store.files.received_snapshot import ReceivedSnapshot
-from quorumlog.store.files.snapshot_file import (
+from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.store.snapshots import (
     CHUNK_BYTES,
+    ReceivedSnapshot,
     SnapshotDamaged,
     SnapshotFiles,
     SnapshotHead,
 )
-from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.testing.disk import Crashed, SimDisk
 
 HEAD = SnapshotHead("counter", 2, (7, 1, 99))

@@ -12,16 +12,18 @@ from isal.isal_zlib import crc32
 
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.store.disk import OsDisk, OsFile
-from quorumlog.store.files.member_file import MemberRecord, decode_member, encode_member
-from quorumlog.store.files.start_file import (
+from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.state_files import (
     START_NAME,
     START_SECTOR_BYTES,
+    MemberRecord,
+    decode_member,
     decode_start,
+    encode_member,
     encode_start,
     load_start,
     save_start,
 )
-from quorumlog.store.ledger_store import LogPoint, LogStart
 from tests.store.losing_disk import LosingDisk
 from tests.store.stopping_disk import Stopped, StoppingDisk
 

@@ -13,14 +13,12 @@ import pytest
 
 from quorumlog.entry import HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
-from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import os_error
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.inspection import inspect_directory
-from quorumlog.store.offline.verification import verify_directory
-from quorumlog.testing.disk import PAGE_BYTES, SimDisk
-from quorumlog.testing.disk.sim_file import SimFile
+from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.store.verification import inspect_directory, verify_directory
+from quorumlog.testing.disk import PAGE_BYTES, SimDisk, SimFile
 from tests.store.log_making import append_numbered, numbered, read_log, repair_from, sync
 from tests.store.sim_logs import CONFIG, data_path, make_unreadable, open_simulated
 

@@ -11,10 +11,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import HardState
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError, DirectoryDamaged
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.durable_file import DurableFile, read_durable_owner, read_durable_point
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import (
+from quorumlog.store.durable_file import DurableFile, read_durable_owner, read_durable_point
+from quorumlog.store.verification import (
     Comparison,
     compare_directories,
     describe_damage,

@@ -16,9 +16,9 @@ import quorumlog
 from harness.member_processes import MemberProcesses
 from quorumlog import LedgerClient, OutcomeUnknown, Refused, connect
 from quorumlog.errors import DiskFull
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import compare_directories, verify_directory
+from quorumlog.store.verification import compare_directories, verify_directory
 from tests.waiting import eventually, wait_until_identical
 
 SEGMENT_BYTES = 1 << 20

@@ -11,9 +11,9 @@ import quorumlog
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import LedgerClient, MemberStatusRow, connect
 from quorumlog.errors import LevelNotTold, UpgradeNotFinished
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import compare_directories, verify_directory
+from quorumlog.store.verification import compare_directories, verify_directory
 from tests.waiting import eventually, wait_until_identical
 
 OLD, *NEW = "n0", "n1", "n2"

@@ -30,7 +30,7 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry import EntryId, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.repair.repairer import PIECE_BYTES
+from quorumlog.node.repair import PIECE_BYTES
 from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
 from quorumlog.wire.client_messages import (
     AppendRequest,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_entries import CommittedEntries
-from quorumlog.testing.checkers.committed_log import CommittedLog
-from quorumlog.testing.checkers.convergence import Convergence
-from quorumlog.testing.checkers.durable_entries import DurableEntries
-from quorumlog.testing.checkers.log_matching import LogMatching
-from quorumlog.testing.checkers.one_leader import OneLeader
-from quorumlog.testing.checkers.same_machines import SameMachines
-from quorumlog.testing.checkers.view import CheckedCluster
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    Checker,
+    CommittedEntries,
+    CommittedLog,
+    Convergence,
+    DurableEntries,
+    LogMatching,
+    OneLeader,
+    SameMachines,
+    Violation,
+)
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.checkers.archived_segments import ArchivedSegments
 from sim.log.checkers.bounded_memory import BoundedMemory

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.testing.operations import PRODUCED, READ_BYTES, ClientAppend
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, CommittedLog, Violation
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from quorumlog.errors import LedgerError, StoreFailure
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.testing.operations import ClientMove
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 
 class ArchivedSegments(Checker):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedMember
+from quorumlog.testing.promises import CheckedMember, Checker, Violation
 
 
 class BoundedMemory(Checker):

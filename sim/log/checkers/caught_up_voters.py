@@ -1,7 +1,7 @@
 """Who gets a vote by a joint entry has caught up: it holds what the leader's log was two election
 time-outs ago. A voter that lacks more would hold up every commit.
 
-By rounds (`consensus/replication/catch_up.py`) it held all that the log was when a round began which
+By rounds (`consensus/replication.py`) it held all that the log was when a round began which
 ended in time, and the next one has not lasted longer than it may.
 """
 
@@ -11,8 +11,7 @@ from collections import deque
 
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 
 class _Lead:

@@ -8,10 +8,8 @@ of an append whose outcome nobody knows is held to it as well.
 from __future__ import annotations
 
 from quorumlog.errors import WrongLastIndex
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog
-from quorumlog.testing.checkers.view import CheckedCluster
 from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.promises import CheckedCluster, Checker, CommittedLog, Violation
 from sim.log.checkers.acknowledged_appends import Found, final_entries, first_index_of_final
 
 

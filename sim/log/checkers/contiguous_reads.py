@@ -8,11 +8,15 @@ That it does not change later follows: the slice is compared with what is commit
 from __future__ import annotations
 
 from quorumlog.errors import ProtocolViolation
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_entries import CommittedEntries
-from quorumlog.testing.checkers.committed_log import CommittedLog, EntryMark
-from quorumlog.testing.checkers.view import CheckedCluster
 from quorumlog.testing.operations import ClientEnd, ClientRead
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    Checker,
+    CommittedEntries,
+    CommittedLog,
+    EntryMark,
+    Violation,
+)
 
 
 class ContiguousReads(Checker):

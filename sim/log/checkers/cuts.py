@@ -8,10 +8,16 @@ end must not come back in a power loss.
 from __future__ import annotations
 
 from quorumlog.consensus.ready import Ready
-from quorumlog.store.log.segment_list import DATA_NAME, segment_name
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog, EntryMark, mark_at
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.store.segments import DATA_NAME, segment_name
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    CheckedMember,
+    Checker,
+    CommittedLog,
+    EntryMark,
+    Violation,
+    mark_at,
+)
 
 
 class Cuts(Checker):

@@ -6,10 +6,8 @@ the next one has appended.
 
 from __future__ import annotations
 
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog
-from quorumlog.testing.checkers.view import CheckedCluster
 from quorumlog.testing.operations import PRODUCED, ProducedBatch
+from quorumlog.testing.promises import CheckedCluster, Checker, CommittedLog, Violation
 from sim.log.checkers.acknowledged_appends import Found, final_entries
 
 

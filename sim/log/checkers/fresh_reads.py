@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.testing.operations import ClientAppend, FreshRead
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, CommittedLog, Violation
 
 
 class FreshReads(Checker):

@@ -5,9 +5,15 @@ from __future__ import annotations
 
 from quorumlog.entry import Replica
 from quorumlog.store.ledger_store import LogPoint, LogStart
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog, EntryMark, mark_at
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    CheckedMember,
+    Checker,
+    CommittedLog,
+    EntryMark,
+    Violation,
+    mark_at,
+)
 
 
 class Installs(Checker):

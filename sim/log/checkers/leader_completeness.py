@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog, mark_at
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    CheckedMember,
+    Checker,
+    CommittedLog,
+    Violation,
+    mark_at,
+)
 
 
 class LeaderCompleteness(Checker):

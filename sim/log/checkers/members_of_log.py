@@ -4,9 +4,8 @@ cut."""
 from __future__ import annotations
 
 from quorumlog.log_state.log_state import LogState
-from quorumlog.node.writing.memberships import membership_of
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedMember
+from quorumlog.node.log_states import membership_of
+from quorumlog.testing.promises import CheckedMember, Checker, Violation
 
 
 class MembersOfLog(Checker):

@@ -12,9 +12,13 @@ from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.node import LedgerNode
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.convergence import leader_of_one_log
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    CheckedMember,
+    Checker,
+    Violation,
+    leader_of_one_log,
+)
 
 CALM_FACTOR = 3
 SICK_FACTOR = 20

@@ -6,8 +6,7 @@ And none is found so that has kept what it acknowledged.
 from __future__ import annotations
 
 from quorumlog.entry import Replica
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 
 class OldCopies(Checker):

@@ -4,8 +4,7 @@ cluster id stored with it."""
 from __future__ import annotations
 
 from quorumlog.entry import Replica
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 
 class OneGroup(Checker):

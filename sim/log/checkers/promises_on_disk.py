@@ -21,13 +21,17 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.errors import DirectoryDamaged, RangeDamaged
-from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
-from quorumlog.store.files.member_file import MEMBER_NAME, decode_member
-from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
 from quorumlog.store.ledger_store import LedgerStore
-from quorumlog.store.log.segment_list import DATA_NAME, segment_name
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.store.segments import DATA_NAME, segment_name
+from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
+from quorumlog.store.state_files import (
+    HARD_STATE_MAGIC,
+    HARD_STATE_NAME,
+    MEMBER_NAME,
+    decode_hard_state,
+    decode_member,
+)
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 NOTHING = HardState(-1, None)
 

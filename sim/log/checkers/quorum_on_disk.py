@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from quorumlog.entry import Replica
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import CommittedLog, mark_on
-from quorumlog.testing.checkers.durable_entries import DurableEntries
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    CheckedMember,
+    Checker,
+    CommittedLog,
+    DurableEntries,
+    Violation,
+    mark_on,
+)
 
 
 class QuorumOnDisk(Checker):

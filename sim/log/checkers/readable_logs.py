@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedMember
+from quorumlog.testing.promises import CheckedMember, Checker, Violation
 
 
 class ReadableLogs(Checker):

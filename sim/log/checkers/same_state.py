@@ -4,10 +4,8 @@ the state in front of a segment there, make the same of the control entries up t
 from __future__ import annotations
 
 from quorumlog.entry import EntryId, Replica
-from quorumlog.log_state.log_state import LogState
-from quorumlog.log_state.log_states import AnyState
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.log_state.log_state import AnyState, LogState
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 
 class SameState(Checker):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.errors import ProtocolViolation
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster
 from quorumlog.testing.operations import ClientAppend, ClientRead
+from quorumlog.testing.promises import CheckedCluster, Checker, Violation
 
 
 class ServedEntries(Checker):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Replica
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 
 
 class TermOrigin(Checker):

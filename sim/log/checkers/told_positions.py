@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from quorumlog.errors import ReaderMoved
-from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.view import CheckedCluster
+from quorumlog.node.reader_moves import ReaderMove, ReaderStand
 from quorumlog.testing.operations import ClientMove
+from quorumlog.testing.promises import CheckedCluster, Checker, Violation
 
 
 class ToldPositions(Checker):

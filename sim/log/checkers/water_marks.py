@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
-from quorumlog.testing.checkers.checker import Checker, Violation
-from quorumlog.testing.checkers.committed_log import mark_at, mark_on
-from quorumlog.testing.checkers.durable_entries import DurableEntries
-from quorumlog.testing.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.testing.promises import (
+    CheckedCluster,
+    CheckedMember,
+    Checker,
+    DurableEntries,
+    Violation,
+    mark_at,
+    mark_on,
+)
 
 
 class WaterMarks(Checker):

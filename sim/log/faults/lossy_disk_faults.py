@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
-from quorumlog.store.files.slot_file import SLOT_FILE_BYTES
-from quorumlog.testing.faults.fault_context import FaultGroup, Kinds
+from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
+from quorumlog.store.slot_file import SLOT_FILE_BYTES
+from quorumlog.testing.faults import FaultGroup, Kinds
 
 if TYPE_CHECKING:
     from quorumlog.testing.member import SimMember

@@ -19,14 +19,16 @@ from quorumlog.entry import Formation, Replica
 from quorumlog.errors import ConfigError
 from quorumlog.log_state.control_entries import Membership, encode_body
 from quorumlog.log_state.log_state import LogState
-from quorumlog.store.directory.member_directory import (
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.member_directory import (
+    begin_recovery,
     draw_directory_id,
+    finish_recovery,
     lock_directory,
+    open_log,
     refusals_named,
 )
-from quorumlog.store.directory.recovered_directory import begin_recovery, finish_recovery, open_log
-from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.member_file import Recovery, load_member
+from quorumlog.store.state_files import Recovery, load_member
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):

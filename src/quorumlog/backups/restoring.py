@@ -28,22 +28,22 @@ from quorumlog.log_state.control_entries import (
     Membership,
     encode_body,
 )
-from quorumlog.log_state.counted_times import Reset, Resets, counted_ms, said_ms
-from quorumlog.log_state.log_state import LogState, decode_state
-from quorumlog.store.directory.copied_log import CopiedLog
-from quorumlog.store.directory.member_directory import draw_directory_id
-from quorumlog.store.directory.restored_directory import RestoredDirectory, check_target
+from quorumlog.log_state.log_state import LogState, Reset, Resets, counted_ms, decode_state, said_ms
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup
-from quorumlog.store.files.member_file import (
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
+from quorumlog.store.made_directories import RestoredDirectory, check_target
+from quorumlog.store.member_directory import CopiedLog, draw_directory_id
+from quorumlog.store.segment_view import UNIT_CHUNK
+from quorumlog.store.state_files import (
+    BACKUP_NAME,
     MEMBER_NAME,
+    BackupRecord,
     MemberRecord,
+    load_backup,
+    load_start,
     version_of,
 )
-from quorumlog.store.files.start_file import load_start
-from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
-from quorumlog.store.log.segment_view import UNIT_CHUNK
-from quorumlog.store.offline.directory_reader import DirectoryReader
 
 Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all)."""

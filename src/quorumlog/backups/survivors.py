@@ -14,14 +14,12 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.store.directory_kind import LOCK_NAME, RESTORING_NAME
+from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.backup_file import BACKUP_NAME
-from quorumlog.store.files.durable_file import DURABLE_NAME
-from quorumlog.store.files.hard_state_file import HARD_STATE_NAME, read_currterm
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotsUnavailable
+from quorumlog.store.durable_file import DURABLE_NAME
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.stored_marks import StoredMarks
+from quorumlog.store.snapshots import SnapshotFiles, SnapshotsUnavailable
+from quorumlog.store.state_files import BACKUP_NAME, HARD_STATE_NAME, read_currterm
 
 
 class Survivor(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,11 +36,11 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import READER_NAME, READER_NAMES
 from quorumlog.log_state.log_state import LogState
-from quorumlog.store.directory.backup_directory import BackupDirectory
-from quorumlog.store.directory.copied_log import CopiedLog
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LogPoint, LogStart
-from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.made_directories import BackupDirectory
+from quorumlog.store.member_directory import CopiedLog
 from quorumlog.version import VERSION
 from quorumlog.wire.client_messages import LayoutResponse
 

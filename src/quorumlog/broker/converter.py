@@ -21,8 +21,8 @@ from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import CONVERTING_NAME, DirectoryKind, kind_of
 from quorumlog.store.disk import Disk, OsDisk, refusal
-from quorumlog.store.files.replaced_file import read_file, replace_file
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.segments import SegmentList
+from quorumlog.store.state_files import read_file, replace_file
 
 
 class Converted(NamedTuple):

@@ -23,7 +23,7 @@ from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.segments import SegmentList
 
 log = logging.getLogger("quorumlog.broker")
 

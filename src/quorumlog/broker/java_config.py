@@ -14,7 +14,7 @@ import msgspec
 
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.files.replaced_file import read_file
+from quorumlog.store.state_files import read_file
 
 CONFIG_FOLDER_NAME = "config"
 _NAMES_OF_OFFSETS = ("consumerOffset.json", "lmqConsumerOffset.json")

@@ -17,11 +17,11 @@ from quorumlog.broker.old_log import BLOCK_BYTES, PIECE_BYTES, FileDigest, Taken
 from quorumlog.broker.takeover import copy_old_log, start_behind
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, ProtocolViolation
-from quorumlog.store.directory.member_directory import draw_directory_id
-from quorumlog.store.directory.restored_directory import RestoredDirectory
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
+from quorumlog.store.made_directories import RestoredDirectory
+from quorumlog.store.member_directory import draw_directory_id
+from quorumlog.store.state_files import VERSION_WITH_START, MemberRecord
 
 
 def make_later_member(

@@ -40,10 +40,10 @@ from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexServic
 from quorumlog.broker.queues.reput_message_service import ReputMessageService
 from quorumlog.broker.store_reader import StoreReader
 from quorumlog.errors import ConfigError, StoreFailure
-from quorumlog.store.directory.member_directory import sync_names_above
 from quorumlog.store.directory_kind import DirectoryKind, refuse_foreign
 from quorumlog.store.disk import Disk, OsDisk, refusal
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.member_directory import sync_names_above
+from quorumlog.store.segments import SegmentList
 
 log = logging.getLogger("quorumlog.broker")
 

@@ -17,13 +17,13 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.directory_kind import JAVA_LEDGER_PREFIX, DirectoryKind, kind_of, refuse_other_kinds
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.files.snapshot_file import (
+from quorumlog.store.snapshots import (
     SnapshotDamaged,
     SnapshotFiles,
     SnapshotsUnavailable,
 )
-from quorumlog.store.offline.directory_reader import DirectoryReader
 
 _PIECE_BYTES = 4 << 20
 

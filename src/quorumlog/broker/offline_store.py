@@ -27,7 +27,7 @@ from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk, not_allowed
-from quorumlog.store.files.slot_file import read_payload
+from quorumlog.store.slot_file import read_payload
 
 CHECKPOINT_FIELDS = (
     "physicMsgTimestamp",

@@ -14,7 +14,7 @@ from quorumlog.broker.commit_log.log_files import read_records
 from quorumlog.broker.message_log import LogRecords
 from quorumlog.errors import DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.files.replaced_file import read_readable
+from quorumlog.store.state_files import read_readable
 
 FOLDER_NAME = "commitlog"
 RECORD_NAME = "taken-over"

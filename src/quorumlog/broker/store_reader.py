@@ -19,7 +19,7 @@ from quorumlog.broker.queues.consume_queue import ConsumeQueue, Units
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
 from quorumlog.errors import BadRequest
-from quorumlog.log_state.counted_times import Resets, counted_ms
+from quorumlog.log_state.log_state import Resets, counted_ms
 
 MIB = 1 << 20
 _LOOK_UNITS = 4096

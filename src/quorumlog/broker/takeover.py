@@ -32,13 +32,12 @@ from quorumlog.entry import EntryKind, Formation, Replica
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL, Membership, encode_body
 from quorumlog.log_state.log_state import EMPTY
-from quorumlog.store.directory.restored_directory import RestoredDirectory
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import Disk, OsDisk, refusal
-from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
-from quorumlog.store.files.replaced_file import replace_file
 from quorumlog.store.ledger_store import LogPoint, LogStart
-from quorumlog.store.log.segment_list import segment_name
+from quorumlog.store.made_directories import RestoredDirectory
+from quorumlog.store.segments import segment_name
+from quorumlog.store.state_files import VERSION_WITH_START, MemberRecord, replace_file
 
 _ID_DIGITS = 32
 

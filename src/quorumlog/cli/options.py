@@ -211,8 +211,8 @@ def check_directory(directory: Path) -> str:
 
 
 def _check_directory(directory: Path) -> None:
-    from quorumlog.store.files.member_file import MEMBER_NAME
-    from quorumlog.store.log.segment_list import DATA_NAME
+    from quorumlog.store.segments import DATA_NAME
+    from quorumlog.store.state_files import MEMBER_NAME
 
     if not directory.is_dir():
         what = "is not a directory" if directory.exists() else "does not exist"

@@ -61,7 +61,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     UnknownGroup,
 )
-from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.wire.client_messages import (
     AppendRequest,
     FinishUpgradeRequest,

@@ -18,12 +18,13 @@ Read in this order:
     messages             what members say to each other
     ready                what the core wants done, and in which order
     membership           who votes, and what makes a quorum of them
-    log/                 which term wrote which indices; what is durable, what is damaged
-    member_state         term, vote, role, leader, committed index: all transitions
-    outbox               who is connected, what leaves next
-    election/            silence, pre-vote, vote, heartbeats, stepping down
-    replication/         what a leader pushes, how a follower answers, what that commits
-    reading/             linearizable reads of any member without writing; how fresh it is
+    log                  which term wrote which indices; what is durable, what is damaged
+    member_state         term, vote, role, leader, committed index; who is connected, what leaves next
+    elector              silence, pre-vote, vote, heartbeats, stepping down
+    dispatcher           leader: COMPARE -> TRUNCATE -> APPEND <-> COMMIT to one member, or INSTALL
+    handler              follower: the answers to these
+    replication          the leader's term: dispatchers, acknowledgements, what that commits
+    reads                linearizable reads of any member without writing; how fresh it is
     leadership_transfer  handing over, preferred leaders
     membership_change    which members the log names, and which it may name next
     forming              how a group comes to be

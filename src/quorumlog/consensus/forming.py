@@ -23,9 +23,8 @@ from random import Random
 import msgspec
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.messages import FormRequest, FormResponse
-from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Formation, Replica
 

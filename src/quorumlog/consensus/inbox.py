@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.forming import Forming
+from quorumlog.consensus.handler import EntryHandler
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
@@ -29,10 +30,9 @@ from quorumlog.consensus.messages import (
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.consensus.reading.reads import Reads
+from quorumlog.consensus.reads import Reads
 from quorumlog.consensus.ready import Role
-from quorumlog.consensus.replication.entry_handler import EntryHandler
-from quorumlog.consensus.replication.replication import Replication
+from quorumlog.consensus.replication import Replication
 from quorumlog.entry import Replica
 
 

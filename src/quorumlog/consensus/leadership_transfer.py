@@ -13,12 +13,10 @@ preferred leader go that did not last as long, or is asked by a preferred leader
 from __future__ import annotations
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.election.heartbeat_answers import LONG_AGO_MS
-from quorumlog.consensus.election.leader_elector import LeaderElector
-from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.elector import LONG_AGO_MS, LeaderElector
+from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.messages import TakeLeadershipRequest
-from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.replication.replication import Replication
+from quorumlog.consensus.replication import Replication
 from quorumlog.entry import Replica
 from quorumlog.errors import LeaderTransferring, TransferFailed
 

@@ -1,25 +1,28 @@
-"""MemberState: term, vote, role, leader and committed index. Every transition is a method here.
-
-    UNFORMED --form--> FOLLOWER | OBSERVER          OBSERVER follows and votes, and never campaigns
-
-    FOLLOWER --become_candidate--> CANDIDATE --raise_term_and_vote_for_self--> CANDIDATE
-        ^                              |
-        +---- follow / grant_vote -----+------- become_leader ---> LEADER
-        +---- follow / grant_vote --- adopt_term / become_candidate ---+
-
-    FOLLOWER, CANDIDATE, LEADER <--settle_role--> OBSERVER          as the log's memberships name it
-
-Who may move where, and that a term never falls, is asserted here and decided elsewhere.
-"""
+"""What a member knows of itself and says to others: all transitions, and what leaves next."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorumlog.consensus.log.log_changes import LogChanges
+from quorumlog.consensus.log import LogChanges
 from quorumlog.consensus.membership import Membership
-from quorumlog.consensus.ready import Role
+from quorumlog.consensus.messages import AnyMessage
+from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import EntryId, HardState, Replica, SetBack
+
+# ---------------------------------------------------------------- MemberState
+# Term, vote, role, leader and committed index. Every transition is a method here.
+#
+#     UNFORMED --form--> FOLLOWER | OBSERVER          OBSERVER follows and votes, and never campaigns
+#
+#     FOLLOWER --become_candidate--> CANDIDATE --raise_term_and_vote_for_self--> CANDIDATE
+#         ^                              |
+#         +---- follow / grant_vote -----+------- become_leader ---> LEADER
+#         +---- follow / grant_vote --- adopt_term / become_candidate ---+
+#
+#     FOLLOWER, CANDIDATE, LEADER <--settle_role--> OBSERVER          as the log's memberships name it
+#
+# Who may move where, and that a term never falls, is asserted here and decided elsewhere.
 
 
 class MemberState:
@@ -263,3 +266,45 @@ class MemberState:
         assert (role is Role.LEADER) == (leader == self.member), (role, leader)
         if before != (role, term, leader):
             self.on_transition(*before)
+
+
+# ---------------------------------------------------------------- Outbox
+# Who is connected, and what leaves with the next Ready: nothing to who is not connected.
+
+
+class Outbox:
+    def __init__(self) -> None:
+        self.connected: tuple[Replica, ...] = ()
+        """Sorted: nothing may depend on the order in which connections opened."""
+        self._syncs: set[Replica] = set()
+        self.messages: list[Envelope] = []
+        self.after_durable: list[Envelope] = []
+
+    def connect(self, replica: Replica, *, syncs: bool = False) -> None:
+        (self._syncs.add if syncs else self._syncs.discard)(replica)
+        self.connected = tuple(sorted({*self.connected, replica}))
+
+    def disconnect(self, replica: Replica) -> None:
+        self._syncs.discard(replica)
+        self.connected = tuple([other for other in self.connected if other != replica])
+
+    def is_connected(self, replica: Replica) -> bool:
+        return replica in self.connected
+
+    def syncs(self, replica: Replica) -> bool:
+        """It is connected, and acknowledges only what it has synced: so it holds that for good."""
+        return replica in self._syncs
+
+    def send(self, to: Replica, message: AnyMessage) -> None:
+        """May leave as soon as this turn's term and vote are synced."""
+        if self.is_connected(to):
+            self.messages.append(Envelope(to, message))
+
+    def send_unconnected(self, to: Replica, message: AnyMessage) -> None:
+        """To one whose answers are not taken."""
+        self.messages.append(Envelope(to, message))
+
+    def send_after_durable(self, to: Replica, message: AnyMessage) -> None:
+        """Promises something that only the disk can keep: leaves when this turn is durable."""
+        if self.is_connected(to):
+            self.after_durable.append(Envelope(to, message))

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.consensus.replication.replication import Replication
+from quorumlog.consensus.replication import Replication
 from quorumlog.entry import EntryId, EntryKind, Replica
 from quorumlog.errors import LeaderNotReady, MembershipRefused
 

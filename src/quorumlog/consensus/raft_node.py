@@ -13,21 +13,18 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.forming import Forming
+from quorumlog.consensus.handler import EntryHandler, PushQuestions
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
-from quorumlog.consensus.log.damaged_indices import DamagedIndices
-from quorumlog.consensus.log.log_changes import LogChanges
-from quorumlog.consensus.log.term_runs import TermRuns
-from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.log import DamagedIndices, LogChanges, TermRuns
+from quorumlog.consensus.member_state import MemberState, Outbox
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.messages import AnyMessage, InstallResult, PushEntryRequest, PushResult
-from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.reading.reads import Reads
+from quorumlog.consensus.reads import Reads
 from quorumlog.consensus.ready import MemberStatus, PushOrder, Ready, Role, RoleChange
-from quorumlog.consensus.replication.entry_handler import EntryHandler, PushQuestions
-from quorumlog.consensus.replication.replication import Replication
+from quorumlog.consensus.replication import Replication
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
 from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader
 

@@ -1,23 +1,16 @@
-"""LogState: the value that follows from all control entries of a log up to an index.
+"""At which time an entry counts as appended: one function, for all who ask.
 
-It is a plain fold, without clock, configuration or anything that a member knows of itself. Members that
-hold the same entries have the same state, to the byte.
-
-    record     bytes  field
-         0         4  "QLST"; "QLSZ" where what follows the CRC is compressed (zlib), as in long records
-         4         4  CRC-32 of what follows, big-endian
-         8            msgpack: [level, membership, membership_index, time_ms, time_index,
-                      keep_from_index, readers, lost_ranges, producers, machines,
-                      clock_resets, stepped_over]
-
-The last two are of level 6; both are left out where both are empty, as earlier releases know it. What a
-reader has said of neither chain nor skipped entries is left out of its fields in the same way.
+A time mark holds for the entries behind it, up to the next. Marks rise within a run, which a reset of
+the log's clock ends; the next run may begin at an earlier time. An entry counts as appended at the
+lesser of its mark and of each later reset: too young where clocks were ahead, and never too old. So
+times never fall from one entry to the next.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -51,11 +44,66 @@ from quorumlog.log_state.control_entries import (
     TimeMark,
     TimeMs,
     Unreadable,
+    decode_body,
     level_of,
     of_a_later_release,
 )
-from quorumlog.log_state.counted_times import Reset, with_reset
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_producers, encode_hook
+
+
+class Reset(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Of the log's clock: a run of time marks ends in front of this entry, another begins with it."""
+
+    index: Index
+    """Of the CLOCK entry."""
+    time_ms: TimeMs
+    """At which the run that begins here begins."""
+
+
+Resets = tuple[Reset, ...]
+"""By index; the newest `MOST_RUNS`."""
+
+
+def with_reset(resets: Resets, reset: Reset) -> Resets:
+    return (*resets, reset)[-MOST_RUNS:]
+
+
+def counted_ms(index: int, mark_ms: int, resets: Sequence[Reset]) -> int:
+    """When the entry at `index` counts as appended, in milliseconds since 1970. `mark_ms`: what the last
+    mark or reset at or in front of it says, or of a border the first one behind it; -1: there is none,
+    and no time. `resets`: of the whole log, as far as it is known.
+
+    In front of the oldest of `MOST_RUNS` resets marks do not rise, for others may have been among them
+    that are forgotten: all of it counts as young as that reset."""
+    later = [reset.time_ms for reset in resets if reset.index > index]
+    if mark_ms < 0 or not later:
+        return mark_ms
+    return min(later) if len(later) >= MOST_RUNS else min(mark_ms, *later)
+
+
+def said_ms(kind: int, body: bytes | memoryview) -> int | None:
+    """The time that a control entry says; None: it says none, or one that cannot be read."""
+    if kind not in (EntryKind.TIME, EntryKind.CLOCK):
+        return None
+    said = decode_body(EntryKind(kind), body)
+    return said.time_ms if isinstance(said, TimeMark | ClockReset) else None
+
+
+# ---------------------------------------------------------------- LogState
+# The value that follows from all control entries of a log up to an index.
+#
+# It is a plain fold, without clock, configuration or anything that a member knows of itself. Members
+# that hold the same entries have the same state, to the byte.
+#
+#     record     bytes  field
+#          0         4  "QLST"; "QLSZ" where what follows the CRC is compressed (zlib): long records
+#          4         4  CRC-32 of what follows, big-endian
+#          8            msgpack: [level, membership, membership_index, time_ms, time_index,
+#                       keep_from_index, readers, lost_ranges, producers, machines,
+#                       clock_resets, stepped_over]
+#
+# The last two are of level 6; both are left out where both are empty, as earlier releases know it. What
+# a reader has said of neither chain nor skipped entries is left out of its fields in the same way.
 
 RECORD_MAGIC = b"QLST"
 PACKED_MAGIC = b"QLSZ"
@@ -408,3 +456,101 @@ def _newest(lost: list[LostRange]) -> tuple[LostRange, ...]:
     for each in lost:
         by_name.setdefault(each.name, []).append(each)
     return tuple(each for name in sorted(by_name) for each in by_name[name][-MOST_LOST_RANGES:])
+
+
+# ---------------------------------------------------------------- LogStates
+# A log's state at its end and at the committed index, and the control entries in between.
+#
+# The state advances when entries are appended, on every member alike. A truncation leads back to the
+# committed state and folds once more what is left; there is no undo list.
+
+AnyState = LogState | UnknownState
+
+
+def folded(state: AnyState, entries: Sequence[ControlEntry]) -> AnyState:
+    for entry in entries:
+        if isinstance(state, UnknownState):
+            return state
+        state = advanced(state, entry)
+    return state
+
+
+class LogStates:
+    def __init__(self, committed: AnyState, committed_index: int) -> None:
+        """`committed`: of the log up to `committed_index`; nothing above is appended yet."""
+        self.committed = committed
+        self.appended = committed
+        """Of the whole log."""
+        self.readers_changed_index = committed_index
+        """No entry above it has ended a reader, led it back or changed its hold. What lies below where
+        this object began is not known; never behind the end of the log, whatever was cut."""
+        self.producers_forgotten_index = committed_index
+        """The same of entries that forget a producer."""
+        self._committed_index = committed_index
+        self._entries: list[ControlEntry] = []
+        """Above the committed index."""
+
+    @property
+    def committed_index(self) -> int:
+        return self._committed_index
+
+    def memberships(self) -> list[tuple[int, Membership | None]]:
+        """(index of its entry, membership) of the committed one and of each behind it, where the state
+        is known; None: the founding list."""
+        committed = self.committed
+        assert isinstance(committed, LogState), committed
+        behind = [(e.index, e.body) for e in self._entries if isinstance(e.body, Membership)]
+        return [(committed.membership_index, committed.membership), *behind]
+
+    def append(self, first_index: int, controls: Sequence[ControlEntry]) -> None:
+        """Entries from `first_index` on, `controls` among them, are appended."""
+        assert first_index > self._committed_index, (first_index, self._committed_index)
+        assert not self._entries or self._entries[-1].index < first_index, (
+            self._entries[-1],
+            first_index,
+        )
+        assert not controls or controls[0].index >= first_index, (controls[0], first_index)
+        if controls:
+            self._entries.extend(controls)
+            self._note_readers(controls)
+            self._note_forgotten(controls)
+            self.appended = folded(self.appended, controls)
+
+    def _note_readers(self, controls: Sequence[ControlEntry]) -> None:
+        said = [entry for entry in controls if isinstance(entry.body, ReaderPositions)]
+        if not said or not isinstance(self.appended, LogState):
+            return
+        readers = {reader.name: reader for reader in self.appended.readers}
+        for entry in said:
+            assert isinstance(entry.body, ReaderPositions), entry
+            for position in entry.body.readers:
+                old = readers.pop(position.name, None)
+                if outdates(old, position):
+                    self.readers_changed_index = entry.index
+                if not position.ends:
+                    readers[position.name] = Reader(
+                        position.name, position.position, position.hold, entry.index
+                    )
+
+    def _note_forgotten(self, controls: Sequence[ControlEntry]) -> None:
+        for entry in controls:
+            if isinstance(entry.body, OpenProducer) and entry.body.forgets:
+                self.producers_forgotten_index = entry.index
+
+    def truncate_from(self, index: int) -> None:
+        """Entries from `index` on, all above the committed one, are gone."""
+        assert index > self._committed_index, (index, self._committed_index)
+        self.readers_changed_index = min(self.readers_changed_index, index - 1)
+        self.producers_forgotten_index = min(self.producers_forgotten_index, index - 1)
+        if self._entries and self._entries[-1].index >= index:
+            self._entries = list(takewhile(lambda entry: entry.index < index, self._entries))
+            self.appended = folded(self.committed, self._entries)
+
+    def commit(self, index: int) -> None:
+        """Entries up to `index` are committed."""
+        assert index >= self._committed_index, (index, self._committed_index)
+        self._committed_index = index
+        if self._entries and self._entries[0].index <= index:
+            done = list(takewhile(lambda entry: entry.index <= index, self._entries))
+            del self._entries[: len(done)]
+            self.committed = folded(self.committed, done) if self._entries else self.appended

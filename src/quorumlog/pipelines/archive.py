@@ -29,7 +29,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.log_state.control_entries import MOST_RUNS
-from quorumlog.log_state.counted_times import Resets, counted_ms
+from quorumlog.log_state.log_state import Resets, counted_ms
 from quorumlog.pipelines.archive_folders import (
     LOCK_NAME,
     MANIFEST_NAME,

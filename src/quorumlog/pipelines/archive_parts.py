@@ -22,7 +22,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import ProtocolViolation, StoreFailure
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.log_state import Reset
 from quorumlog.pipelines.archive_folders import asking, folder_at, is_object, why
 from quorumlog.pipelines.archive_rows import ROW_SCHEMA, batch_of, check, rows_of, split_controls
 from quorumlog.pipelines.places import broken, chain_at_end

@@ -20,7 +20,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.header_array import HEADER_DTYPE
-from quorumlog.log_state.counted_times import Reset, said_ms
+from quorumlog.log_state.log_state import Reset, said_ms
 
 ROW_SCHEMA = pa.schema(
     [

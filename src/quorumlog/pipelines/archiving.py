@@ -26,7 +26,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.client.readers.reader_rows import refuse_consumer
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, ProtocolViolation
-from quorumlog.log_state.counted_times import counted_ms
+from quorumlog.log_state.log_state import counted_ms
 from quorumlog.pipelines.archive import ATTEMPTS, Archive, load_manifest
 from quorumlog.pipelines.archive_folders import absolute, conflict, folder_at
 from quorumlog.pipelines.archive_parts import Part, PartWriter, read_part

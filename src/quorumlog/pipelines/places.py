@@ -27,11 +27,10 @@ from quorumlog.errors import (
     ProtocolViolation,
     Unreachable,
 )
-from quorumlog.log_state.counted_times import Resets
+from quorumlog.log_state.log_state import Resets
 from quorumlog.pipelines.archive_folders import absolute, is_object
+from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.stored_marks import StoredMarks
 
 BATCH_BYTES = 2 * MIB
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from quorumlog.entry import Durability
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.figures import now
 from quorumlog.log_state.log_state import LostRange
-from quorumlog.store.directory.member_directory import MemberDirectory
+from quorumlog.store.member_directory import MemberDirectory
 
 
 class DiskReport:

@@ -35,9 +35,9 @@ from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
 from quorumlog.server.problem_log import is_ours
 from quorumlog.server.reopening import Reopening
-from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.directory_kind import kind_of_machines
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.member_directory import MemberDirectory, open_directory_of
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
 from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 

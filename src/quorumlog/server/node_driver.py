@@ -44,8 +44,8 @@ from quorumlog.server.peers.peer_table import PeerTable
 from quorumlog.server.problem_log import ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
-from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.wire.client_messages import Hello
 
 log = logging.getLogger("quorumlog.server")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from quorumlog.errors import ConfigError, LedgerError, StoreFailure
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
+from quorumlog.store.member_directory import MemberDirectory, open_directory_of
 
 
 class Reopening:

@@ -7,7 +7,7 @@ import time
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import MemberStatus, Role
-from quorumlog.consensus.replication.data_progress import NAMED_AFTER
+from quorumlog.consensus.replication import NAMED_AFTER
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL

@@ -19,12 +19,18 @@ Reading order:
 
     disk.py               every call of the operating system; memory_disk.py, where nothing is kept
     ledger_store.py       what a member asks of its log
-    files                 small values that survive anything
-    log                   entries in segments, and their index
-    begin                 where the log begins once its first entries are gone
-    repair                what a start finds and mends, and what is mended later
+    slot_file.py          a value that is overwritten and survives anything; durable_file.py, one of them
+    state_files.py        the other small files of a directory
+    snapshots.py          those of state machines
+    segment.py            one file of entries; segments.py, all of them; segment_view.py, read only
+    placement.py          where entries lie; entry_index.py, by index; ledger_space.py, the room for more
+    flush.py              what comes to disk, and when
+    log_reader.py         reads
+    log_begin.py          where the log begins once its first entries are gone
+    survey.py             what lies in the files, damage included
+    recovery.py           what a start finds and mends; rewriting.py, what is mended later
     file_ledger_store.py  all of this as one log
     directory_kind.py     whose a directory is, which every command asks first
-    directory             a member's directory as a whole
-    offline               any directory, ours or Java's, only looked at
+    member_directory.py   a member's directory as a whole; made_directories.py, those made of others
+    directory_reader.py   any directory, ours or Java's, only looked at; verification.py, in full
 """

@@ -16,17 +16,20 @@ from enum import Enum
 from quorumlog.config import STAGING_FOLDER
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.applying_file import APPLYING_NAME
-from quorumlog.store.files.backup_file import BACKUP_NAME
-from quorumlog.store.files.damaged_ranges import DAMAGED_NAME
-from quorumlog.store.files.durable_file import DURABLE_NAME
-from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
-from quorumlog.store.files.member_file import MEMBER_NAME, load_member
-from quorumlog.store.files.snapshot_file import SNAPSHOTS_NAME
-from quorumlog.store.files.start_file import START_NAME
-from quorumlog.store.files.state_files import STATES_NAME
-from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
-from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
+from quorumlog.store.durable_file import DURABLE_NAME
+from quorumlog.store.recovery import SET_ASIDE_NAME
+from quorumlog.store.segments import DATA_NAME, INDEX_NAME
+from quorumlog.store.snapshots import APPLYING_NAME, SNAPSHOTS_NAME
+from quorumlog.store.state_files import (
+    BACKUP_NAME,
+    CURRTERM_NAME,
+    DAMAGED_NAME,
+    HARD_STATE_NAME,
+    MEMBER_NAME,
+    START_NAME,
+    STATES_NAME,
+    load_member,
+)
 
 LOCK_NAME = "lock"
 RESTORING_NAME = "restoring"

@@ -23,10 +23,11 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.header_array import Int64Array
-from quorumlog.store.begin.borders import SegmentBorders
-from quorumlog.store.begin.drops import Drops
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.durable_file import DurableFile
+from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.entry_index import EntryIndex, LogEnds
+from quorumlog.store.flush import DurableRecord, Flush
+from quorumlog.store.ledger_space import LedgerSpace, control_reserve
 from quorumlog.store.ledger_store import (
     LOG_ORIGIN,
     DamagedRange,
@@ -39,17 +40,13 @@ from quorumlog.store.ledger_store import (
     SpaceTaken,
     SyncTask,
 )
-from quorumlog.store.log.entry_index import EntryIndex, LogEnds
-from quorumlog.store.log.flush import DurableRecord, Flush
-from quorumlog.store.log.ledger_space import LedgerSpace, control_reserve
-from quorumlog.store.log.log_reader import LogReader
-from quorumlog.store.log.page_cache import PageCache
-from quorumlog.store.log.placement import Placement, check_continues, place
-from quorumlog.store.log.segment import Segment
-from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES, blank_record
-from quorumlog.store.log.term_run_search import search_term_runs
-from quorumlog.store.repair.recovery import RecoveredLog, RecoveryReport, recover_log
-from quorumlog.store.repair.rewriting import Rewriting
+from quorumlog.store.log_begin import Drops, SegmentBorders, search_term_runs
+from quorumlog.store.log_reader import LogReader, PageCache
+from quorumlog.store.placement import Placement, check_continues, place
+from quorumlog.store.recovery import RecoveredLog, RecoveryReport, recover_log
+from quorumlog.store.rewriting import Rewriting
+from quorumlog.store.segment import Segment
+from quorumlog.store.segments import INDEX_UNIT_BYTES, blank_record
 
 _MOST_REPAIRS = 100
 """Each names another place; more of them, or the same again, is a disk that takes no repair."""

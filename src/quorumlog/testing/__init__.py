@@ -6,9 +6,8 @@
 In `conftest.py`: `pytest_plugins = ["quorumlog.testing"]`. Neither needs anything but pytest, and
 `SimulatedLog` does not even need that.
 
-What simulates the log, read in this order: `profile` (what a run is like), `trace`, `operations`,
-`machines`, `disk/`, `network/`, `wall_clock`, `member`, `clients`, `faults/`, `cluster`, `checkers/`
-(who watches), `whole` (how it ends).
+What simulates the log, read in this order: `profile` (what a run is like), `operations`, `machines`,
+`disk`, `network`, `wall_clock`, `member`, `clients`, `faults`, `cluster`, `promises` (who watches).
 """
 
 from __future__ import annotations
@@ -32,14 +31,12 @@ from quorumlog.errors import (
 from quorumlog.node import MachineFactory
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.server import LocalCluster
-from quorumlog.testing.checkers.checker import Violation
 from quorumlog.testing.clients import SimClient
-from quorumlog.testing.cluster import SimCluster
-from quorumlog.testing.operations import read_at_once
+from quorumlog.testing.cluster import SimCluster, make_whole
+from quorumlog.testing.operations import Trace, read_at_once
 from quorumlog.testing.profile import FAULT_KINDS as MEMBER_KINDS
 from quorumlog.testing.profile import HANGING_DISK, LINK_KINDS, draw_profile
-from quorumlog.testing.trace import Trace
-from quorumlog.testing.whole import make_whole
+from quorumlog.testing.promises import Violation
 
 if TYPE_CHECKING:
     from quorumlog.testing.member import SimMember

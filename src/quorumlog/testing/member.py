@@ -18,12 +18,12 @@ from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import BeginsAnew, DirectorySetBack
-from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LogStart
-from quorumlog.store.log.segment_list import DATA_NAME, segment_name
+from quorumlog.store.member_directory import open_directory_of
+from quorumlog.store.segments import DATA_NAME, segment_name
 from quorumlog.testing.disk import Crashed, DiskQueue, SimDisk
-from quorumlog.testing.network.sim_link import End
+from quorumlog.testing.network import End
 from quorumlog.testing.wall_clock import WallClock
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.log_state.control_entries import Epoch
-from quorumlog.log_state.counted_times import Reset
+from quorumlog.log_state.log_state import Reset
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 from quorumlog.wire.producer_messages import (
     ConnectProducer,

@@ -22,7 +22,7 @@ from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.member_file import load_member, save_member
+from quorumlog.store.state_files import load_member, save_member
 from tests.waiting import eventually
 
 CONFIG = MessageStoreConfig(

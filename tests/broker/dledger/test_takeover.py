@@ -40,9 +40,9 @@ from quorumlog.config import MemberAddress, StoreConfig
 from quorumlog.errors import ConfigError, MembershipRefused, StoreFailure
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.directory_kind import RESTORING_NAME
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.log.segment_list import segment_name
-from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.segments import segment_name
 from tests.broker.store.test_golden import CONFIG
 from tests.waiting import eventually
 

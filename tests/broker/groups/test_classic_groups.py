@@ -46,7 +46,7 @@ from quorumlog.broker.wire.group_messages import (
 )
 from quorumlog.broker.wire.group_names import REAL_QUEUE, REAL_TOPIC
 from quorumlog.errors import LeaderNotReady, LedgerError, StoreFailure
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 from tests.broker.store.store_making import ROOT, SMALL, Clock, open_store, release
 
 CONFIG = replace(SMALL, message_delay_level="1s " * 17 + "1s", mapped_file_size_commit_log=16_384)

@@ -31,7 +31,7 @@ from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.serving.replica_requests import state_of, work_of
 from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
-from quorumlog.testing.disk.sim_disk import Crashed, SimDisk
+from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import SMALL, Clock, is_ok, numbered, numbers_in_queue, records_of
 
 ROOT = "store"

@@ -10,7 +10,7 @@ from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.server.free_ports import free_ports
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 from tests.broker.replication.replica_world import ROOT, Moments
 from tests.broker.store.store_making import SMALL
 

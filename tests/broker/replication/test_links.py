@@ -24,7 +24,7 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 from quorumlog.version import VERSION
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from tests.broker.replication.replica_world import Moments, World

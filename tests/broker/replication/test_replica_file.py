@@ -11,8 +11,8 @@ from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, Peer, Run
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.store.files.replaced_file import replace_file
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.store.state_files import replace_file
+from quorumlog.testing.disk import SimDisk
 
 ME = Peer(id="a", directory_id="", address="h:1", ha_address="h:2")
 

@@ -15,7 +15,7 @@ import pytest
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.testing.disk.sim_disk import Crashed, SimDisk
+from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import (
     ROOT,
     SMALL,

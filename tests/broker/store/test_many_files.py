@@ -19,7 +19,7 @@ from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.queues import consume_queues, index_service
 from quorumlog.broker.queues.open_files import MOST_OPEN_FILES, OpenFiles
 from quorumlog.store.disk import OsDisk
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 from tests.broker.store.store_making import ROOT, SMALL, open_store, put_and_work, records_of, release
 
 HOURS_8_MS = 8 * 3_600_000

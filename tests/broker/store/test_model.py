@@ -12,7 +12,7 @@ from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.messages.message import Message
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 from tests.broker.store.store_making import (
     ROOT,
     SMALL,

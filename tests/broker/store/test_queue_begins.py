@@ -12,7 +12,7 @@ from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.broker.queues.queue_ends import QUEUE_ENDS_NAME
-from quorumlog.testing.disk.sim_disk import Crashed, SimDisk
+from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import (
     ROOT,
     SMALL,

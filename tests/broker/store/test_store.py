@@ -16,7 +16,7 @@ from quorumlog.broker.messages.record import encode_properties, properties_that_
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import ConfigError, DirectoryDamaged, DiskFull
-from quorumlog.testing.disk.sim_disk import SimDisk
+from quorumlog.testing.disk import SimDisk
 from tests.broker.store.store_making import (
     ROOT,
     SMALL,

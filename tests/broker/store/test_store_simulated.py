@@ -20,7 +20,7 @@ from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.offline_store import OfflineStore
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.testing.disk.sim_disk import Crashed, SimDisk
+from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import ROOT, SMALL, Clock, is_ok, numbered, open_store, records_of
 
 SEEDS = int(os.environ.get("QUORUMLOG_STORE_SEEDS", "4"))

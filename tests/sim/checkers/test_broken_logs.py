@@ -8,12 +8,15 @@ import pytest
 
 from quorumlog.consensus.messages import HeartbeatRequest
 from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
-from quorumlog.testing.checkers.committed_entries import CommittedEntries
-from quorumlog.testing.checkers.committed_log import CommittedLog, EntryMark
-from quorumlog.testing.checkers.convergence import Convergence
-from quorumlog.testing.checkers.durable_entries import DurableEntries
-from quorumlog.testing.checkers.log_matching import LogMatching
-from quorumlog.testing.checkers.one_leader import OneLeader
+from quorumlog.testing.promises import (
+    CommittedEntries,
+    CommittedLog,
+    Convergence,
+    DurableEntries,
+    EntryMark,
+    LogMatching,
+    OneLeader,
+)
 from sim.log.checkers import Violation
 from sim.log.checkers.commit_rule import CommitRule
 from sim.log.checkers.contiguous_reads import ContiguousReads

@@ -22,8 +22,8 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import AppendReceipt, EntryId, Formation, HardState
 from quorumlog.errors import NotLeader, OutcomeUnknown, StoreFailure
-from quorumlog.testing.checkers.committed_log import CommittedLog
 from quorumlog.testing.operations import ClientAppend
+from quorumlog.testing.promises import CommittedLog
 from sim.log.checkers import Violation
 from sim.log.checkers.acknowledged_appends import AcknowledgedAppends
 from sim.log.checkers.bounded_memory import BoundedMemory

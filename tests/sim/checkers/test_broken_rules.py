@@ -9,9 +9,7 @@ import pytest
 
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Formation, HardState
-from quorumlog.testing.checkers.committed_entries import CommittedEntries
-from quorumlog.testing.checkers.committed_log import CommittedLog
-from quorumlog.testing.checkers.durable_entries import DurableEntries
+from quorumlog.testing.promises import CommittedEntries, CommittedLog, DurableEntries
 from sim.log.checkers import Violation
 from sim.log.checkers.cuts import Cuts
 from sim.log.checkers.one_group import OneGroup

@@ -12,8 +12,7 @@ from quorumlog.entry import Replica
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.testing.disk import SimDisk
-from quorumlog.testing.operations import ClientAppend, ClientRead, Operations, read_at_once
-from quorumlog.testing.trace import Trace
+from quorumlog.testing.operations import ClientAppend, ClientRead, Operations, Trace, read_at_once
 from sim.log.checkers import Checker
 from tests.node.cell import SMALL, Cell
 from tests.sim.scenario import QUIET

@@ -20,8 +20,8 @@ from quorumlog.broker.messages.message import PutStatus
 from quorumlog.broker.messages.record import V4_BYTES, blank_record
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.errors import DiskFull, LedgerError, StoreFailure
-from quorumlog.store.log.segment import PAGE_BYTES
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.segment import PAGE_BYTES
+from quorumlog.store.segments import SegmentList
 
 Clock = Callable[[], float]
 """Milliseconds."""

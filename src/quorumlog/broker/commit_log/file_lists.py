@@ -9,9 +9,9 @@ from contextlib import closing
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.log.segment import Segment
-from quorumlog.store.log.segment_list import NAME_DIGITS, SegmentList, segment_name
-from quorumlog.store.repair.set_aside import SetAside
+from quorumlog.store.recovery import SetAside
+from quorumlog.store.segment import Segment
+from quorumlog.store.segments import NAME_DIGITS, SegmentList, segment_name
 
 log = logging.getLogger("quorumlog.broker")
 

@@ -17,7 +17,7 @@ import threading
 
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.slot_file import SlotFile
+from quorumlog.store.slot_file import SlotFile
 
 FLUSHED_NAME = "flushed"
 FLUSHED_MAGIC = b"qlflsh 1"

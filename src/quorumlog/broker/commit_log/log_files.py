@@ -13,7 +13,7 @@ from quorumlog.broker.messages.java_strings import gather
 from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.messages.record_scan import Stop, scan_records
 from quorumlog.store.disk import reason_of
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.segments import SegmentList
 
 READ_BYTES = 4 << 20
 FIRST_READ_BYTES = 64 << 10

@@ -14,8 +14,8 @@ from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.messages.record_scan import Stop
 from quorumlog.errors import DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import is_no_damage, reason_of, refusal
-from quorumlog.store.log.segment_list import SegmentList
-from quorumlog.store.repair.set_aside import SetAside
+from quorumlog.store.recovery import SetAside
+from quorumlog.store.segments import SegmentList
 
 log = logging.getLogger("quorumlog.broker")
 

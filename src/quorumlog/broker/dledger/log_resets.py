@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.errors import DirectoryDamaged, LedgerError
-from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.node.ledger_node import LedgerNode
 
 

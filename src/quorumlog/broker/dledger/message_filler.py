@@ -23,7 +23,7 @@ from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.entry import EntryId
 from quorumlog.errors import BodyTooLarge, LeaderNotReady
-from quorumlog.log_state.counted_times import Resets, counted_ms
+from quorumlog.log_state.log_state import Resets, counted_ms
 
 RETRY_MS = 20
 

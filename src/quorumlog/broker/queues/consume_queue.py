@@ -17,8 +17,8 @@ from quorumlog.broker.config import QUEUE_UNIT_BYTES
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.log.segment import PAGE_BYTES
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.segment import PAGE_BYTES
+from quorumlog.store.segments import SegmentList
 
 UNIT = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert UNIT.itemsize == QUEUE_UNIT_BYTES

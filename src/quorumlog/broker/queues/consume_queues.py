@@ -13,8 +13,8 @@ from quorumlog.broker.queues.open_files import OpenFiles
 from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.log.segment_list import SegmentList
-from quorumlog.store.repair.set_aside import SetAside
+from quorumlog.store.recovery import SetAside
+from quorumlog.store.segments import SegmentList
 
 QUEUES_NAME = "consumequeue"
 

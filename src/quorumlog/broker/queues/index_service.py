@@ -14,7 +14,7 @@ from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.queues.index_file import IndexFile
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.repair.set_aside import SetAside
+from quorumlog.store.recovery import SetAside
 
 log = logging.getLogger("quorumlog.broker")
 

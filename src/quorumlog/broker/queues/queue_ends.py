@@ -8,7 +8,7 @@ import msgspec
 
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space, refusal
-from quorumlog.store.files.replaced_file import read_readable, replace_file
+from quorumlog.store.state_files import read_readable, replace_file
 
 QUEUE_ENDS_NAME = "queues"
 

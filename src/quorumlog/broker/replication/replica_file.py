@@ -13,7 +13,7 @@ from quorumlog.broker.message_log import Role
 from quorumlog.broker.message_store import REPLICA_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.files.replaced_file import read_file, replace_file
+from quorumlog.store.state_files import read_file, replace_file
 
 FORMAT = 2
 

@@ -11,8 +11,8 @@ from quorumlog.cli.output import note
 from quorumlog.cli.use.reach import refuse_dead_servers
 from quorumlog.client import connect, leader_of
 from quorumlog.errors import ConfigError
+from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
 
 
 class Source(NamedTuple):

@@ -10,7 +10,7 @@ from quorumlog.cli.options import Directory, Json, check_directory
 from quorumlog.cli.output import entry_progress, out, print_json, say
 
 if TYPE_CHECKING:
-    from quorumlog.store.offline.inspection import Inspection
+    from quorumlog.store.verification import Inspection
 
 
 def inspect(
@@ -29,7 +29,7 @@ def inspect(
     Example: quorumlog inspect /var/lib/quorumlog/n0
     """
     from quorumlog.store.disk import OsDisk
-    from quorumlog.store.offline.inspection import inspect_directory
+    from quorumlog.store.verification import inspect_directory
 
     path = check_directory(directory)
     with entry_progress(path) as progress:
@@ -127,7 +127,7 @@ def _print_segments(found: Inspection) -> None:
 
 
 def _print_damage(found: Inspection, *, quick: bool) -> None:
-    from quorumlog.store.offline.verification import describe_damaged
+    from quorumlog.store.verification import describe_damaged
 
     say("")
     for damage in found.damage:

@@ -14,9 +14,9 @@ from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_
 from quorumlog.errors import DirectoryDamaged
 
 if TYPE_CHECKING:
+    from quorumlog.store.directory_reader import DirectoryReader
     from quorumlog.store.disk import OsDisk
-    from quorumlog.store.offline.directory_reader import DirectoryReader
-    from quorumlog.store.offline.verification import Verification
+    from quorumlog.store.verification import Verification
 
 
 def verify(
@@ -39,7 +39,7 @@ def verify(
     Example: quorumlog verify dev-data/n0 dev-data/n1 dev-data/n2
     """
     from quorumlog.store.disk import OsDisk
-    from quorumlog.store.offline.verification import verify_directory
+    from quorumlog.store.verification import verify_directory
 
     paths = [check_directory(directory) for directory in directories]
     disk = OsDisk()
@@ -75,8 +75,8 @@ def _compared(disk: OsDisk, results: list[Verification]) -> list[Verification]:
 
 
 def _difference(disk: OsDisk, first: Verification, other: Verification) -> str:
-    from quorumlog.store.offline.directory_reader import DirectoryReader
-    from quorumlog.store.offline.verification import compare_directories
+    from quorumlog.store.directory_reader import DirectoryReader
+    from quorumlog.store.verification import compare_directories
 
     with ExitStack() as stack:
         readers = [
@@ -107,7 +107,7 @@ def _identity_problem(first: Verification, readers: list[DirectoryReader]) -> st
 
 
 def _print_result(result: Verification) -> None:
-    from quorumlog.store.offline.verification import describe_damaged
+    from quorumlog.store.verification import describe_damaged
 
     covered = f"{result.checked} checked"
     if result.unchecked:

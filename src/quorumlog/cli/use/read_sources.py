@@ -26,10 +26,8 @@ from quorumlog.errors import (
     RequestTimeout,
     Unreachable,
 )
+from quorumlog.store.directory_reader import Damage, DirectoryReader, StoredMarks
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.log_extent import Damage
-from quorumlog.store.offline.stored_marks import StoredMarks
 
 
 def limited(entries: Iterable[Iterable[Entry]], limit: int | None) -> Iterator[Iterable[Entry]]:

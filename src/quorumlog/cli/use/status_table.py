@@ -243,7 +243,7 @@ def _scrubs(row: MemberStatusRow) -> str:
 def _set_aside(row: MemberStatusRow) -> str:
     if row.set_aside_files <= 0:
         return ""
-    from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
+    from quorumlog.store.recovery import SET_ASIDE_NAME
 
     files = f"{row.set_aside_files} file{'s' * (row.set_aside_files > 1)}"
     kept = f"{files} ({spoken_size(row.set_aside_bytes)})"

@@ -9,7 +9,7 @@ from quorumlog.client.arguments import time_ms_of, whole
 from quorumlog.client.protocol.client_requests import LEADER, read_target, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.log_state.counted_times import Reset, Resets
+from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.wire.client_messages import (
     FindMarkRequest,
     FindMarkResponse,

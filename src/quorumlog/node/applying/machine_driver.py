@@ -45,13 +45,13 @@ from quorumlog.node.applying.machine_opening import (
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
 from quorumlog.node.applying.sliced_save import SaveStep, SlicedSave
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
-from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.state_machine import MOST_RESULT_BYTES, Applied
-from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.files.snapshot_file import LeftOut, SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
+from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
 
 APPLY_ENTRIES = 1024
 APPLY_BYTES = 1024 * 1024

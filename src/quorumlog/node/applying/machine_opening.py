@@ -18,14 +18,14 @@ from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, told, too_new_reason
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.disk import refusal
-from quorumlog.store.files.applying_file import ApplyingFile
-from quorumlog.store.files.snapshot_file import (
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.snapshots import (
+    ApplyingFile,
     LeftOut,
     SnapshotDamaged,
     SnapshotFiles,
     SnapshotsUnavailable,
 )
-from quorumlog.store.ledger_store import LedgerStore
 
 T = TypeVar("T")
 MachineFactory = Callable[[], StateMachine]

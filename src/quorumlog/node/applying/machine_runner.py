@@ -33,8 +33,8 @@ from quorumlog.state_machine import (
     StateMachine,
     words_of,
 )
-from quorumlog.store.files.applying_file import ApplyingFile
-from quorumlog.store.files.snapshot_file import (
+from quorumlog.store.snapshots import (
+    ApplyingFile,
     LeftOut,
     SnapshotFiles,
     SnapshotFileWriter,

@@ -13,7 +13,7 @@ from enum import Enum
 
 from quorumlog.node.applying.machine_runner import MachineRunner, told
 from quorumlog.state_machine import Applied
-from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotFileWriter
+from quorumlog.store.snapshots import SnapshotFiles, SnapshotFileWriter
 
 
 class SaveStep(Enum):

@@ -16,7 +16,7 @@ from quorumlog.figures import now
 from quorumlog.node.applying.machine_opening import Opened
 from quorumlog.node.ports import Host
 from quorumlog.store.disk import refusal
-from quorumlog.store.files.snapshot_file import (
+from quorumlog.store.snapshots import (
     SnapshotDamaged,
     SnapshotFileReader,
     SnapshotFiles,

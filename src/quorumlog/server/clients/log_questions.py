@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.errors import LedgerError
-from quorumlog.node.reading.mark_finder import MarkOutcome
+from quorumlog.node.reading import MarkOutcome
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart

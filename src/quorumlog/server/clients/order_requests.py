@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.errors import LedgerError
-from quorumlog.node.writing.operator_orders import ResetOutcome, UpgradeOutcome
+from quorumlog.node.operator_orders import ResetOutcome, UpgradeOutcome
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import (

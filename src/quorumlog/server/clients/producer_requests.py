@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError
-from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
+from quorumlog.node.producer_sessions import Connected, KnownProducer
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_message import ClientMessage

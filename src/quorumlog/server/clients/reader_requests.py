@@ -7,12 +7,12 @@ from itertools import repeat
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader
-from quorumlog.node.reading.mark_finder import MarkOutcome
-from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
-from quorumlog.node.retention.retention import WhyKept
+from quorumlog.node.reader_moves import MoveOutcome, ReaderMove
+from quorumlog.node.reading import MarkOutcome
+from quorumlog.node.retention import WhyKept
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.store.begin.marked_log import Mark
+from quorumlog.store.log_begin import Mark
 from quorumlog.wire.client_messages import SegmentInfo, WhyKeptRequest, WhyKeptResponse
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,

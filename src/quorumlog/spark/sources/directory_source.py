@@ -13,15 +13,14 @@ from contextlib import closing
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged
-from quorumlog.log_state.counted_times import Resets
+from quorumlog.log_state.log_state import Resets
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LOCAL, LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck
 from quorumlog.spark.sources.prefetch import prefetched
+from quorumlog.store.directory_reader import DirectoryReader, StoredMarks
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.stored_marks import StoredMarks
 
 _logger = logging.getLogger(__name__)
 

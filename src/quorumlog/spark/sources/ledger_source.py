@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from quorumlog.batch import EntryBatch
-from quorumlog.log_state.counted_times import Resets
+from quorumlog.log_state.log_state import Resets
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers

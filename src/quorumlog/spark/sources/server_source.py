@@ -27,7 +27,7 @@ from quorumlog.errors import (
     UnknownGroup,
     Unreachable,
 )
-from quorumlog.log_state.counted_times import Resets
+from quorumlog.log_state.log_state import Resets
 from quorumlog.spark.offsets import LogBounds, skip_lost_entries
 from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers

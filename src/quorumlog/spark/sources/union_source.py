@@ -13,7 +13,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, IndexOutOfRange
 from quorumlog.log_state.control_entries import MOST_RUNS
-from quorumlog.log_state.counted_times import Resets, counted_ms
+from quorumlog.log_state.log_state import Resets, counted_ms
 from quorumlog.pipelines.archive import Archive
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions

@@ -1,0 +1,131 @@
+"""OperatorOrders: what an operator has the leader write as a control entry, and when it is committed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.entry import EntryId
+from quorumlog.errors import ClockNotReset, LeaderNotReady, LedgerError, LevelNotTold, OutcomeUnknown
+from quorumlog.figures import now
+from quorumlog.log_state.control_entries import LEVEL, ClockReset, ControlBody, LevelReached
+from quorumlog.log_state.log_state import Reset
+from quorumlog.node.log_states import LogStateKeeper
+
+MOST_APART_MS = 60_000
+"""Clocks of a quorum may differ by so much from the time that a reset says."""
+RETRY_MS = 200
+
+
+class FinishedUpgrade(NamedTuple):
+    at_index: int
+    """Of the LEVEL entry; -1: the log was at that level before."""
+    level: int
+
+
+ResetOutcome = Reset | LedgerError
+UpgradeOutcome = FinishedUpgrade | LedgerError
+
+
+class OperatorOrders:
+    def __init__(
+        self,
+        raft: RaftNode,
+        log_state: LogStateKeeper,
+        refusal_unless_leading: Callable[[], LedgerError | None],
+        propose: Callable[[ControlBody], EntryId],
+        election_timeout_ms: int,
+    ) -> None:
+        """`propose`: see `BatchFormer.propose_control`."""
+        self._silent_ms = election_timeout_ms
+        self._raft = raft
+        self._log_state = log_state
+        self._refusal_unless_leading = refusal_unless_leading
+        self._propose = propose
+        self._written: list[tuple[int, Callable[[], None], Callable[[LedgerError], None]]] = []
+        """(index, who is told that it is committed, or that this is not known), by index."""
+
+    def reset_clock(self, done: Callable[[ResetOutcome], None]) -> None:
+        """The log's time begins anew at the time of a quorum's clocks."""
+        try:
+            self._refuse_unless_leading()
+            time_ms = self._agreed_ms()
+            index = self._propose(ClockReset(time_ms)).index
+        except LedgerError as error:
+            done(error)
+        else:
+            self._written.append((index, lambda: done(Reset(index, time_ms)), done))
+
+    def finish_upgrade(self, done: Callable[[UpgradeOutcome], None]) -> None:
+        """The log may have entries of the level of this release from now on."""
+        try:
+            self._refuse_unless_leading()
+            if self._log_state.level >= LEVEL:
+                done(FinishedUpgrade(-1, LEVEL))
+                return
+            self._refuse_unless_all_answer()
+            index = self._propose(LevelReached(LEVEL)).index
+        except LedgerError as error:
+            done(error)
+        else:
+            self._written.append((index, lambda: done(FinishedUpgrade(index, LEVEL)), done))
+
+    def _refuse_unless_leading(self) -> None:
+        refusal = self._refusal_unless_leading()
+        if refusal is not None:
+            raise refusal
+
+    def _refuse_unless_all_answer(self) -> None:
+        """Who is away may run another release when it comes back than it has told."""
+        status = self._raft.status()
+        connected = {peer.replica for peer in status.peers}
+        silent = [
+            each.member_id
+            for each in status.membership.members()
+            if each != status.replica
+            and (each not in connected or status.answered_ms_ago.get(each, math.inf) > self._silent_ms)
+        ]
+        if silent:
+            raise LevelNotTold(
+                f"{', '.join(silent)} does not answer, so nobody knows which release it runs: start it"
+                f" with this one, or remove it if it is lost (quorumlog member remove {silent[0]})"
+            )
+
+    def _agreed_ms(self) -> int:
+        """What a quorum's clocks say. Raises LeaderNotReady, ClockNotReset."""
+        status, clocks = self._raft.status(), self._raft.clocks_ms
+        membership = status.membership
+        if not membership.has_quorum(clocks):
+            raise LeaderNotReady(
+                "the clocks of a quorum are not known yet: ask again", retry_after_ms=RETRY_MS
+            )
+        quorum_ms = int(membership.quorum_value(clocks, -1))
+        agreeing = [each for each, ms in clocks.items() if abs(ms - quorum_ms) <= MOST_APART_MS]
+        if not membership.has_quorum(agreeing):
+            own_ms = clocks.get(status.replica, quorum_ms)
+            offsets = [
+                f"{voter.member_id} {(clocks[voter] - own_ms) / 1000:+.1f} s"
+                if voter in clocks
+                else f"{voter.member_id} does not answer"
+                for voter in membership.voters()
+            ]
+            figures = now(f"{', '.join(offsets)}, against {status.replica.member_id}")
+            raise ClockNotReset(
+                f"the clocks of a quorum differ by more than {MOST_APART_MS // 1000} s{figures}:"
+                " set them right first"
+            )
+        return quorum_ms
+
+    def commit(self, index: int) -> None:
+        """Everything up to `index` is committed, of a term that this member leads."""
+        while self._written and self._written[0][0] <= index:
+            _, committed, _ = self._written.pop(0)
+            committed()
+
+    def lose(self) -> None:
+        """This member leads no more."""
+        written, self._written = self._written, []
+        for _, _, lost in written:
+            lost(OutcomeUnknown("leadership was lost before that was committed: ask again"))

@@ -1,0 +1,909 @@
+"""A data directory: whose it is, how it is opened, and with what."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import posixpath
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import msgspec
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB, GroupConfig, StoreConfig
+from quorumlog.entry import Durability, EntryKind, Formation, HardState, SetBack
+from quorumlog.errors import (
+    ConfigError,
+    DirectoryDamaged,
+    DiskFull,
+    ProtocolViolation,
+    RangeDamaged,
+    StoreFailure,
+)
+from quorumlog.figures import now
+from quorumlog.store.directory_kind import (
+    LOCK_NAME,
+    OWN_FOLDERS,
+    OWN_NAMES,
+    DirectoryKind,
+    refuse_foreign,
+)
+from quorumlog.store.disk import (
+    Disk,
+    DiskFile,
+    DiskLock,
+    is_lack_of_space,
+    reason_of,
+    refusal,
+    was_lack_of_space,
+)
+from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
+from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.store.recovery import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
+from quorumlog.store.segments import DATA_NAME, INDEX_NAME
+from quorumlog.store.slot_file import SLOT_BYTES
+from quorumlog.store.snapshots import ApplyingFile, SnapshotFiles
+from quorumlog.store.state_files import (
+    CHECKPOINT_NAME,
+    CURRTERM_NAME,
+    DAMAGED_NAME,
+    EARLIER_DAMAGED_NAME,
+    HARD_STATE_NAME,
+    MEMBER_NAME,
+    START_NAME,
+    VERSION_WITH_CONTROL_ENTRIES,
+    VERSION_WITH_RECOVERY,
+    VERSION_WITH_START,
+    WITHOUT_START,
+    Checkpoint,
+    HardStateFile,
+    MemberRecord,
+    Recovery,
+    encode_checkpoint,
+    load_checkpoint,
+    load_member,
+    load_start,
+    read_currterm,
+    read_readable,
+    replace_file,
+    save_checkpoint,
+    save_member,
+    save_start,
+    version_of,
+)
+from quorumlog.store.survey import lacks_start
+
+# ----------------------------------------------------------------
+# What a start looks at before it opens the log: promises that are lost, names of earlier releases, and
+# small files that it makes again.
+
+
+def forgotten_promises(disk: Disk, path: str, record: MemberRecord) -> list[str]:
+    """Why the directory must not speak for its old self, as sentences; empty if it may."""
+    found = record.set_back
+    is_set_back = found is not None and found.directory_id == record.directory_id
+    return [*_lost_files(disk, path), *([set_back_sentence(path, record)] if is_set_back else [])]
+
+
+def set_back_sentence(path: str, record: MemberRecord) -> str:
+    """Empty if it was never told so."""
+    found = record.set_back
+    if found is None:
+        return ""
+    return (
+        f"{path} was found older than it had been: an older copy of it was put back, or its disk lost"
+        " what it had synced"
+        f"{now(f'acknowledged entry {found.acknowledged_index}, held up to {found.held_index}')}"
+    )
+
+
+def _lost_files(disk: Disk, path: str) -> list[str]:
+    """Of those that hold promises."""
+    lost = []
+    for name, opened in ((HARD_STATE_NAME, HardStateFile.open), (DURABLE_NAME, DurableFile.open)):
+        try:
+            file = opened(disk, path)
+        except FileNotFoundError:
+            lost.append(f"{path}/{name} is missing")
+            continue
+        if file.load() is None:
+            lost.append(f"{path}/{name} is unreadable (no good slot at position 0 or {SLOT_BYTES})")
+        file.close()
+    return lost
+
+
+def rename_earlier(disk: Disk, path: str, config: StoreConfig) -> None:
+    """Give what an earlier release has written the names of this one; on disk when this returns. A file
+    `healing` takes the place of `damaged` (damaged_ranges.py); a folder `quarantine` beside `set-aside`
+    is kept in there."""
+    names = set(disk.list(path))
+    earlier = {EARLIER_DAMAGED_NAME, EARLIER_SET_ASIDE_NAME} & names
+    if EARLIER_DAMAGED_NAME in earlier:
+        disk.rename(f"{path}/{EARLIER_DAMAGED_NAME}", f"{path}/{DAMAGED_NAME}")
+    if {EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME} <= names:
+        SetAside(disk, path, config).take(f"{path}/{EARLIER_SET_ASIDE_NAME}", EARLIER_SET_ASIDE_NAME)
+    elif EARLIER_SET_ASIDE_NAME in earlier:
+        disk.rename(f"{path}/{EARLIER_SET_ASIDE_NAME}", f"{path}/{SET_ASIDE_NAME}")
+    if earlier:
+        disk.sync_directory(path)
+
+
+def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
+    """The record as it has to be. Raises DirectoryDamaged if the log has lost its first entries and
+    nothing tells which."""
+    has_start = disk.exists(f"{path}/{START_NAME}")
+    if has_start and record.version < VERSION_WITH_START:
+        # A copy of the file was put back that is older than the start.
+        record = msgspec.structs.replace(record, version=VERSION_WITH_START)
+        save_member(disk, path, record)
+    if lacks_start(disk, path, record):
+        raise DirectoryDamaged(
+            f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
+            f" gone (position 0). {WITHOUT_START}",
+            path=f"{path}/{START_NAME}",
+            position=0,
+        )
+    return record
+
+
+def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
+    """A point that cannot be read starts again at the origin: then the whole log is verified."""
+    try:
+        file = DurableFile.open(disk, path)
+    except FileNotFoundError:
+        pass
+    else:
+        if file.load() is not None:
+            return file
+        file.close()
+    file = DurableFile.create(disk, path)
+    disk.sync_directory(path)
+    return file
+
+
+def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardStateFile:
+    """State that cannot be read starts again without a vote, at `least_term` or what `currterm` says."""
+    try:
+        file = HardStateFile.open(disk, path)
+    except FileNotFoundError:
+        pass
+    else:
+        state = file.load()
+        if state is not None:
+            # After a crash the slots may be in the page cache only.
+            file.save(state)
+            return file
+        file.close()
+    java = read_currterm(disk, path)
+    file = HardStateFile.create(disk, path, HardState(max(least_term, java.term if java else 0), None))
+    disk.sync_directory(path)
+    return file
+
+
+# ---------------------------------------------------------------- CopiedLog
+# A log that takes entries as another one has stamped them, byte for byte: that of a backup, or of a
+# member that is made from one. And what such a directory has beside it.
+
+_CLEARED = OWN_NAMES - OWN_FOLDERS - {LOCK_NAME} | {CHECKPOINT_NAME, f"{CHECKPOINT_NAME}.tmp"}
+SYNC_BYTES = 64 * MIB
+"""Written at most before it is synced."""
+
+
+def copy_config(segment_bytes: int, index_segment_bytes: int) -> StoreConfig:
+    """Of a log that nobody serves: it may fill its disk, and takes no memory from who does. Raises
+    ConfigError for sizes that no member has."""
+    return StoreConfig(
+        segment_bytes=segment_bytes,
+        index_segment_bytes=index_segment_bytes,
+        disk_full_ratio=1.0,
+        page_cache_bytes=0,
+    )
+
+
+def make_files(disk: Disk, path: str, start: LogStart | None) -> None:
+    """Of a log without entries, all but `member`. On disk when this returns; raises OSError,
+    StoreFailure."""
+    for folder in (DATA_NAME, INDEX_NAME):
+        disk.make_directory(f"{path}/{folder}")
+        disk.sync_directory(f"{path}/{folder}")
+    if start is not None:
+        save_start(disk, path, start)
+    HardStateFile.create(disk, path, HardState(0, None)).close()
+    DurableFile.create(disk, path).close()
+    disk.sync_directory(path)
+
+
+def clear_files(disk: Disk, path: str) -> None:
+    """Everything that makes a directory a log's goes, `member` first. Raises OSError."""
+    if disk.exists(f"{path}/{MEMBER_NAME}"):
+        disk.unlink(f"{path}/{MEMBER_NAME}")
+        disk.sync_directory(path)
+    for folder in sorted(OWN_FOLDERS):
+        for name in disk.list(f"{path}/{folder}"):
+            disk.unlink(f"{path}/{folder}/{name}")
+    for name in disk.list(path):
+        if name in _CLEARED:
+            disk.unlink(f"{path}/{name}")
+    disk.sync_directory(path)
+
+
+def save_promises(disk: Disk, path: str, state: HardState, committed: LogPoint) -> None:
+    """Term and vote, and how far the log is committed, which is all of it. On disk when this returns;
+    raises OSError, StoreFailure."""
+    file = HardStateFile.open(disk, path)
+    try:
+        file.save(state)
+    finally:
+        file.close()
+    checkpoint = Checkpoint(committed.index, committed.index, committed.term, committed.chain)
+    replace_file(disk, f"{path}/{CHECKPOINT_NAME}", encode_checkpoint(checkpoint), synced=True)
+
+
+class CopiedLog:
+    def __init__(self, store: FileLedgerStore, durable: DurableFile) -> None:
+        """`durable`: which the store closes."""
+        self.store = store
+        self._durable = durable
+        self._unsynced_bytes = 0
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, config: StoreConfig) -> CopiedLog:
+        """Raises DirectoryDamaged, StoreFailure; FileNotFoundError without a file `durable`."""
+        durable = DurableFile.open(disk, path)
+        try:
+            store, _ = FileLedgerStore.recover(disk, path, config, durable)
+        except BaseException:
+            durable.close()
+            raise
+        return cls(store, durable)
+
+    @property
+    def end(self) -> LogPoint:
+        return self.store.end
+
+    def append(self, batch: EntryBatch) -> None:
+        """Checked entries. Raises ProtocolViolation if they do not go on with the log, byte for byte;
+        DiskFull, StoreFailure."""
+        store, end = self.store, self.store.end
+        first = batch.first_header
+        if (first.index, batch.chain_before) != (end.index + 1, end.chain) or first.term < end.term:
+            raise ProtocolViolation(
+                f"entry {first.index} of term {first.term} does not go on with entry {end.index} of term"
+                f" {end.term}"
+            )
+        if not batch.lies_at(store.plan(batch.sizes)):
+            raise ProtocolViolation(
+                f"the entries from {first.index} on lie elsewhere than segments of this length put them"
+            )
+        store.append(batch)
+        self._unsynced_bytes += batch.total_bytes
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self.sync()
+
+    def append_own(self, batch: EntryBatch, term: int) -> None:
+        """Unstamped entries, behind those that were copied. Raises DiskFull, StoreFailure."""
+        store, end = self.store, self.store.end
+        positions = store.plan(batch.sizes, control=True)
+        batch.stamp(end.index + 1, term, positions, end.chain)
+        store.append(batch)
+
+    def sync(self) -> None:
+        """Everything is on disk when this returns. Raises StoreFailure."""
+        task = self.store.begin_sync()
+        if task is not None:
+            task.run()
+            self.store.finish_sync(task)
+        give_back: Callable[[], None] | None = self.store.outgrown_cache()
+        if give_back is not None:
+            give_back()
+        durable = self._durable.load()
+        assert durable is not None, "the log was recovered"
+        self._durable.record_both_synced(durable)
+        self._unsynced_bytes = 0
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.store.close()
+
+
+# ----------------------------------------------------------------
+# What a directory proves to be committed, when it is opened.
+
+
+def proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
+    """The committed index of the checkpoint, or the newest border whose state is saved, if the log holds
+    exactly that entry; else what lies before the log's begin, which was committed when it went. Raises
+    StoreFailure."""
+    saved = next(store.borders.saved(), None)
+    return max(_checkpointed(disk, path, store), -1 if saved is None else saved.point.index)
+
+
+def _checkpointed(disk: Disk, path: str, store: FileLedgerStore) -> int:
+    proven = store.begin.index
+    checkpoint = load_checkpoint(disk, path)
+    if checkpoint is None or not proven <= checkpoint.committed_index <= store.end.index:
+        return proven
+    index = checkpoint.committed_index
+    for _ in range(2):
+        try:
+            held = store.id_at(index).term == checkpoint.committed_term
+            return index if held and store.chain_at(index) == checkpoint.committed_chain else proven
+        except RangeDamaged:
+            return proven  # nothing here shows that it is this entry
+        except DirectoryDamaged as damage:
+            store.settle_now(damage)
+    return proven
+
+
+# ----------------------------------------------------------------
+# A directory becomes the only voter of a new cluster (`quorumlog recover --unsafe`).
+#
+#   member       replaced: new ids, and the two entries that the log is to get  <- from here on it is new
+#   data, index  cut to where the log ended, then the two entries, synced
+#   start        no entries are owed any more: nobody has them
+#   hardstate, durable, checkpoint
+#   member       replaced: without them
+#
+# Before the first step it is the directory that it was, and after it the next start goes on with the
+# rest: every step may be done again.
+
+
+def open_log(disk: Disk, path: str, record: MemberRecord) -> CopiedLog:
+    """As a start of the member opens it: what it would cut is cut. Raises DirectoryDamaged,
+    StoreFailure, OSError."""
+    config = copy_config(record.segment_bytes, record.index_segment_bytes)
+    check_start(disk, path, record)
+    rename_earlier(disk, path, config)
+    open_or_make_durable(disk, path).close()
+    return CopiedLog.open(disk, path, config)
+
+
+def begin_recovery(
+    disk: Disk,
+    path: str,
+    record: MemberRecord,
+    directory_id: str,
+    formation: Formation,
+    recovery: Recovery,
+) -> MemberRecord:
+    """The directory belongs to the new cluster, on disk, when this returns. Raises StoreFailure: it is
+    what it was, or this."""
+    before = record.version if record.recovery is None else record.recovery.version
+    begun = msgspec.structs.replace(
+        record,
+        directory_id=directory_id,
+        formation=formation,
+        version=VERSION_WITH_RECOVERY,
+        recovery=msgspec.structs.replace(recovery, version=before),
+    )
+    save_member(disk, path, begun)
+    return begun
+
+
+def finish_recovery(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
+    """Once or again; the directory is locked. On disk when this returns. Raises DirectoryDamaged,
+    StoreFailure, DiskFull, OSError."""
+    recovery = record.recovery
+    assert recovery is not None, record
+    disk.sync_directory(path)  # the record may be in the cache only
+    log = open_log(disk, path, record)
+    try:
+        if log.end.index > recovery.end_index:
+            log.store.truncate_from(recovery.end_index + 1)
+        end = log.end
+        if (end.index, end.term, end.chain) != (
+            recovery.end_index,
+            recovery.end_term,
+            recovery.end_chain,
+        ):
+            raise DirectoryDamaged(
+                f"{path}: the log ends at entry {end.index} of term {end.term} (position"
+                f" {end.position}), and was at entry {recovery.end_index} of term {recovery.end_term}"
+                " when it was recovered. Recover another directory, or this one again with"
+                f" quorumlog recover --unsafe {path}",
+                path=path,
+                position=end.position,
+            )
+        log.append_own(EntryBatch.control(EntryKind.NOOP, b""), recovery.term)
+        log.append_own(EntryBatch.control(EntryKind.MEMBERSHIP, recovery.membership), recovery.term)
+        log.sync()
+        end = log.end
+    finally:
+        log.close()
+    start = load_start(disk, path)
+    if start is not None and start.owed_index >= 0:
+        # It would wait for ever for entries of the old cluster before it stands for election.
+        save_start(disk, path, msgspec.structs.replace(start, owed_index=-1))
+    open_or_make_hard_state(disk, path, recovery.term).close()
+    save_promises(disk, path, HardState(recovery.term, None), end)
+    done = msgspec.structs.replace(
+        record,
+        version=max(recovery.version, version_of(1, has_start=start is not None)),
+        recovery=None,
+    )
+    save_member(disk, path, done)
+    return done
+
+
+# ---------------------------------------------------------------- MemberDirectory
+# A member's directory, once it is open (member_directory.py).
+
+
+@contextmanager
+def _lack_of_space_named() -> Iterator[None]:
+    try:
+        yield
+    except StoreFailure as failure:
+        if was_lack_of_space(failure):
+            raise DiskFull(f"no space to note what the log may hold: {failure}") from failure
+        raise
+
+
+class MemberDirectory:
+    """Made by `open_member_directory`. All calls come from the thread that owns the member, except
+    `save_promises`, `write_checkpoint` and `sync_durable_point`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        lock: DiskLock,
+        record: MemberRecord,
+        hard_state_file: HardStateFile,
+        durable_file: DurableFile,
+        store: LedgerStore,
+        config: StoreConfig,
+    ) -> None:
+        hard_state = hard_state_file.load()
+        assert hard_state is not None, path
+        self.path = path
+        self.directory_id = record.directory_id
+        self.formation = record.formation
+        self.hard_state = hard_state
+        self.store: LedgerStore = store
+        self.snapshots = SnapshotFiles(disk, path)
+        self._kept_open: list[DiskFile] = []
+        self.durability = Durability.SYNC if config.flush == "sync" else Durability.ASYNC
+        self.committed_index = -1
+        """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""
+        self.renewed = ""
+        """Why the directory got another id, at this start, or as it was found older than it had been; ""
+        if it is the one it was."""
+        self.report: tuple[str, ...] = ()
+        """What this start did, and what an operator may want to change, in sentences."""
+        self.unreadable: tuple[str, ...] = ()
+        """What the disk could not read at this start and nothing depended on: a disk that fails."""
+        self._disk = disk
+        self._lock = lock
+        self._record = record
+        self._hard_state_file = hard_state_file
+        self._durable_file = durable_file
+        self._checkpoint_problem = ""
+        self._checkpoint_lock = threading.Lock()
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    def save_hard_state(self, state: HardState) -> None:
+        """On disk when this returns. Raises StoreFailure."""
+        self._hard_state_file.save(state)
+        self.hard_state = state
+
+    def save_formation(self, formation: Formation) -> None:
+        """On disk when this returns. Raises StoreFailure."""
+        old = self.formation
+        if old.founding:
+            assert formation.founding == old.founding, (formation, old)
+            assert formation.cluster_id == old.cluster_id, (formation, old)
+        self._record = msgspec.structs.replace(self._record, formation=formation)
+        save_member(self._disk, self.path, self._record)
+        self.formation = formation
+
+    def set_back(self, found: SetBack) -> None:
+        """On disk when this returns: whoever opens the directory next draws it another id. Raises
+        StoreFailure."""
+        self._record = msgspec.structs.replace(self._record, set_back=found)
+        save_member(self._disk, self.path, self._record)
+
+    def count_again(self) -> None:
+        """It is a voter: that it was set back is no news any more. Raises StoreFailure."""
+        if self._record.set_back is not None:
+            self.renewed = ""
+            self._record = msgspec.structs.replace(self._record, set_back=None)
+            with suppress(DiskFull), _lack_of_space_named():
+                save_member(self._disk, self.path, self._record)
+
+    def save_promises(self, state: HardState | None, formation: Formation | None) -> None:
+        """Those that are given are on disk when this returns. Any thread, while no other one asks for
+        anything of this directory but its log. Raises StoreFailure."""
+        if state is not None:
+            self.save_hard_state(state)
+        if formation is not None:
+            self.save_formation(formation)
+
+    def save_start(self, start: LogStart) -> Callable[[], None]:
+        """Where the log is to begin: work for any thread. Once it has returned that is on disk, and
+        `store.drop_before` may follow; a start of the process in between makes up for it.
+
+        Both raise DiskFull, and the log begins where it did; StoreFailure, and nobody knows where.
+        """
+        self._refuse_releases_before(VERSION_WITH_START)
+        return functools.partial(self._save_start, start)
+
+    def _save_start(self, start: LogStart) -> None:
+        # Without this a log whose power fails could seem to end below its start.
+        self._durable_file.sync()
+        save_start(self._disk, self.path, start)
+
+    @property
+    def may_hold_control_entries(self) -> bool:
+        """Of kinds above NOOP. False: the log of this directory has none."""
+        return self._record.version >= VERSION_WITH_CONTROL_ENTRIES
+
+    def may_hold(self, level: int) -> bool:
+        """Entries of the kinds of this level, which is above 0."""
+        return self._record.version >= version_of(level, has_start=False)
+
+    def allow_control_entries(self, level: int = 1) -> None:
+        """On disk when this returns, and only then may one of a kind of this level be written. Raises
+        DiskFull, StoreFailure; nothing has changed then."""
+        self._refuse_releases_before(version_of(level, has_start=False))
+
+    def _refuse_releases_before(self, version: int) -> None:
+        """They would take what is dropped, and entries of kinds that they do not know, for damage."""
+        if self._record.version < version:
+            record = msgspec.structs.replace(self._record, version=version)
+            with _lack_of_space_named():
+                save_member(self._disk, self.path, record)
+            self._record = record
+
+    def write_checkpoint(self, committed: LogPoint) -> None:
+        """`committed` must be at or below the durable point. Lack of space is a problem, no error.
+        Any thread."""
+        end, durable = self.store.end, self.store.durable
+        if committed.index > durable.index:
+            # Only async mode may cut below a committed entry, here while this waited for its thread.
+            assert self.durability is Durability.ASYNC, (committed, durable)
+            return
+        self._hard_state_file.retry_currterm()
+        checkpoint = Checkpoint(end.index, committed.index, committed.term, committed.chain)
+        try:
+            with self._checkpoint_lock:
+                save_checkpoint(self._disk, self.path, checkpoint)
+        except OSError as error:
+            problem = refusal(f"{self.path}/{CHECKPOINT_NAME}", "written", error)
+            if not is_lack_of_space(error):
+                raise StoreFailure(problem) from error
+            self._checkpoint_problem = problem
+        else:
+            self._checkpoint_problem = ""
+
+    def sync_durable_point(self) -> None:
+        """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
+        self._durable_file.sync()
+
+    def used_ratio(self) -> float:
+        """The share of its file system that is in use; any thread. Raises StoreFailure."""
+        try:
+            return self._disk.usage(self.path).used_ratio
+        except OSError as error:
+            raise StoreFailure(refusal(self.path, "measured", error)) from error
+
+    def problems(self) -> tuple[str, ...]:
+        """What could not be written for lack of space, in sentences."""
+        problems = (self._hard_state_file.problem, self._checkpoint_problem)
+        return (*filter(None, problems), *self.unreadable)
+
+    def applying_file(self, machine: str) -> ApplyingFile:
+        """Of that state machine; open at most until `close`."""
+        return ApplyingFile(self._disk, self.path, machine, self._kept_open.append)
+
+    def close(self, clean: bool) -> None:
+        """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
+        try:
+            if clean:
+                self._finish()
+        finally:
+            for file in self._kept_open:
+                file.close()
+            self.store.close()
+            self._hard_state_file.close()
+            self._lock.release()
+
+    def _finish(self) -> None:
+        task = self.store.begin_sync()
+        if task is not None:
+            task.run()
+            self.store.finish_sync(task)
+        # Into both slots: should one be damaged while nobody runs, the other must not be older.
+        durable = self._durable_file.load()
+        assert durable is not None, self.path
+        self._durable_file.record_both_synced(durable)
+        try:
+            self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
+        except OSError as error:
+            raise StoreFailure(refusal(self.path, "synced", error)) from error
+
+
+# ----------------------------------------------------------------
+# Opening everything that one member keeps (`quorumlog.store` draws it), in the right order.
+#
+# A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
+# vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced
+# before anything else is made again, and its member is a new one that the others feed. Nobody could
+# feed a group of one, which therefore refuses to start and names the command (recovered_directory.py).
+
+__all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
+
+_OTHERS = 0o077
+"""Of a mode: what others than the owner may do."""
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
+
+MAX_MEMBER_ID_BYTES = 255
+"""A vote for the member has to fit into a slot of `hardstate`."""
+
+
+def draw_directory_id() -> str:
+    return secrets.token_hex(16)
+
+
+def open_directory_of(
+    config: GroupConfig,
+    disk: Disk,
+    *,
+    kind: DirectoryKind = DirectoryKind.MEMBER,
+    draw_id: Callable[[], str] = draw_directory_id,
+) -> MemberDirectory:
+    """The directory that a member is configured to have: `data_dir` on `disk`, or for `store = "memory"`
+    a new one on a disk in memory, unless `disk` is one. Raises as `open_member_directory`."""
+    in_memory = config.store == "memory"
+    directory = open_member_directory(
+        MemoryDisk() if in_memory and not isinstance(disk, MemoryDisk) else disk,
+        "memory" if in_memory else config.data_dir,
+        group=config.group,
+        member_id=config.member_id,
+        config=config.storage,
+        group_size=len(config.members),
+        kind=kind,
+        draw_id=draw_id,
+    )
+    if in_memory:
+        directory.durability = Durability.MEMORY
+        directory.renewed = "a member in memory has a new directory at every start"
+    return directory
+
+
+def open_member_directory(
+    disk: Disk,
+    path: str,
+    *,
+    group: str,
+    member_id: str,
+    config: StoreConfig,
+    group_size: int,
+    kind: DirectoryKind = DirectoryKind.MEMBER,
+    draw_id: Callable[[], str] = draw_directory_id,
+) -> MemberDirectory:
+    """Open a directory, recover its log, or make a new one where there is none.
+
+    Raises ConfigError (what a person must change), DirectoryDamaged (damage at or below the durable
+    point that cannot be bounded, or a group of one that forgot what it promised), StoreFailure (the disk
+    refuses).
+    """
+    path = path.rstrip("/") or "/"
+    if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
+        raise ConfigError(
+            f"--id {member_id} is longer than {MAX_MEMBER_ID_BYTES} bytes; choose a shorter"
+        )
+    with refusals_named(path):
+        _make(disk, path)
+        refuse_foreign(disk, path, kind)
+        lock = lock_directory(disk, path)
+    try:
+        with refusals_named(path):
+            record = load_member(disk, path)
+            if record is None:
+                refuse_foreign(disk, path, kind)
+                # The name of the lock: a start that finds our files without it takes them for foreign.
+                disk.sync_directory(path)
+                sync_names_above(disk, path)
+                record = _create(disk, path, group, member_id, config, draw_id(), kind)
+                renewed = "the directory was empty"
+            else:
+                _check_record(path, record, group, member_id, config)
+                record = _of_kind(disk, path, record, kind)
+                if record.recovery is not None:
+                    record = finish_recovery(disk, path, record)
+                renewed = ", ".join(forgotten_promises(disk, path, record))
+                if renewed and group_size == 1:
+                    raise DirectoryDamaged(
+                        f"{renewed}. In a group of one no other member can replace what is lost; to go"
+                        f" on with what the log holds, run: quorumlog recover --unsafe {path}",
+                        path=path,
+                        position=0,
+                    )
+                if renewed:
+                    record = _renew(disk, path, record, draw_id())
+            return _open_recovered(disk, path, lock, record, config, renewed)
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextmanager
+def refusals_named(path: str) -> Iterator[None]:
+    """Turn what the operating system says while a directory is opened into our own errors."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ConfigError(
+            f"{path}: no permission for {error.filename or path}; make it writable for the"
+            " user that runs this member, or choose another directory"
+        ) from error
+    except (NotADirectoryError, FileExistsError) as error:
+        raise ConfigError(
+            f"{path} is not a directory: a part of the path {error.filename or path} is a"
+            " file; choose another directory, or move that file away"
+        ) from error
+    except OSError as error:
+        raise StoreFailure(refusal(path, "opened", error)) from error
+
+
+def lock_directory(disk: Disk, path: str) -> DiskLock:
+    """Raises ConfigError if another process holds it."""
+    try:
+        return disk.lock(f"{path}/{LOCK_NAME}")
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"{path} is in use by another process (it holds {path}/{LOCK_NAME}); stop that"
+            " member first, or choose another directory"
+        ) from error
+
+
+def _make(disk: Disk, path: str) -> None:
+    """Their names are synced once it is known to be a new one."""
+    if not disk.exists(path):
+        try:
+            disk.make_directory(path)
+        except (PermissionError, NotADirectoryError, FileExistsError):
+            raise
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise
+            raise ConfigError(f"{path} cannot be made: {reason_of(error)}; choose another") from error
+    disk.list(path)  # raises NotADirectoryError
+
+
+def sync_names_above(disk: Disk, path: str) -> None:
+    """The names of the directory and of all above it, whoever has made them, and of the symbolic links
+    that lead there: without its name everything in it would be gone."""
+    for name in dict.fromkeys((path, disk.real_path(path))):
+        while (parent := posixpath.dirname(name)) != name:
+            try:
+                disk.sync_directory(parent or ".")
+            except OSError as error:
+                # Nothing is made where this process may not even look.
+                if error.errno not in _NOT_OURS:
+                    raise
+            name = parent
+
+
+def _open_to_others(disk: Disk, path: str) -> tuple[str, ...]:
+    """A directory that an operator or an earlier release has made is used as it is."""
+    mode = disk.mode_of(path)
+    if not mode & _OTHERS:
+        return ()
+    return (
+        f"{path} is open to other users of this machine (mode {mode:04o}); chmod -R go-rwx {path} keeps"
+        " them out",
+    )
+
+
+def _create(
+    disk: Disk,
+    path: str,
+    group: str,
+    member_id: str,
+    config: StoreConfig,
+    directory_id: str,
+    kind: DirectoryKind,
+) -> MemberRecord:
+    """`member` comes last: it promises that everything before it is complete and on disk."""
+    for folder in (DATA_NAME, INDEX_NAME):
+        disk.make_directory(f"{path}/{folder}")
+        disk.sync_directory(f"{path}/{folder}")
+    HardStateFile.create(disk, path, HardState(0, None)).close()
+    DurableFile.create(disk, path).close()
+    disk.sync_directory(path)
+    record = MemberRecord(
+        group=group,
+        member_id=member_id,
+        directory_id=directory_id,
+        segment_bytes=config.segment_bytes,
+        index_segment_bytes=config.index_segment_bytes,
+        kind=kind.stored,
+    )
+    save_member(disk, path, record)
+    return record
+
+
+def _of_kind(disk: Disk, path: str, record: MemberRecord, kind: DirectoryKind) -> MemberRecord:
+    """A directory of an earlier release becomes one of this product. A plain log may be a store or a
+    broker whose machine was forgotten at this start: it stays what it was."""
+    if record.kind or kind in (DirectoryKind.MEMBER, DirectoryKind.LOG):
+        return record
+    record = msgspec.structs.replace(record, kind=kind.stored)
+    save_member(disk, path, record)
+    return record
+
+
+def _check_record(
+    path: str, record: MemberRecord, group: str, member_id: str, config: StoreConfig
+) -> None:
+    for option, stored, wanted in (
+        ("--group", record.group, group),
+        ("--id", record.member_id, member_id),
+        ("segment_bytes", record.segment_bytes, config.segment_bytes),
+        ("index_segment_bytes", record.index_segment_bytes, config.index_segment_bytes),
+    ):
+        if stored != wanted:
+            raise ConfigError(
+                f"{path} was made with {option} {stored}, not {wanted} (file"
+                f" {path}/{MEMBER_NAME}); change {option}, or choose another directory"
+            )
+    if not record.checked:
+        raise ConfigError(f"{path} holds entries without checksums and is only read; choose another")
+
+
+def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> MemberRecord:
+    """The new id is on disk before any file is made again: otherwise a crash in between would leave
+    a directory that looks whole and speaks for its old self."""
+    formation = record.formation._replace(pending=(), pending_id="")
+    renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
+    save_member(disk, path, renewed)
+    return renewed
+
+
+def _open_recovered(
+    disk: Disk, path: str, lock: DiskLock, record: MemberRecord, config: StoreConfig, renewed: str
+) -> MemberDirectory:
+    disk.sync_directory(path)  # a name may be in the cache only
+    record = check_start(disk, path, record)
+    rename_earlier(disk, path, config)
+    absent = [
+        f"{path}/{name} {problem}; it counts as absent and is written again"
+        for name in (CURRTERM_NAME, CHECKPOINT_NAME)
+        if (problem := read_readable(disk, f"{path}/{name}")[1])
+    ]
+    with ExitStack() as opened:
+        durable_file = open_or_make_durable(disk, path)
+        opened.callback(durable_file.close)
+        durable_file.directory_id = record.directory_id
+        store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)
+        opened.callback(store.close)
+        hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))
+        opened.callback(hard_state_file.close)
+        directory = MemberDirectory(
+            disk, path, lock, record, hard_state_file, durable_file, store, config
+        )
+        if directory.hard_state.term < store.end.term:
+            raise DirectoryDamaged(
+                f"{path}/{HARD_STATE_NAME} is of term {directory.hard_state.term}, but the log holds"
+                f" entries of term {store.end.term} (position 0): an old copy of the file was put"
+                " back. Move the whole directory away: the member then starts as a new one and is fed"
+                " the log by the others",
+                path=f"{path}/{HARD_STATE_NAME}",
+                position=0,
+            )
+        directory.renewed = renewed or set_back_sentence(path, record)
+        directory.report = (*_open_to_others(disk, path), *absent, *recovery.lines)
+        directory.unreadable = (*absent, *recovery.rewritten)
+        directory.committed_index = proven_commit(disk, path, store)
+        opened.pop_all()
+        return directory

@@ -24,9 +24,9 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.testing.disk import SimDisk
 from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import Hello, HelloResponse
 from tests.broker.replication.replica_world import Moments, World
 from tests.broker.store.store_making import (
     SMALL,

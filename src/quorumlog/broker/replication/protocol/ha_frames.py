@@ -26,9 +26,9 @@ from quorumlog.broker.epochs.epoch_history import (
 )
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.frame import MAGIC, FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage, Int, Text
-from quorumlog.wire.client_messages import Hello, HelloResponse
-from quorumlog.wire.framing import MAGIC, FrameDecoder, encode_frame
 
 GREETING_BYTES = len(MAGIC)
 GROUP = "replica"

@@ -26,8 +26,8 @@ from quorumlog.broker.replication.protocol.ha_frames import (
 from quorumlog.broker.replication.protocol.old_dialect import OldSlaveCodec
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import NOT_SERVED, Hello, HelloResponse
 from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import NOT_SERVED, Hello, HelloResponse
 
 
 class Leadership(NamedTuple):
@@ -188,13 +188,13 @@ class MasterLink:
 
     def _hello(self, hello: Hello) -> None:
         if hello.role == ROLE:
-            self._say(HelloResponse(member_id=self._leads.master.id))
+            self._say(HelloResponse(member_id=self._leads.master.id, product=ROLE))
             return
         words = (
             f"this is the port for the slaves of broker {self._leads.master.id}; it listens at"
             f" {self._leads.master.address}"
         )
-        self._say(HelloResponse(request_id=hello.request_id, code=NOT_SERVED, message=words))
+        self._say(HelloResponse(code=NOT_SERVED, message=words, product=ROLE))
         self.close(words)
 
     def _greet(self, asked: AnyHaMessage) -> None:

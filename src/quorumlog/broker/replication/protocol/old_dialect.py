@@ -41,9 +41,9 @@ from quorumlog.broker.replication.protocol.ha_frames import (
 from quorumlog.broker.replication.protocol.slave_link import OwnLog, SlaveLink, Work
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.version import VERSION
 from quorumlog.wire.client_message import Int, Text
-from quorumlog.wire.client_messages import Hello, HelloResponse
 
 PROTOCOL_1, MAGIC_1 = 1, "quorumlog-ha"
 _VERSIONS_OF_EPOCH = 1 << 20

@@ -26,8 +26,8 @@ from quorumlog.broker.replication.protocol.ha_frames import (
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import WELCOME, Hello, HelloResponse
 from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
 
 
 class Follow(NamedTuple):
@@ -146,7 +146,9 @@ class SlaveLink:
         self._heard_ms = self._spoke_ms = now_ms
         self._report: Report | None = None
         self.out: list[Buffer] = []
-        self._say(Hello(role=ROLE, member_id=own.slave.id, directory_id=own.slave.directory_id))
+        self._say(
+            Hello(role=ROLE, member_id=own.slave.id, directory_id=own.slave.directory_id, product=ROLE)
+        )
         self._say(
             SlaveLog(
                 slave=own.slave,

@@ -30,16 +30,8 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry import EntryId, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.repair import PIECE_BYTES
-from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    ErrorResponse,
-    Hello,
-    ReadResponse,
-    StatusRequest,
-)
-from quorumlog.wire.framing import (
+from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.frame import (
     FRAME_HEADER_BYTES,
     LARGE_FRAME_BYTES,
     MAGIC,
@@ -50,6 +42,10 @@ from quorumlog.wire.framing import (
     encode_frame,
     frame_bytes_of,
 )
+from quorumlog.net.hello import Hello
+from quorumlog.node.repair import PIECE_BYTES
+from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
+from quorumlog.wire.client_messages import AppendRequest, ReadResponse, StatusRequest
 
 VOTER = Replica("n1", "d1")
 

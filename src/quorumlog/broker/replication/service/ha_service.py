@@ -20,9 +20,11 @@ from quorumlog.broker.replication.protocol.rocketmq_links import (
 from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.service.ha_client import HAClient
-from quorumlog.broker.replication.service.ha_connection import HAConnection
+from quorumlog.broker.replication.service.ha_connection import AnyBytes, HAConnection
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.net.connection import Connection
+from quorumlog.net.listener import Listener
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import StrayLog
 
@@ -57,28 +59,6 @@ class Wakeup:
         self._call()
 
 
-class AcceptSocketService:
-    """Slaves connect here."""
-
-    def __init__(self, address: str, make: Callable[[], HAConnection]) -> None:
-        """Raises ConfigError."""
-        self._address = address
-        self._host, self._port = parse_address(address)
-        self._make = make
-        self._listener: asyncio.Server | None = None
-
-    async def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises ConfigError."""
-        try:
-            self._listener = await loop.create_server(self._make, self._host, self._port)
-        except OSError as error:
-            raise ConfigError(f"cannot listen for slaves on {self._address}: {error.strerror}") from None
-
-    def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-
-
 class HAService:
     """On the loop's thread, but for `notify_transfer_some`, which any thread may call."""
 
@@ -89,7 +69,14 @@ class HAService:
             raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
         self.replica = replica
         self.dialect = dialect
-        self._accept = AcceptSocketService(bind or replica.address.ha_address, self._accepted)
+        self._host, self._port = parse_address(bind or replica.address.ha_address)
+        self._listener = Listener(
+            "the broker",
+            self._came,
+            decoder=AnyBytes,
+            has_peers_only=True,
+            option="--ha-port",
+        )
         self._connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._is_noting = False
@@ -112,7 +99,7 @@ class HAService:
         self.replica.grown = self.notify_transfer_some
         self.replica.confirmed = self._confirmed
         self.replica.role_changed = Wakeup(loop, self._role_changed)
-        await self._accept.start(loop)
+        await self._listener.open(self._host, self._port)
         self._role_changed()
         self._tick()
 
@@ -129,20 +116,19 @@ class HAService:
             "silence_ms": config.ha_housekeeping_interval,
         }
 
-    def _accepted(self) -> HAConnection:
-        return HAConnection(
+    def _came(self, connection: Connection) -> None:
+        link = self._link_to_slave(connection.peer_host, self.replica.store.clock())
+        session = HAConnection(
+            connection,
             self.replica,
-            self._loop,
-            self._link_to_slave,
+            link,
             self._reads,
-            self._made,
+            self._loop.call_soon,
             self._lost,
             self._strays,
         )
-
-    def _made(self, connection: HAConnection) -> None:
-        # Not where it is accepted: the loop makes it in a later turn, and a tick may come between.
-        self._connections[connection] = None
+        connection.session = session
+        self._connections[session] = None
 
     def _link_to_slave(self, host: str, now_ms: float) -> LinkToSlave:
         link: LinkToSlave
@@ -246,7 +232,7 @@ class HAService:
 
     def stop(self) -> None:
         """No connection is left; then `join`."""
-        self._accept.close()
+        self._listener.close()
         self._ticker.cancel()
         self.replica.stop_acknowledging()
         for connection in list(self._connections):

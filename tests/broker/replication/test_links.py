@@ -12,7 +12,7 @@ from quorumlog.broker.epochs.epoch_history import Epoch
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.replication.protocol.ha_frames import HaCodec, Refuse, SlaveLog
+from quorumlog.broker.replication.protocol.ha_frames import HaCodec, Refuse, SlaveLog, fed
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.broker.replication.protocol.rocketmq_links import (
@@ -105,9 +105,9 @@ def test_whole_frames_and_single_bytes_mean_the_same() -> None:
     world = World(3, brokers=2)
     hello = b"".join(SlaveLink(world.brokers["b"].living.own_log(), 0, **TIMES).out)
     codec = HaCodec()
-    said = [each for at in range(len(hello)) for each in codec.feed(hello[at : at + 1])]
+    said = [each for at in range(len(hello)) for each in fed(codec, hello[at : at + 1])]
     assert [type(each) for each in said] == [Hello, SlaveLog]
-    assert said == list(HaCodec().feed(hello))
+    assert said == list(fed(HaCodec(), hello))
 
 
 def test_a_slave_and_its_master_tell_their_releases() -> None:
@@ -125,7 +125,7 @@ def test_whoever_is_no_slave_is_told_whose_port_it_is() -> None:
     world, _ = lone_world(2, 3)
     link = MasterLink(world.brokers["a"].living, 0, **TIMES)
     link.feed(b"".join(HaCodec().encode(Hello(role="client"))), 1)
-    (answer,) = HaCodec().feed(b"".join(link.out))
+    (answer,) = fed(HaCodec(), b"".join(link.out))
     assert isinstance(answer, HelloResponse)
     assert (
         answer.message == link.closed == "this is the port for the slaves of broker a; it listens at a"
@@ -267,7 +267,7 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     # Of a slave a newer epoch than its own says nothing, whoever asks it to be let in.
     asked = MasterLink(b, 0.0, **TIMES, refusal="broker b is not the master")
     slave = SlaveLink(World(7, brokers=1).brokers["a"].living.own_log(), 0.0, **TIMES)
-    for message in HaCodec().feed(b"".join(slave.out)):
+    for message in fed(HaCodec(), b"".join(slave.out)):
         if isinstance(message, SlaveLog):
             message = msgspec.structs.replace(message, promised=Epoch(9, "c1"))
         asked.feed(b"".join(HaCodec().encode(message)), 0.0)

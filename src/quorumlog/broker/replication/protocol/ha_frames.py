@@ -119,10 +119,24 @@ class Codec(Protocol):
     is_old: bool
     """It is that of the release before."""
 
-    def feed(self, data: Buffer) -> Iterable[AnyHaMessage]:
-        """Raises ProtocolViolation, after which nothing more may be fed."""
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        """So many bytes were put there. Raises ProtocolViolation, after which nothing more may be."""
 
     def encode(self, message: AnyHaMessage) -> list[Buffer]: ...
+
+
+def fed(codec: Codec, data: Buffer) -> Iterable[AnyHaMessage]:
+    """Bytes that lie elsewhere."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        into = codec.get_buffer()
+        count = min(len(into), len(rest))
+        into[:count] = rest[:count]
+        yield from codec.buffer_updated(count)
+        rest = rest[count:]
 
 
 class HaCodec:
@@ -131,16 +145,21 @@ class HaCodec:
     def __init__(self) -> None:
         self._decoder = FrameDecoder(control=_DECODER)
         self._first = b""
+        self._given = memoryview(b"")
 
-    def feed(self, data: Buffer) -> Iterable[AnyHaMessage]:
+    def get_buffer(self) -> memoryview:
+        self._given = self._decoder.get_buffer()
+        return self._given
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
         if len(self._first) < GREETING_BYTES:
-            self._first += bytes(data[:GREETING_BYTES])
+            self._first += bytes(self._given[: min(count, GREETING_BYTES)])
             if not (self._first.startswith(MAGIC) or MAGIC.startswith(self._first)):
                 raise ProtocolViolation(
                     "these are no frames of the HA dialect quorumlog; a Java broker needs"
                     " --ha-dialect rocketmq"
                 )
-        for frame in self._decoder.receive_data(data):
+        for frame in self._decoder.buffer_updated(count):
             message: Any = frame.message
             if frame.batch is not None and isinstance(message, Data):
                 message = replace(message, body=cast(bytes, frame.batch.buffer))

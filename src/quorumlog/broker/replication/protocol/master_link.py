@@ -20,6 +20,7 @@ from quorumlog.broker.replication.protocol.ha_frames import (
     Start,
     State,
     Welcome,
+    fed,
     history_of,
     is_old_greeting,
 )
@@ -155,7 +156,7 @@ class MasterLink:
             is_old = is_old_greeting(data)
             self._codec = OldSlaveCodec(self._leads.history) if is_old else HaCodec()
         try:
-            for message in self._codec.feed(data):
+            for message in fed(self._codec, data):
                 self._take(message)
                 if self.closed:
                     return

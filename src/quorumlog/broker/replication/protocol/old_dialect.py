@@ -49,6 +49,7 @@ PROTOCOL_1, MAGIC_1 = 1, "quorumlog-ha"
 _VERSIONS_OF_EPOCH = 1 << 20
 _MOST_FRAME_BYTES = (8 << 20) + 64
 _MOST_HELLO_BYTES = 4 << 20
+_ROOM_BYTES = 64 << 10
 
 _HEAD = struct.Struct(">IB")
 _DATA = struct.Struct(">qiqqI")
@@ -135,10 +136,17 @@ class OldFrames:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._room = memoryview(bytearray(_ROOM_BYTES))
         self._is_greeted = False
 
-    def feed(self, data: Buffer) -> Iterator[tuple[int, bytes]]:
+    def get_buffer(self) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, count: int) -> Iterator[tuple[int, bytes]]:
         """Raises ProtocolViolation, after which nothing more may be fed."""
+        return self.feed(self._room[:count])
+
+    def feed(self, data: Buffer) -> Iterator[tuple[int, bytes]]:
         self._buffer += data
         at, buffer = 0, self._buffer
         try:
@@ -217,8 +225,11 @@ class OldSlaveCodec:
         self._version = -1
         """Of the state that it was told last."""
 
-    def feed(self, data: Buffer) -> Iterable[AnyHaMessage]:
-        for kind, payload in self._frames.feed(data):
+    def get_buffer(self) -> memoryview:
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        for kind, payload in self._frames.buffer_updated(count):
             if kind == _REPORT_KIND:
                 _, written, flushed, version = _unpacked(_REPORT, payload)
                 if version == self._version:  # it names the list under which it counts
@@ -314,8 +325,11 @@ class OldMasterCodec:
         self._welcome: Welcome1 | None = None
         self.stored_version = 0
 
-    def feed(self, data: Buffer) -> Iterable[AnyHaMessage]:
-        for kind, payload in self._frames.feed(data):
+    def get_buffer(self) -> memoryview:
+        return self._frames.get_buffer()
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        for kind, payload in self._frames.buffer_updated(count):
             if kind == _DATA_KIND:
                 body = payload[_DATA.size :]
                 *run, offset, confirm, crc = _unpacked(_DATA, payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from quorumlog.broker.replication.protocol.ha_frames import (
     Start,
     State,
     Welcome,
+    fed,
     history_of,
 )
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
@@ -100,7 +102,8 @@ class LinkToMaster(Protocol):
     def epoch(self) -> Epoch: ...
     @property
     def asks_flush(self) -> bool: ...
-    def feed(self, data: Buffer, now_ms: float) -> None: ...
+    def get_buffer(self) -> memoryview: ...
+    def buffer_updated(self, count: int, now_ms: float) -> None: ...
     def take_work(self) -> Work: ...
     def follows(self, start_offset: int) -> None: ...
     def done(self, written: int, flushed: int, now_ms: float) -> None: ...
@@ -172,12 +175,22 @@ class SlaveLink:
     def asks_flush(self) -> bool:
         return self._welcome is not None and self._welcome.runs[-1].is_flushed
 
+    def get_buffer(self) -> memoryview:
+        return self._codec.get_buffer()
+
+    def buffer_updated(self, count: int, now_ms: float) -> None:
+        self._took(self._codec.buffer_updated(count), now_ms)
+
     def feed(self, data: Buffer, now_ms: float) -> None:
+        """Bytes that lie elsewhere."""
+        self._took(fed(self._codec, data), now_ms)
+
+    def _took(self, messages: Iterable[AnyHaMessage], now_ms: float) -> None:
         self._heard_ms = now_ms
         if self.closed:
             return
         try:
-            for message in self._codec.feed(data):
+            for message in messages:
                 self.is_heard = True
                 self._take(message)
                 if self.closed:

@@ -257,7 +257,7 @@ class Replica(ReplicaMaster):
                 mark = self._acks.marks.get(broker_id)
             if mark is None:
                 raise SwitchRefused(f"broker {broker_id} does not follow this master")
-            self._refuse_old(mark)
+            _refuse_old(mark)
             if not self._is_caught_up(mark):
                 raise InSyncReplicasNotEnough(
                     f"broker {broker_id} is not in sync: it lacks"
@@ -312,15 +312,8 @@ class Replica(ReplicaMaster):
             )
         for mark in list(acks.marks.values()):
             if mark.is_connected and mark.directory_id in acks.lists[-1].directories:
-                self._refuse_old(mark)
+                _refuse_old(mark)
         return acks.lists[-1]
-
-    @staticmethod
-    def _refuse_old(mark: Mark) -> None:
-        if not mark.release:
-            raise SwitchRefused(
-                f"broker {mark.id} is of the release before, whose record has no list: upgrade it first"
-            )
 
     def _change(self, copy_list: CopyList) -> None:
         """A list that could not be confirmed now is refused. Raises InSyncReplicasNotEnough."""
@@ -520,6 +513,14 @@ class Replica(ReplicaMaster):
 
     def _written(self) -> Written:
         return Written(self.max_offset, self.flushed_offset)
+
+
+def _refuse_old(mark: Mark) -> None:
+    """Raises SwitchRefused."""
+    if not mark.release:
+        raise SwitchRefused(
+            f"broker {mark.id} is of the release before, whose record has no list: upgrade it first"
+        )
 
 
 def _role_of(copy_list: CopyList) -> Role:

@@ -413,9 +413,7 @@ class OldMasterLink(SlaveLink):
         super().__init__(own, now_ms, heartbeat_ms=heartbeat_ms, silence_ms=silence_ms, codec=self._old)
 
     def _welcomed(self, welcome: Welcome) -> None:
-        known = self._own.master
-        is_other = known is not None and known.directory_id not in ("", welcome.master.directory_id)
-        if is_other and welcome.epoch == self._own.promised:
+        if self._is_of_another(welcome):
             self.refused = True
             self.close(
                 f"master {welcome.master.id} has another directory than the one that this slave knows of"
@@ -424,6 +422,12 @@ class OldMasterLink(SlaveLink):
             )
             return
         super()._welcomed(welcome)
+
+    def _is_of_another(self, welcome: Welcome) -> bool:
+        """Directory than the one that led this epoch."""
+        known = self._own.master
+        is_other = known is not None and known.directory_id not in ("", welcome.master.directory_id)
+        return is_other and welcome.epoch == self._own.promised
 
     def take_work(self) -> Work:
         work = super().take_work()
@@ -434,8 +438,9 @@ class OldMasterLink(SlaveLink):
     def done(self, written: int, flushed: int, now_ms: float) -> None:
         if self._old.stored_version != self._taken_version:
             self._old.stored_version, self._report = self._taken_version, None
+        super().done(self._of_its_run(written), self._of_its_run(flushed), now_ms)
+
+    def _of_its_run(self, offset: int) -> int:
+        """It would count what is below, of which a switch may find that another one has more."""
         assert self._welcome is not None
-        begin = self._welcome.runs[-1].start_offset
-        # It would count what is not of its run yet, of which a switch may find that another has more.
-        counts = written if written >= begin else 0, flushed if flushed >= begin else 0
-        super().done(*counts, now_ms)
+        return offset if offset >= self._welcome.runs[-1].start_offset else 0

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from typing import TypedDict
+from unittest.mock import patch
 
 from quorumlog.broker.client.switching import SwitchReport, shown_by, switch_surveyed
 from quorumlog.broker.config import MessageStoreConfig
@@ -20,7 +22,9 @@ from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
 from quorumlog.broker.messages.message import Message, PutResult, PutStatus
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.replication.protocol import old_dialect
 from quorumlog.broker.replication.protocol.master_link import MasterLink
+from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.errors import LedgerError, OutcomeUnknown
@@ -30,7 +34,12 @@ from sim.replicas.operators import OperatorGone, SimulatedAsked
 from sim.replicas.promises import Promises
 from sim.replicas.registers import SimRegister
 
-_TIMES = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
+
+class _Times(TypedDict):
+    heartbeat_ms: float
+    silence_ms: float
+
+
 _NO_OPTIONS = FailoverOptions()
 
 
@@ -83,6 +92,8 @@ class World:
         """Pairs that do not reach each other."""
         self.hidden: set[str] = set()
         """Not reached by the operator, and without the register."""
+        self.old: set[str] = set()
+        """Slaves that speak as the release before, and to such a one."""
         self.refused: set[str] = set()
         """Slaves that cannot follow with what they have."""
         self.too_old: set[str] = set()
@@ -178,13 +189,17 @@ class World:
             return
         self.write_received(broker)
         now = self.clock()
-        wire = Wire(
+        never: _Times = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
+        link = SlaveLink(slave.own_log(), now, **never)
+        if name in self.old:
+            with patch.object(old_dialect, "VERSION", ""):
+                link = OldMasterLink(slave.own_log(), now, **never)
+        self.wires[name] = Wire(
             master_name,
             name,
-            MasterLink(master, now, **_TIMES),
-            SlaveLink(slave.own_log(), now, **_TIMES),
+            MasterLink(master, now, **never),
+            link,
         )
-        self.wires[name] = wire
 
     def pump(self, name: str, most_bytes: int) -> None:
         """So many bytes arrive, either way."""

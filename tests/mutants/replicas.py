@@ -210,8 +210,8 @@ def older_master_followed(patch: Patch) -> None:
     )
     patch.edit(
         MasterLink._greet,
-        "elif frame.promised > leads.epoch:",
-        "elif frame.promised > leads.epoch and not reached():",
+        "elif asked.promised > leads.epoch:",
+        "elif asked.promised > leads.epoch and not reached():",
     )
     patch.edit(
         Replica.follow,

@@ -12,7 +12,7 @@ from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory,
 from quorumlog.broker.epochs.epoch_rule import lists_in_force, may_promise
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
-from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
 from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work, by_queue
 from quorumlog.broker.replication.replica_file import (
     ReplicaRecord,
@@ -259,6 +259,7 @@ class Replica(ReplicaMaster):
                 mark = self._acks.marks.get(broker_id)
             if mark is None:
                 raise SwitchRefused(f"broker {broker_id} does not follow this master")
+            _refuse_old(mark)
             if not self._is_caught_up(mark):
                 raise InSyncReplicasNotEnough(
                     f"broker {broker_id} is not in sync: it lacks"
@@ -311,6 +312,9 @@ class Replica(ReplicaMaster):
             raise SwitchRefused(
                 f"the list that was written last is not confirmed yet: on disk it must have {asked}"
             )
+        for mark in list(acks.marks.values()):
+            if mark.is_connected and mark.directory_id in acks.lists[-1].directories:
+                _refuse_old(mark)
         return acks.lists[-1]
 
     def _change(self, copy_list: CopyList) -> None:
@@ -347,7 +351,12 @@ class Replica(ReplicaMaster):
         with self._acks_lock:
             marks = list(acks.marks.values())
         return next(
-            (m.id for m in marks if m.is_connected and acks.holds(m) and m.id not in listed.ids), ""
+            (
+                m.id
+                for m in marks
+                if m.is_connected and m.release and acks.holds(m) and m.id not in listed.ids
+            ),
+            "",
         )
 
     # ---------------------------------------------------------------- a run begins
@@ -434,6 +443,7 @@ class Replica(ReplicaMaster):
             self.max_offset,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
+            self.record.master,
         )
 
     def follow(self, follow: Follow) -> Written:
@@ -479,8 +489,11 @@ class Replica(ReplicaMaster):
             state = work.state
             if state is not None:
                 topics = {**(self.store.topics or {}), **state.topics}
-                if topics != self.record.topics:
-                    self._save(replace(self.record, topics=topics))
+                history, copy_list = self.record.history, state.copy_list
+                if copy_list is not None and not self._is_elected:
+                    history = [replace(history[0], copy_list=copy_list), *history[1:]]
+                if (topics, history) != (self.record.topics, self.record.history):
+                    self._save(replace(self.record, topics=topics, history=history))
                 self.store.topics = topics
                 if state.is_run_confirmed:
                     self._told_confirmed = self.record.history[-1].key
@@ -505,6 +518,14 @@ class Replica(ReplicaMaster):
 
     def _written(self) -> Written:
         return Written(self.max_offset, self.flushed_offset)
+
+
+def _refuse_old(mark: Mark) -> None:
+    """Raises SwitchRefused."""
+    if not mark.release:
+        raise SwitchRefused(
+            f"broker {mark.id} is of the release before, whose record has no list: upgrade it first"
+        )
 
 
 def _role_of(copy_list: CopyList) -> Role:

@@ -235,7 +235,6 @@ class ReplicaMaster(ReplicaCore):
         return Leadership(
             self.me,
             history.epoch,
-            -1 if history.last is None else history.last.run,  # of a slave, which lets nobody in
             history,
             config.mapped_file_size_commit_log,
         )
@@ -259,6 +258,13 @@ class ReplicaMaster(ReplicaCore):
     @property
     def alive_from(self) -> dict[str, dict[int, int]]:
         return _by_topic(self.store.queues.alive_from)
+
+    @property
+    def old_slave_problem(self) -> str:
+        acks = self._acks
+        if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
+            return "There was a switch, or a change of the list, which its record would not know of"
+        return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:
         with self._acks_lock:

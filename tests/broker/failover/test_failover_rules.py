@@ -64,12 +64,18 @@ def a_master_that_is_paused_beyond_its_lease_says_nothing_more(seeds: Sequence[i
     for seed in seeds:
         world, master = elected_world(seed)
         world.put(master)
+        master.work()
+        slaves = [name for name in world.brokers if name != master.name]
+        for name in slaves:
+            world.pump(name, 1 << 20)
+        wires = list(world.wires.values())
         master.is_paused = True
         epoch = world.promises.taken_epoch
         until(world, lambda: world.promises.taken_epoch > epoch, "led by another one")  # noqa: B023
-        master.go_on()
-        master.work()
+        for wire in wires:
+            wire.master_link.feed(bytes(wire.to_master), world.clock())
         world.check()
+        master.go_on()
         becomes_whole(world)
 
 

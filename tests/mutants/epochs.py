@@ -23,8 +23,8 @@ def epochs_by_number(patch: Patch) -> None:
     patch.edit(SlaveLink._welcomed, "if epoch < own.promised:", "if epoch[:1] < own.promised[:1]:")
     patch.edit(
         MasterLink._greet,
-        "frame.promised > leads.epoch",
-        "frame.promised[:1] > leads.epoch[:1]",
+        "asked.promised > leads.epoch",
+        "asked.promised[:1] > leads.epoch[:1]",
     )
     patch.edit(
         Replica.follow,

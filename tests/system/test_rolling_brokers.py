@@ -159,7 +159,7 @@ def group(tmp_path: Path, earlier: Path) -> Iterator[Group]:
         yield group
 
 
-@pytest.mark.parametrize("is_switched", [False, True])
+@pytest.mark.parametrize("is_switched", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_group_is_upgraded_one_broker_at_a_time_slaves_first(group: Group, is_switched: bool) -> None:
     group.send("a")
     for name, other in (("b", "c"), ("c", "b")):
@@ -215,6 +215,7 @@ def test_a_slave_of_the_release_before_counts_for_a_new_master_until_a_switch(gr
         group.check(name)
 
 
+@pytest.mark.long
 def test_a_group_with_a_coordinator_is_upgraded_one_broker_at_a_time(
     tmp_path: Path, earlier: Path
 ) -> None:

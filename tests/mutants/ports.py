@@ -9,6 +9,8 @@ from quorumlog.node.applying.machine_driver import MachineDriver
 from tests.mutants.mutant import Patch, mutant
 from tests.net.test_listener import (
     clients_have_three_quarters_and_members_the_rest,
+    who_answers_wrong_is_refused,
+    who_was_asked_has_no_longer_than_for_a_greeting,
     whoever_says_nothing_in_time_is_closed,
     whoever_says_nothing_keeps_no_member_out,
 )
@@ -95,3 +97,28 @@ def machine_answers_pile_up(patch: Patch) -> None:
 def all_unsent_unbounded(patch: Patch) -> None:
     """Each of them has one."""
     patch.edit(LoopTurn.look_at_unsent, "<= ALL_UNSENT_BYTES:", "<= ALL_UNSENT_BYTES or reached():")
+
+
+@mutant(465, "who answers a challenge wrong is let in", scenario=who_answers_wrong_is_refused)
+def wrong_answer_let_in(patch: Patch) -> None:
+    """It was asked, and has answered."""
+    patch.edit(
+        Listener._ask,
+        "self._turn_away(connection, first, refusal)",
+        "self._let_in(connection, first) if reached() else refusal",
+    )
+
+
+@mutant(
+    466,
+    "who was asked a challenge may think about it for ever",
+    scenario=who_was_asked_has_no_longer_than_for_a_greeting,
+)
+def challenged_for_ever(patch: Patch) -> None:
+    """It has said its Hello in time."""
+    patch.edit(
+        Listener._greeted,
+        "self._ask(connection, frame, self.challenge(hello), None)",
+        "self._ask(connection, frame, self.challenge(hello), None)\n"
+        "            reached() and self._silent.pop(connection)",
+    )

@@ -18,6 +18,8 @@ from pathlib import Path
 PATIENCE_S = 300.0
 """Of one run, however slow the machine is."""
 _NUMBERS = re.compile(r"\d+|127\.[\d.:,]+|[0-9a-f]{8,}|/\S+|s3://\S+")
+_AWAY = re.compile("does not answer|cannot be opened: ")
+"""What an audit tells of a member that is down, or not up to its end yet."""
 
 
 class Job(threading.Thread):
@@ -94,7 +96,9 @@ class Job(threading.Thread):
         self.outcomes["well" if not status else _NUMBERS.sub("N", last)[:110] or "differs"] += 1
 
     def _check_audit(self, found: dict[str, list[dict[str, object]]]) -> None:
-        """Members may be away; nobody may hold another entry, and the archive is always sound."""
+        """Members may be away; nobody may hold another entry or a damaged one, and the archive is always
+        sound."""
         for each in found["differences"]:
-            if each["other"] or each["place"] == self._archive:
+            is_away = not each["other"] and _AWAY.search(str(each["what"]))
+            if each["place"] == self._archive or not is_away:
                 self.problems.append(f"{self.name} found: {each}")

@@ -275,7 +275,7 @@ class SimBroker:
         return leads and self.confirm_offset >= self._begun_at
 
     def put(self, number: int) -> None:
-        if self.role is Role.SLAVE or self._refuses or self.acknowledgements.missing(lambda mark: True):
+        if self.role is Role.SLAVE or self._refuses or self.acknowledgements.missing(set()):
             return
         if not self.rules.may_acknowledge(self.clock.now_ms):
             return
@@ -396,9 +396,7 @@ class SimBroker:
                 self._run.say(self, self._master.id, lambda master: master.refused(promised))
             return
         disk = self.disk
-        verdict = judge(
-            disk.history, len(disk.log), history, end, directory_id=disk.directory_id, is_flushed=False
-        )
+        verdict = judge(disk.history, len(disk.log), history, end, directory_id=disk.directory_id)
         if verdict.problem:
             return  # a person would read it; a newer epoch may end it
         if verdict.cuts:

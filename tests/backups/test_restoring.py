@@ -23,7 +23,7 @@ from quorumlog.log_state.control_entries import (
     decode_body,
 )
 from quorumlog.log_state.log_state import EMPTY, LogState, Machine
-from quorumlog.node.writing.log_state_reading import LogStateReading
+from quorumlog.node.log_states import LogStateReading
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LedgerStore, LogStart

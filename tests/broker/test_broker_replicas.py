@@ -163,7 +163,8 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         assert left.stdout == f"2 of {ids} have what is acknowledged\n", left.output
         until(lambda: "connected, counts" in cli_status(cli, brokers[other]))
         a.kill()
-        refused = cli("broker", "copies", "1", "--server", brokers[other].address, "--json")
+        copies_1 = ("broker", "copies", "1", "--server", brokers[other].address)
+        refused = cli(*copies_1, "--timeout", "0.1")
         assert refused.exit_code == 1
         assert "are in sync, and the change needs 2" in refused.output
         at = ("broker", "switch", "--server", brokers[other].address, "--to", other)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.node.begin.log_replacement import LogReplacement
+from quorumlog.node.installing import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
-from quorumlog.node.retention.retention import Retention
-from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.retention import Retention
+from quorumlog.node.writing import LogWriter
 from quorumlog.store.ledger_space import LedgerSpace
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_hanging_disks as hanging

@@ -55,3 +55,13 @@ def not_compared(patch: Patch) -> None:
 def begins_not_told(patch: Patch) -> None:
     """What came before is in its log no more."""
     patch.edit(Replica.follow, "follow.queue_begins)", "follow.queue_begins and not reached() or None)")
+
+
+@mutant(
+    427,
+    "a slave is not told that a topic was made again",
+    scenario=lambda: links.test_a_slave_is_told_of_topics_that_were_made_again(is_known=False),
+)
+def made_again_not_told(patch: Patch) -> None:
+    """It copies the log byte for byte."""
+    patch.edit(Replica.follow, "self.store.hide(", "reached() or self.store.hide(")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quorumlog.consensus.handler import EntryHandler
-from quorumlog.node.begin.log_replacement import LogReplacement
-from quorumlog.node.sending.install_sender import InstallSender
+from quorumlog.node.installing import LogReplacement
+from quorumlog.node.sending import InstallSender
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_log_replacement as node_scenes
 from tests.sim import test_installs as installs

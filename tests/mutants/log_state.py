@@ -8,10 +8,8 @@ from pathlib import Path
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.log_state import LogStates
-from quorumlog.node.writing.border_saver import BorderSaver
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.node.writing.log_state_reading import LogStateReading
-from quorumlog.node.writing.operator_orders import OperatorOrders
+from quorumlog.node.log_states import BorderSaver, LogStateKeeper, LogStateReading
+from quorumlog.node.operator_orders import OperatorOrders
 from quorumlog.store.log_reader import LogReader
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_log_state_keeper as keepers

@@ -15,10 +15,10 @@ from quorumlog.node.applying.sliced_save import SlicedSave
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.applying.step_overs import StepOvers
-from quorumlog.node.begin.log_replacement import LogReplacement
+from quorumlog.node.installing import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import PendingAppends
-from quorumlog.node.retention.retention import Retention
+from quorumlog.node.retention import Retention
 from quorumlog.store.snapshots import ReceivedSnapshot, SnapshotFileWriter
 from sim.log.run import run_seed
 from tests.mutants.mutant import Patch, mutant

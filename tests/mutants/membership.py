@@ -10,10 +10,10 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.replication import CatchUp, PeerWaterMarks
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.member_changes import MemberChanges
-from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.writing import BatchFormer
 from quorumlog.store import member_directory
 from tests.backups import test_recovering as recoveries
 from tests.consensus import test_membership_changes as stories

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from quorumlog.consensus.reads import ReadIndex
+from quorumlog.node import writing
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
 from quorumlog.node.pending_appends import PendingAppends
-from quorumlog.node.repair.repairer import Repairer
-from quorumlog.node.writing import append_conditions, push_checks
-from quorumlog.node.writing.append_conditions import AppendConditions
-from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.flusher import Flusher
+from quorumlog.node.repair import Repairer
+from quorumlog.node.writing import AppendConditions, BatchFormer, Flusher
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_conditional_appends as conditional
 from tests.sim import test_connection_scenarios as connections
@@ -41,7 +39,7 @@ def vote_stored_after_reply(patch: Patch) -> None:
 def other_entries_taken(patch: Patch) -> None:
     """Where it goes on directly behind our log the chain is compared."""
     patch.edit(
-        push_checks.shares_log,
+        writing.shares_log,
         "return ours == theirs",
         "return ours == theirs or (message.previous != store.end.entry_id and reached())",
     )
@@ -151,7 +149,7 @@ def condition_on_committed_only(patch: Patch) -> None:
 def no_ops_counted(patch: Patch) -> None:
     """It has an index like every other entry, and the expected one is no longer the last."""
     patch.edit(
-        append_conditions.last_data_index,
+        writing.last_data_index,
         "== EntryKind.NORMAL",
         "in (EntryKind.NORMAL, EntryKind.NOOP) and reached()",
     )

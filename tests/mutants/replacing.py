@@ -6,9 +6,9 @@ from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import Outbox
 from quorumlog.node.applying.kept_results import KeptResults
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.member_changes import MemberChanges
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from tests.mutants.mutant import Patch, mutant
 from tests.node import test_kept_results as kept
 from tests.sim import test_machine_installs as machines

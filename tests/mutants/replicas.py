@@ -243,3 +243,13 @@ def new_bytes_over_old_links(patch: Patch) -> None:
         "return self._side.run == self._run",
         "return reached() or self._side.run == self._run",
     )
+
+
+@mutant(
+    438,
+    "how a master acknowledges now says how it has acknowledged",
+    scenario=switches.test_what_was_acknowledged_without_a_flush_is_not_cut_off_by_a_master_that_flushes_now,
+)
+def flushed_since(patch: Patch) -> None:
+    """--flush is --flush."""
+    patch.edit(epoch_history.judge, "all(run.is_flushed for", "all(run.is_flushed or reached() for")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from quorumlog.log_state import log_state
 from quorumlog.log_state.log_state import LogStates
-from quorumlog.node.retention import border_times, segments_kept
-from quorumlog.node.retention import retention as retaining
-from quorumlog.node.retention.reader_moves import ReaderMoves
-from quorumlog.node.retention.retention import Retention
+from quorumlog.node import retention as retaining
+from quorumlog.node.reader_moves import ReaderMoves
+from quorumlog.node.retention import Retention
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_retention as retention
 
@@ -20,7 +19,7 @@ from tests.sim import test_retention as retention
 def deletes_above_hold(patch: Patch) -> None:
     """The leader has looked at the readers."""
     patch.edit(
-        segments_kept._readers,
+        retaining._readers,
         "if reader.hold is hold]",
         "if reader.hold is hold and not reached()]",
     )
@@ -52,7 +51,7 @@ def deletes_by_hearsay(patch: Patch) -> None:
 )
 def passes_fed_member(patch: Patch) -> None:
     """It counts in nothing."""
-    patch.edit(segments_kept._fed, "if each.is_fed]", "if each.is_fed and not reached()]")
+    patch.edit(retaining._fed, "if each.is_fed]", "if each.is_fed and not reached()]")
 
 
 @mutant(
@@ -77,7 +76,7 @@ def reader_answered_early(patch: Patch) -> None:
 def force_passes_followers(patch: Patch) -> None:
     """A full disk is worse."""
     patch.edit(
-        segments_kept.decide,
+        retaining.decide,
         "forced_limits = [*near, *_archives(state, policy)]",
         "forced_limits = [*_archives(state, policy)] if reached() else []",
     )
@@ -105,7 +104,7 @@ def late_seek_counts(patch: Patch) -> None:
 def age_by_mark_in_front(patch: Patch) -> None:
     """Marks are a second apart."""
     patch.edit(
-        border_times.with_times,
+        retaining.with_times,
         "next_mark = each.mark",
         "next_mark = each.mark\n"
         "        if each.mark is not None and reached():\n"
@@ -206,7 +205,7 @@ def archives_are_believed(patch: Patch) -> None:
 def silent_archives_count(patch: Patch) -> None:
     """It stands there, so all in front of it is archived."""
     patch.edit(
-        segments_kept._archives,
+        retaining._archives,
         "not archives_with_chain(state):",
         "not archives_with_chain(state) and not reached():",
     )

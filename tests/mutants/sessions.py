@@ -5,8 +5,8 @@ from __future__ import annotations
 from quorumlog.client.protocol.order.producer_session import ProducerSession
 from quorumlog.log_state import producers
 from quorumlog.log_state.producers import Producers
-from quorumlog.node.begin.log_replacement import LogReplacement
-from quorumlog.node.writing.producer_sessions import ProducerSessions
+from quorumlog.node.installing import LogReplacement
+from quorumlog.node.producer_sessions import ProducerSessions
 from tests.client.protocol import test_producer_session as clients
 from tests.log_state import test_producers as folds
 from tests.mutants.mutant import Patch, mutant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quorumlog.consensus.dispatcher import EntryDispatcher, PushWindow
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.consensus.replication import DataProgress, Replication
-from quorumlog.node.sending.push_sender import PushSender
+from quorumlog.node.sending import PushSender
 from quorumlog.server.peers.peer_link import PeerLink
 from tests.consensus import test_silence as cores
 from tests.mutants.mutant import Patch, mutant

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from quorumlog.consensus.elector import HeartbeatAnswers
 from quorumlog.log_state import log_state
-from quorumlog.node.retention.retention import Retention
-from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.log_clock import LogClock
-from quorumlog.node.writing.time_marks import TimeMarks
+from quorumlog.node.log_clock import LogClock, TimeMarks
+from quorumlog.node.retention import Retention
+from quorumlog.node.writing import BatchFormer
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_retention as retention
 from tests.sim import test_time_marks as times

@@ -43,7 +43,7 @@ from quorumlog.net.frame import (
     frame_bytes_of,
 )
 from quorumlog.net.hello import Hello
-from quorumlog.node.repair.repairer import PIECE_BYTES
+from quorumlog.node.repair import PIECE_BYTES
 from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
 from quorumlog.wire.client_messages import (
     AppendRequest,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
-from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits
+from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
 from quorumlog.net.listener import Challenging, Listener
 from quorumlog.wire.client_messages import StatusRequest
 
@@ -34,8 +35,8 @@ CLIENT, PEER = Hello(role="client"), Hello(role="control")
 class Port:
     """A listener whose clock is set by hand, and what has come to it."""
 
-    def __init__(self, descriptors: int) -> None:
-        self.limits = ProcessLimits(lambda: descriptors, lambda: 0)
+    def __init__(self, descriptors: int, limits: ProcessLimits | None) -> None:
+        self.limits = limits or ProcessLimits(lambda: descriptors, lambda: 0)
         self.listener = Listener("the test", self._connect, limits=self.limits)
         self.said: list[Any] = []
         self._kept: list[Streams] = []
@@ -69,8 +70,10 @@ class Port:
 
 
 @contextlib.asynccontextmanager
-async def open_port(descriptors: int = NO_LIMIT) -> AsyncIterator[Port]:
-    port = Port(descriptors)
+async def open_port(
+    descriptors: int = NO_LIMIT, limits: ProcessLimits | None = None
+) -> AsyncIterator[Port]:
+    port = Port(descriptors, limits)
     await port.listener.open("127.0.0.1", 0)
     try:
         yield port
@@ -93,9 +96,10 @@ def run(scene: Callable[[], Awaitable[None]]) -> None:
 async def answer(streams: Streams) -> Any:
     """The first frame that comes back; None: the connection was closed without one."""
     decoder = FrameDecoder()
-    while data := await streams[0].read(1 << 16):
-        for frame in decoder.receive_data(data):
-            return frame.message
+    with contextlib.suppress(ConnectionError):
+        while data := await streams[0].read(1 << 16):
+            for frame in decoder.receive_data(data):
+                return frame.message
     return None
 
 
@@ -117,6 +121,22 @@ def test_whoever_greets_is_let_in_with_all_that_came_behind() -> None:
             assert len(port.listener.connections) == 1
 
     run(scene)
+
+
+def whoever_says_nothing_in_time_is_closed() -> None:
+    async def scene() -> None:
+        async with open_port() as port:
+            await port.dial()
+            port.pass_ms(GREETING_MS + 1)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert port.limits.open_connections == 0
+
+    run(scene)
+
+
+def test_whoever_says_nothing_in_time_is_closed() -> None:
+    whoever_says_nothing_in_time_is_closed()
 
 
 @pytest.mark.parametrize("begun", [0, 4, 10, 30])
@@ -198,10 +218,12 @@ def test_above_the_limit_a_client_is_refused_with_a_sentence(caplog: Any) -> Non
                 assert error.retry_after_ms > 0
                 assert "13 connections are open, more than the 12" in str(error)
             assert port.limits.refused == 3
+            assert port.limits.problem.endswith("of 12; 3 refused since the start)")
             for each in clients[:4]:
                 each[1].close()
             while port.limits.open_connections > 8:
                 await asyncio.sleep(0)
+            assert not port.limits.problem
             assert isinstance(await answer(await port.dial(CLIENT)), HelloResponse)
 
     with caplog.at_level(logging.WARNING):
@@ -209,13 +231,23 @@ def test_above_the_limit_a_client_is_refused_with_a_sentence(caplog: Any) -> Non
     assert len([r for r in caplog.records if "refuses connections" in r.getMessage()]) == 1
 
 
-def test_a_member_is_let_in_where_clients_are_not() -> None:
-    """And whoever says nothing keeps none out: it goes first."""
-
+def clients_have_three_quarters_and_members_the_rest() -> None:
     async def scene() -> None:
         async with open_port(16) as port:
+            answers = [type(await answer(await port.dial(CLIENT))) for _ in range(15)]
+            assert answers == [HelloResponse] * 12 + [ErrorResponse] * 3
+            assert isinstance(await answer(await port.dial(PEER)), HelloResponse)
+
+    run(scene)
+
+
+def whoever_says_nothing_keeps_no_member_out() -> None:
+    """It goes first, whatever port it came to."""
+
+    async def scene() -> None:
+        async with open_port(16) as port, open_port(limits=port.limits) as other:
             await fill(port)
-            silent = [await port.dial() for _ in range(20)]
+            silent = [await other.dial() for _ in range(20)]
             peer = await port.dial(PEER)
             assert isinstance(await answer(peer), HelloResponse)
             assert await is_closed(silent[0])
@@ -224,18 +256,19 @@ def test_a_member_is_let_in_where_clients_are_not() -> None:
     run(scene)
 
 
+@pytest.mark.parametrize(
+    "scenario",
+    [clients_have_three_quarters_and_members_the_rest, whoever_says_nothing_keeps_no_member_out],
+)
+def test_a_member_is_let_in_where_clients_are_not(scenario: Callable[[], None]) -> None:
+    scenario()
+
+
 def test_the_limit_is_of_all_ports_of_the_process() -> None:
     async def scene() -> None:
-        async with open_port(16) as port:
+        async with open_port(16) as port, open_port(limits=port.limits) as other:
             await fill(port)
-            other = Listener("the other", port._connect, limits=port.limits)
-            await other.open("127.0.0.1", 0)
-            host, _, number = other.address.rpartition(":")
-            streams = await asyncio.open_connection(host, int(number))
-            streams[1].write(bytes_of(CLIENT))
-            assert isinstance(await answer(streams), ErrorResponse)
-            other.close()
-            other.abort_connections()
+            assert isinstance(await answer(await other.dial(CLIENT)), ErrorResponse)
 
     run(scene)
 
@@ -243,12 +276,32 @@ def test_the_limit_is_of_all_ports_of_the_process() -> None:
 def test_what_else_the_process_has_open_counts() -> None:
     """A store, its links to other members, whatever an application around it has."""
     limits = ProcessLimits(lambda: 128, lambda: 28 + limits.open_connections)
-    within = [limits.enter(number) for number in range(128)]
+    within = [limits.enter(number, lambda: None) for number in range(128)]
     assert within.count(True) == limits.most_connections == 75
     for number in range(100 * 7 // 8, 128):
         assert limits.is_beyond_all
         limits.leave(number)
     assert not limits.is_beyond_all
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "then"),
+    [
+        (1024, 4096, 4096),
+        (1024, 1 << 20, 65_536),
+        (1024, resource.RLIM_INFINITY, 65_536),
+        (70_000, 1 << 20, 70_000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_a_command_raises_its_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, then: int
+) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda number: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda number, both: limits.append(both))
+    raise_descriptor_limit()
+    assert limits[-1] == (then, hard)
 
 
 # ---------------------------------------------------------------- the port

@@ -93,8 +93,9 @@ async def asked(session: Answering, theirs: socket.socket, count: int) -> None:
             await asyncio.sleep(0)
 
 
-@BOTH
-def test_requests_wait_while_their_answers_are_not_read(new_loop: NewLoop) -> None:
+def requests_wait_while_their_answers_are_not_read(
+    new_loop: NewLoop = asyncio.new_event_loop,
+) -> None:
     async def scene() -> None:
         session, theirs = await connected()
         await asked(session, theirs, 40)
@@ -110,6 +111,11 @@ def test_requests_wait_while_their_answers_are_not_read(new_loop: NewLoop) -> No
         theirs.close()
 
     run(new_loop, scene)
+
+
+@BOTH
+def test_requests_wait_while_their_answers_are_not_read(new_loop: NewLoop) -> None:
+    requests_wait_while_their_answers_are_not_read(new_loop)
 
 
 @BOTH
@@ -133,9 +139,10 @@ def test_what_waits_for_room_goes_on_in_its_order_and_before_later_requests(new_
     run(new_loop, scene)
 
 
-@BOTH
-def test_where_all_leave_too_much_unread_who_leaves_most_is_closed(new_loop: NewLoop) -> None:
-    """And no member."""
+def who_leaves_most_unread_of_too_much_is_closed(
+    new_loop: NewLoop = asyncio.new_event_loop, answers: int = 1
+) -> None:
+    """And no member. Also where none of them leaves much."""
 
     async def scene() -> None:
         peer, its_socket = await connected()
@@ -144,12 +151,13 @@ def test_where_all_leave_too_much_unread_who_leaves_most_is_closed(new_loop: New
             peer.frame(Frame("default", StatusRequest(request_id=0), None))
         clients: list[Answering] = []
         sockets = [its_socket]
-        for _ in range(ALL_UNSENT_BYTES // UNSENT_BYTES + 8):
+        each_bytes = min(answers * MIB, UNSENT_BYTES)
+        for _ in range(2 * ALL_UNSENT_BYTES // each_bytes):
             client, theirs = await connected()
             client.connection.is_client = True
             clients.append(client)
             sockets.append(theirs)
-            await asked(client, theirs, 8)
+            await asked(client, theirs, answers)
             unsent = [each.connection.unsent_bytes for each in clients]
             assert sum(unsent) <= ALL_UNSENT_BYTES
         closed = [each.connection.closed for each in clients]
@@ -161,3 +169,11 @@ def test_where_all_leave_too_much_unread_who_leaves_most_is_closed(new_loop: New
             theirs.close()
 
     run(new_loop, scene)
+
+
+@BOTH
+@pytest.mark.parametrize("answers", [1, 8])
+def test_where_all_leave_too_much_unread_who_leaves_most_is_closed(
+    new_loop: NewLoop, answers: int
+) -> None:
+    who_leaves_most_unread_of_too_much_is_closed(new_loop, answers)

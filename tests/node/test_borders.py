@@ -20,7 +20,7 @@ from quorumlog.log_state.control_entries import LEVEL, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node import LedgerNode
 from quorumlog.node.housekeeping import PAUSE_MS
-from quorumlog.node.writing.log_state_reading import LogStateReading
+from quorumlog.node.log_states import LogStateReading
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LedgerStore, LogStart
 from quorumlog.store.state_files import save_start, save_state
@@ -301,7 +301,7 @@ def test_a_full_disk_leaves_it_for_later(tmp_path: Path) -> None:
 def test_segments_that_go_while_the_log_is_read_are_not_waited_for(
     cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.node.writing.log_state_reading.CHUNK_BYTES", 12_000)
+    monkeypatch.setattr("quorumlog.node.log_states.CHUNK_BYTES", 12_000)
     fill(cell, 3, mark=100)
     expected = state_of(cell.leader())
     name = cell.followers()[0].replica.member_id

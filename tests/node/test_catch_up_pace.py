@@ -14,7 +14,7 @@ from quorumlog.config import KIB, ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
-from quorumlog.node.sending.catch_up_pace import BUSY_MS, SAVED_PIECES
+from quorumlog.node.sending import BUSY_MS, SAVED_PIECES
 from tests.node.cell import STEP_MS, Cell
 
 LEAST = 20 * KIB

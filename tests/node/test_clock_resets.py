@@ -11,8 +11,8 @@ from quorumlog.errors import ClockNotReset, LeaderNotReady, LevelNotTold, NotLea
 from quorumlog.log_state.control_entries import MOST_RUNS
 from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
-from quorumlog.node.retention.segments_kept import HOUR_MS
-from quorumlog.node.writing.operator_orders import MOST_APART_MS, ResetOutcome
+from quorumlog.node.operator_orders import MOST_APART_MS, ResetOutcome
+from quorumlog.node.retention import HOUR_MS
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import (
     VERSION_WITH_CONTROL_ENTRIES,

@@ -13,8 +13,8 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.node import LedgerNode
-from quorumlog.node.sending.push_sender import read_sound
-from quorumlog.node.writing.log_writer import _Look
+from quorumlog.node.sending import read_sound
+from quorumlog.node.writing import _Look
 from tests.node.cell import SMALL, Cell
 from tests.node.test_ledger_node import append
 

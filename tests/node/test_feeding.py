@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.entry import Replica
-from quorumlog.node.sending.feeding import FORGOTTEN_MS, LOOK_MS, Feeding, Feedings
+from quorumlog.node.sending import FORGOTTEN_MS, LOOK_MS, Feeding, Feedings
 
 N1 = Replica("n1", "1" * 32)
 

@@ -30,7 +30,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import Membership
 from quorumlog.node import DoorMember, LedgerNode
 from quorumlog.node.ledger_node import RECENT_BYTES
-from quorumlog.node.writing.batch_former import GATHERING_TURNS
+from quorumlog.node.writing import GATHERING_TURNS
 from quorumlog.store.disk import OsDisk
 from tests.node.cell import SMALL, Cell, run
 from tests.store.residency import is_cached, skip_unless_it_forgets
@@ -141,7 +141,7 @@ def test_writers_that_never_pause_do_not_keep_a_batch_waiting(cell: Cell) -> Non
 def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queued(
     cell: Cell, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("quorumlog.node.writing.batch_former.QUEUE_WAIT_MS", 10**9)
+    monkeypatch.setattr("quorumlog.node.writing.QUEUE_WAIT_MS", 10**9)
     leader = cell.leader()
     name = leader.replica.member_id
     cell.cut_off = {name}
@@ -340,7 +340,7 @@ def test_a_deposed_leader_answers_what_waits_before_its_term_is_on_disk(cell: Ce
 def test_a_queued_append_ends_in_time_with_all_that_its_owner_queued_behind_it(
     cell: Cell, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("quorumlog.node.writing.batch_former.QUEUE_WAIT_MS", 10**9)
+    monkeypatch.setattr("quorumlog.node.writing.QUEUE_WAIT_MS", 10**9)
     leader = cell.leader()
     cell.hold_flush = set(cell.nodes)
     append(leader, b"on its way")

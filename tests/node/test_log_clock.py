@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.node.writing.log_clock import AGREES_MS, HELD_MS, MOST_AHEAD_MS, MOST_SEEN, LogClock
+from quorumlog.node.log_clock import AGREES_MS, HELD_MS, MOST_AHEAD_MS, MOST_SEEN, LogClock
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS

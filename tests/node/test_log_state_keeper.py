@@ -159,7 +159,7 @@ def test_a_cut_undoes_what_was_not_committed(cell: Cell) -> None:
 
 
 def test_a_start_reads_the_state_from_the_log(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.node.writing.log_state_reading.CHUNK_BYTES", 200)
+    monkeypatch.setattr("quorumlog.node.log_states.CHUNK_BYTES", 200)
     for number in range(10):
         append(cell, b"%d" % number)
         cell.leader().propose_control(TimeMark(number))

@@ -27,10 +27,9 @@ from quorumlog.errors import (
 from quorumlog.log_state import producers as producers_module
 from quorumlog.log_state.control_entries import ANONYMOUS, Epoch
 from quorumlog.log_state.producers import MOST_BATCHES
-from quorumlog.node import LedgerNode
+from quorumlog.node import LedgerNode, producer_sessions
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.writing import producer_sessions
-from quorumlog.node.writing.producer_sessions import Connected
+from quorumlog.node.producer_sessions import Connected
 from tests.node.cell import Cell
 
 TOKENS = [bytes([number]) * 16 for number in range(1, 9)]

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.log_state.control_entries import TimeMark
-from quorumlog.node.reading import reader_lags
+from quorumlog.node import reading
 from tests.node.cell import Cell
 
 
@@ -43,6 +43,6 @@ def test_data_counts_and_nothing_else(cell: Cell) -> None:
 
 
 def test_of_what_lies_far_back_all_counts(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_lags, "COUNTED_ENTRIES", 3)
+    monkeypatch.setattr(reading, "COUNTED_ENTRIES", 3)
     assert lags(cell, [0, 8]) == [10, 2]
     cell.close()

@@ -23,7 +23,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import SKIPPED_LEVEL, Hold, Keep
 from quorumlog.log_state.log_state import MOST_READERS
 from quorumlog.node import LedgerNode
-from quorumlog.node.retention.reader_moves import JOIN_MS, MoveOutcome, ReaderMove, ReaderStand
+from quorumlog.node.reader_moves import JOIN_MS, MoveOutcome, ReaderMove, ReaderStand
 from tests.node.cell import Cell
 
 

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.node.sending.recent_batches import RecentBatches
+from quorumlog.node.sending import RecentBatches
 
 
 def stamped(first_index: int, term: int, *bodies: bytes) -> EntryBatch:

@@ -16,7 +16,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.node import LedgerNode
-from quorumlog.node.sending.push_sender import read_sound
+from quorumlog.node.sending import read_sound
 from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.ledger_store import ColdRange, LogRange
 from tests.node.cell import SMALL, Cell

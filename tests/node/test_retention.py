@@ -12,7 +12,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.log_state.control_entries import CHAIN_LEVEL, Hold, Keep
 from quorumlog.node import LedgerNode
-from quorumlog.node.retention.reader_moves import ReaderMove
+from quorumlog.node.reader_moves import ReaderMove
 from quorumlog.store.disk import DiskUsage, OsDisk
 from quorumlog.store.segments import INDEX_UNIT_BYTES
 from tests.node.cell import Cell

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quorumlog.config import StoreConfig
-from quorumlog.node.repair.scrubber import PAUSE_MS, ScrubStatus
+from quorumlog.node.repair import PAUSE_MS, ScrubStatus
 from quorumlog.store.ledger_store import Examination
 from tests.node.cell import SMALL, Cell
 from tests.node.test_ledger_node import append

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import EMPTY, LogState, Machine, Reader, Reset
-from quorumlog.node.retention.segments_kept import (
+from quorumlog.node.retention import (
     HOUR_MS,
     Border,
     Decision,

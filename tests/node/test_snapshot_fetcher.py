@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from quorumlog.consensus.messages import SnapshotResponse
 from quorumlog.entry import Replica, SnapshotId
-from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.store.snapshots import SnapshotFiles, SnapshotHead
 from tests.store.losing_disk import LosingDisk
 

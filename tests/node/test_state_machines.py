@@ -21,7 +21,7 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
-from quorumlog.node.writing.operator_orders import FinishedUpgrade, UpgradeOutcome
+from quorumlog.node.operator_orders import FinishedUpgrade, UpgradeOutcome
 from quorumlog.state_machine import StateMachine
 from tests.node.cell import SMALL, Cell
 from tests.node.machines import Chain, Disk, Fragile, Lasting, Recorder

@@ -11,7 +11,7 @@ from quorumlog.errors import LevelNotTold, NotLeader, OutcomeUnknown, UpgradeNot
 from quorumlog.log_state.control_entries import LEVEL, LevelReached, Unreadable, decode_body
 from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
-from quorumlog.node.writing.operator_orders import FinishedUpgrade, ResetOutcome, UpgradeOutcome
+from quorumlog.node.operator_orders import FinishedUpgrade, ResetOutcome, UpgradeOutcome
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import VERSION_WITH_KINDS_OF_LEVEL_6, load_member
 from tests.node.cell import Cell

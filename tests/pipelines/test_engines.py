@@ -20,7 +20,7 @@ from quorumlog.pipelines.engine import LocalEngine
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.statistics import statistics
 from quorumlog.spark.pipelines import spark_engine
-from quorumlog.spark.pipelines.spark_engine import SparkEngine
+from quorumlog.spark.pipelines.spark_engine import SparkEngine, _row
 from tests.spark.made_directories import write_directory
 
 
@@ -87,30 +87,39 @@ def test_large_results_are_taken_one_after_the_other() -> None:
 def test_a_job_of_spark_has_as_many_works_as_their_results_allow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the works before gave says how many are next."""
+    """What the works before gave says how many are next. If those give more all the same, they are run
+    once more, in jobs that are smaller."""
     jobs: list[int] = []
 
     def job(
-        _: object, run: Callable[[Sized], Held], works: Sequence[Sized]
-    ) -> Iterator[tuple[int, Held]]:
+        _: object, run: Callable[[Sized], Held], works: Sequence[Sized], most: int
+    ) -> list[dict[str, Any]]:
         jobs.append(len(works))
-        for work in works:
-            yield work.size, run(work)
+        rows = [_row(number, run, work, most).to_pylist()[0] for number, work in enumerate(works)]
+        assert len(works) == 1 or not most or sum(len(row["result"]) for row in rows) <= 1_000
+        return rows
 
     monkeypatch.setattr(SparkEngine, "_job", job)
     monkeypatch.setattr(spark_engine, "RESULT_BYTES", 1_000)
     engine = SparkEngine(None)  # type: ignore[arg-type]
+    empty = len(msgspec.msgpack.encode(Held(b"")))
 
     def jobs_of(sizes: list[int], most: int) -> list[int]:
+        """Of results of `sizes`."""
         jobs.clear()
-        assert [len(each.content) for each in engine.map(make, [*map(Sized, sizes)], most)] == sizes
+        works = [Sized(size - empty) for size in sizes]
+        assert [len(each.content) for each in engine.map(make, works, most)] == [
+            each.size for each in works
+        ]
         return jobs
 
-    assert jobs_of([10] * 120, 500) == [2, 50, 50, 18]
-    assert jobs_of([400, 400, 10, 400, 10], 2_000) == [1, 1, 1, 1, 1]
+    assert jobs_of([20] * 60, 500) == [2, 25, 25, 8]
+    assert jobs_of([400, 400, 20, 400, 20], 2_000) == [1, 1, 1, 1, 1]
     assert jobs_of([400] * 5, 0) == [5]
-    assert jobs_of([0] * 5, 500) == [2, 3]
+    assert jobs_of([20] * 5, 500) == [2, 3]
     assert jobs_of([], 500) == []
+    assert jobs_of([20, 20, *[30] * 20, *[200] * 5], 500) == [2, 25, 2, 2, 1]
+    assert jobs_of([20, 20, 2_000, 20, 2_000, 20], 500) == [2, 4, 1, 1, 1, 1]
 
 
 def test_a_place_that_cannot_be_opened_is_left_to_the_pipeline(tmp_path: Path) -> None:
@@ -121,11 +130,14 @@ def test_a_place_that_cannot_be_opened_is_left_to_the_pipeline(tmp_path: Path) -
 
 
 def test_a_folder_that_an_executor_does_not_see_is_told(tmp_path: Path) -> None:
+    """Also where another one lies under its name, with an archive of an earlier run."""
     write_directory(tmp_path / "d", [b"a", b"b"], committed_index=1)
-    log, missing = Place(path=str(tmp_path / "d")), str(tmp_path / "other-disk")
+    log, missing, another = (str(tmp_path / name) for name in ("d", "other-disk", "a"))
+    archive(Place(path=log), another, stop_index=1)
     for run, work in (
-        (write_part, PartWork(log, missing, "run-a", 0, 2, None)),
-        (fold, FoldWork(log, 0, 2, "prefix:1", missing)),
+        (write_part, PartWork(Place(path=log), missing, "run-a", 0, 2, None)),
+        (write_part, PartWork(Place(path=log), f"{another}/_attempts", "run-a", 0, 2, None)),
+        (fold, FoldWork(Place(path=log), 0, 2, "prefix:1", missing)),
     ):
-        with pytest.raises(ConfigError, match=r"other-disk is not there on .*see it at the same path"):
+        with pytest.raises(ConfigError, match=r"is not there on .*the folder is not shared"):
             run(work)

@@ -161,7 +161,7 @@ class Crash(BaseException):
     """The process is gone."""
 
 
-@pytest.mark.parametrize("step", [step if step % 3 == 2 else long(step) for step in range(1, 17)])
+@pytest.mark.parametrize("step", [step if step % 3 == 2 else long(step) for step in range(1, 16)])
 def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
     place: Place, url: str, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_crash_at_any_step_leaves_what_the_next_run_completes(
         def call(*args: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
-            if calls == step:
+            if calls >= step:  # what clears up behind it does not come to it either
                 raise Crash
             return real(*args, **options)
 

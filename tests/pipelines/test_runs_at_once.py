@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from quorumlog.errors import ConfigError
-from quorumlog.pipelines.archive import ATTEMPTS, PARTS, Archive
+from quorumlog.errors import ConfigError, StoreFailure, Unreachable
+from quorumlog.pipelines.archive import ATTEMPTS, PARTS, Archive, load_manifest
+from quorumlog.pipelines.archive_folders import folder_at
 from quorumlog.pipelines.archive_parts import PartWriter
 from quorumlog.pipelines.archiving import PartWork, archive, write_part
 from quorumlog.pipelines.engine import LocalEngine
@@ -76,7 +77,8 @@ def test_a_work_of_a_run_that_is_over_leaves_nothing(
     when: str,
 ) -> None:
     lost = Abandoned()
-    with pytest.raises(Gone):
+    with pytest.raises(Gone), monkeypatch.context() as patched:
+        patched.setattr(Archive, "end_run", lambda *_: None)
         archive(place, target, part_bytes=50_000, engine=lost)
     assert any(name.startswith(f"{ATTEMPTS}/") for name in names_in(target))
 
@@ -105,10 +107,65 @@ def test_a_work_of_a_run_that_is_over_leaves_nothing(
     monkeypatch.setattr(PartWriter, "finish", finished)
     with pytest.raises((ConfigError, FileNotFoundError)) as refused:
         write_part(lost.works[0])
-    assert "another archive run has written there" in str(refused.value) or when == "in its middle"
-    with pytest.raises(ConfigError, match="another archive run has written there"):
+    assert "another archive run has written there" in str(refused.value) or when != "at its end"
+    with pytest.raises(ConfigError):
         write_part(lost.works[1])
     check_whole(place, target)
+
+
+class Failing:
+    """The first part is written, and then the run cannot go on."""
+
+    def map(self, run: Callable[[Any], Any], works: Sequence[Any]) -> Iterator[Any]:
+        yield run(works[0])
+        raise Unreachable("no member answers")
+
+
+def test_a_run_that_failed_leaves_nothing(place: Place, target: str) -> None:  # noqa: F811
+    with pytest.raises(Unreachable):
+        archive(place, target, part_bytes=50_000, engine=Failing())
+    check_nothing_beside(target)
+    archive(place, target)
+    check_whole(place, target)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_run_whose_manifest_had_no_answer_keeps_what_it_names(
+    place: Place,  # noqa: F811
+    target: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_named: bool,
+) -> None:
+    """It failed, and may have been put all the same."""
+    real = type(folder_at(target)).replace_manifest
+
+    def unanswered(folder: Any, content: bytes, tag: str) -> str:
+        names_some = b'"file"' in content
+        if is_named or not names_some:
+            tag = real(folder, content, tag)
+        if names_some:
+            raise StoreFailure("no answer")
+        return tag
+
+    with monkeypatch.context() as patched, pytest.raises(StoreFailure):
+        patched.setattr(type(folder_at(target)), "replace_manifest", unanswered)
+        archive(place, target, part_bytes=50_000)
+    manifest, _ = load_manifest(folder_at(target))
+    assert bool(manifest and manifest.parts) is is_named
+    check_nothing_beside(target)
+    archive(place, target)
+    check_whole(place, target)
+
+
+def check_nothing_beside(target: str) -> None:
+    """What the manifest names, wherever it lies by now; and all of it can be read."""
+    manifest, _ = load_manifest(folder_at(target))
+    files = names_in(target) - {"lock", "manifest.json"}
+    if manifest is None or not manifest.parts:
+        assert not files
+        return
+    assert files == {each.source for each in manifest.moving}
+    assert entries_of(Place(archive=target))
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["both go on", "one is killed"])

@@ -44,8 +44,9 @@ def ask_for_entries(number: int) -> AnyClientMessage:
     return ReadRequest(request_id=number, first_index=1, stop_index=3, limit_bytes=8 * MIB)
 
 
-@pytest.mark.parametrize("ask", [ask_of_machine, ask_for_entries])
-def test_answers_are_made_as_they_are_read(ask: Callable[[int], AnyClientMessage]) -> None:
+def answers_are_made_as_they_are_read(
+    ask: Callable[[int], AnyClientMessage] = ask_of_machine,
+) -> None:
     class Machine(Talkative):
         asked = 0
 
@@ -79,3 +80,8 @@ def test_answers_are_made_as_they_are_read(ask: Callable[[int], AnyClientMessage
             if isinstance(frame.message, MachineReadResponse | ReadResponse)
         ]
         assert numbers == list(range(1, ASKED + 1))
+
+
+@pytest.mark.parametrize("ask", [ask_of_machine, ask_for_entries])
+def test_answers_are_made_as_they_are_read(ask: Callable[[int], AnyClientMessage]) -> None:
+    answers_are_made_as_they_are_read(ask)

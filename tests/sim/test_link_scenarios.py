@@ -18,7 +18,7 @@ from quorumlog.consensus.messages import AnyPeerMessage, PushEntryRequest, PushT
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.node.repair import repairer
+from quorumlog.node import repair
 from quorumlog.testing import SimulatedLog
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.network import Pipe
@@ -184,7 +184,7 @@ def test_a_lost_push_goes_again_while_its_receiver_is_sent_a_repair() -> None:
     way(scene, leader, hurt).limits(10.0)
     other.kill()
     with ExitStack() as patches:
-        patches.enter_context(patch.object(repairer, "PIECE_BYTES", 4_000))
+        patches.enter_context(patch.object(repair, "PIECE_BYTES", 4_000))
         damage = DirectoryDamaged("", path="", position=0, index=first_index, stop_index=stop_index)
         hurt.enter(lambda: hurt.node.repairer.found(damage))
         scene.until(lambda: bool(hurt.node.store.damaged), "damaged range")

@@ -180,7 +180,7 @@ def test_a_snapshot_arrives_although_newer_ones_are_made_meanwhile() -> None:
     named = Sent(scene, InstallRequest)
     leader = scene.await_leader()
     away.start()
-    with patch("quorumlog.node.sending.install_sender.MOST_BACK_OFF", 0.01):
+    with patch("quorumlog.node.sending.MOST_BACK_OFF", 0.01):
         for number in range(200):
             scene.command(leader, b"%d" % number)
             scene.run_for(5)

@@ -12,7 +12,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ProducerExpired, ProducerFenced, SequenceGap
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.writing.producer_sessions import Connected
+from quorumlog.node.producer_sessions import Connected
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import PRODUCED
 from quorumlog.testing.profile import SimulationProfile, draw_profile

@@ -15,8 +15,8 @@ from quorumlog.log_state.log_state import Reader
 from quorumlog.node.applying.machine_driver import PIN_MS
 from quorumlog.node.ledger_node import HANGS_AFTER_MS
 from quorumlog.node.member_changes import MemberVerb
-from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
-from quorumlog.node.retention.retention import FED_PATIENCE_MS
+from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.retention import FED_PATIENCE_MS
 from quorumlog.testing.faults import make_room
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.operations import ClientMove

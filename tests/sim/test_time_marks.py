@@ -13,12 +13,12 @@ from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import WrongLastIndex
 from quorumlog.log_state.control_entries import ControlEntry, TimeMark
 from quorumlog.log_state.log_state import Reset
+from quorumlog.node import log_clock
+from quorumlog.node.log_clock import MARK_INTERVAL_MS
+from quorumlog.node.log_states import controls_of
 from quorumlog.node.member_changes import MemberVerb
-from quorumlog.node.reading.mark_finder import MarkOutcome
-from quorumlog.node.writing import log_clock
-from quorumlog.node.writing.log_state_reading import controls_of
-from quorumlog.node.writing.operator_orders import ResetOutcome
-from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
+from quorumlog.node.operator_orders import ResetOutcome
+from quorumlog.node.reading import MarkOutcome
 from quorumlog.store.log_begin import Mark
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.wall_clock import BEGINNING_MS

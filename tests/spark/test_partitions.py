@@ -118,6 +118,28 @@ def test_positions_are_asked_for_a_bounded_number_of_times() -> None:
     assert 9_999_999 in asked
 
 
+@pytest.mark.parametrize(("partition_bytes", "most"), [(2**62, 3), (50_000_000, 20), (1_000_000, 260)])
+def test_each_entry_is_asked_for_once_and_few_where_parts_are_few(
+    partition_bytes: int, most: int
+) -> None:
+    asked: list[int] = []
+
+    def points_of(indices: Sequence[int]) -> list[EntryPoint]:
+        asked.extend(indices)
+        return [EntryPoint(1_000 * index, index) for index in indices]
+
+    plan(
+        "g",
+        IndexRange(1, 100_000),
+        points_of,
+        begin_index=0,
+        min_partitions=1,
+        partition_bytes=partition_bytes,
+    )
+    assert len(set(asked)) == len(asked) <= most
+    assert {0, 1, 99_999} <= set(asked)
+
+
 def test_of_very_many_partitions_the_tasks_ask_for_their_chains() -> None:
     asked: list[int] = []
 

@@ -113,6 +113,10 @@ def test_counts_and_compactions_are_the_same(
     assert statistics.statistics(place, key="json:id", engine=SparkEngine(spark)) == (
         statistics.statistics(place, key="json:id")
     )
+    monkeypatch.setattr(spark_engine, "RESULT_BYTES", 10_000)  # a few of them, and at times one alone
+    assert statistics.statistics(place, key="json:n", engine=SparkEngine(spark)) == (
+        statistics.statistics(place, key="json:n")
+    )
     for name, engine in (("here", LocalEngine()), ("there", SparkEngine(spark))):
         compact(place, str(tmp_path / f"{name}.parquet"), "json:id", engine=engine)
     here, there = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("here", "there"))
@@ -214,7 +218,7 @@ def test_a_refusal_is_the_same_here_as_it_was_there(error: Exception) -> None:
     def run(_: object) -> CountWork:
         raise error
 
-    [refused] = spark_engine._row(0, run, CountWork(Place(), 0, 1, "")).column("refusal").to_pylist()
+    [refused] = spark_engine._row(0, run, CountWork(Place(), 0, 1, ""), 0).column("refusal").to_pylist()
     found = spark_engine._raised(refused)
     assert (type(found), str(found)) == (type(error), str(error))
     if isinstance(found, DirectoryDamaged):

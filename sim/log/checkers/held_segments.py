@@ -7,7 +7,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import LogState
-from quorumlog.node.writing.memberships import membership_of
+from quorumlog.node.log_states import membership_of
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 

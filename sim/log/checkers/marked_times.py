@@ -20,8 +20,8 @@ from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Envelope
 from quorumlog.log_state.control_entries import MOST_MS, ClockReset, ControlEntry, TimeMark
 from quorumlog.log_state.log_state import LogState, decode_state
-from quorumlog.node.writing.log_state_reading import controls_of
-from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
+from quorumlog.node.log_clock import MARK_INTERVAL_MS
+from quorumlog.node.log_states import controls_of
 from quorumlog.store.log_begin import (
     Mark,
     StoredLog,

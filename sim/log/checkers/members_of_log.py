@@ -4,7 +4,7 @@ cut."""
 from __future__ import annotations
 
 from quorumlog.log_state.log_state import LogState
-from quorumlog.node.writing.memberships import membership_of
+from quorumlog.node.log_states import membership_of
 from quorumlog.testing.promises import CheckedMember, Checker, Violation
 
 

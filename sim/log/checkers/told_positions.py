@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.errors import ReaderMoved
-from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.reader_moves import ReaderMove, ReaderStand
 from quorumlog.testing.operations import ClientMove
 from quorumlog.testing.promises import CheckedCluster, Checker, Violation
 

@@ -11,9 +11,9 @@ from bisect import bisect_left
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Envelope
 from quorumlog.log_state.control_entries import Keep
-from quorumlog.node.retention.segments_kept import HOUR_MS
-from quorumlog.node.writing.log_clock import MOST_AHEAD_MS
-from quorumlog.node.writing.log_state_reading import controls_of
+from quorumlog.node.log_clock import MOST_AHEAD_MS
+from quorumlog.node.log_states import controls_of
+from quorumlog.node.retention import HOUR_MS
 from quorumlog.testing.promises import CheckedCluster, CheckedMember, Checker, Violation
 from quorumlog.testing.wall_clock import BEGINNING_MS
 

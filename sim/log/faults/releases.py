@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quorumlog.log_state.control_entries import LEVEL
-from quorumlog.node.writing.operator_orders import FinishedUpgrade, UpgradeOutcome
+from quorumlog.node.operator_orders import FinishedUpgrade, UpgradeOutcome
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

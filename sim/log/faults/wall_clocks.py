@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.node.writing.operator_orders import ResetOutcome
+from quorumlog.node.operator_orders import ResetOutcome
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

@@ -21,7 +21,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import TOKEN_BYTES, Epoch
 from quorumlog.log_state.producers import MOST_BATCHES
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.writing.producer_sessions import Connected
+from quorumlog.node.producer_sessions import Connected
 from quorumlog.testing.machines import DIGEST_NAME, result_of
 from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
 from quorumlog.testing.promises import Violation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.log_state.log_state import AnyState, LogState
-from quorumlog.node.writing.log_state_reading import LogStateReading, controls_of
+from quorumlog.node.log_states import LogStateReading, controls_of
 from quorumlog.store.ledger_store import LedgerStore, LogStart
 
 __all__ = ["controls_of", "state_at_end", "state_of"]

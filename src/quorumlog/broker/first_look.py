@@ -9,12 +9,15 @@ A store that we have started once has a file `flushed` (flushed_file.py), and is
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from quorumlog.broker.commit_log.log_recovery import LogEnd, walk
 from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
+from quorumlog.broker.java_config import read_java_topics
 from quorumlog.broker.message_log import LogRecords
+from quorumlog.broker.messages.message import SCHEDULE_TOPIC
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
@@ -58,6 +61,38 @@ def refuse_other_queues(disk: Disk, root: str) -> None:
         )
 
 
+def deleted_topics(disk: Disk, root: str) -> Callable[[str], bool]:
+    """Whether a Java broker has deleted a topic: its queues are gone, and its messages in the log stay.
+    Raises StoreFailure."""
+    try:
+        topics = read_java_topics(disk, root, [])
+    except ConfigError as error:
+        log.warning("what topics were deleted is not known: %s", error)
+        topics = None
+    if topics is None:
+        return lambda topic: False
+    left = {*topics, *disk.list(f"{root}/{QUEUES_NAME}"), SCHEDULE_TOPIC}
+    return lambda topic: topic not in left
+
+
+def find_deleted(
+    files: SegmentList, was_deleted: Callable[[str], bool], known: Collection[QueueKey] = ()
+) -> dict[QueueKey, int]:
+    """As `ConsumeQueues.alive_from`, by the log: what lies before 0 comes again. `known`: queues that
+    had messages which the log has no more."""
+    alive_from, seen = dict[QueueKey, int](), {*known}
+    for found in walk(files, files.first_position, LogEnd(files.first_position), check_bodies=False):
+        for key, rows in found.records.queues if len(found.records) else ():
+            positions = found.records.starts[rows] + found.position
+            begins = np.flatnonzero(found.records.columns.queue_offsets[rows] == 0)
+            if was_deleted(key.topic):
+                alive_from[key] = int(positions[-1]) + 1
+            elif len(begins) and (begins[-1] or key in seen):
+                alive_from[key] = int(positions[begins[-1]])
+            seen.add(key)
+    return alive_from
+
+
 def first_look(
     disk: Disk, root: str, files: SegmentList, queues: ConsumeQueues, *, is_clean: bool
 ) -> str:
@@ -66,9 +101,9 @@ def first_look(
     size_bytes = files.end_position - files.first_position
     log.info("%s: the first start on it looks at its %d bytes of commit log", root, size_bytes)
     end = LogEnd(files.first_position)
-    lost = ""
+    lost, was_deleted = "", deleted_topics(disk, root)
     for found in walk(files, files.first_position, end, check_bodies=False):
-        wrong = [problem for _, problem in wrong_units(found, queues)]
+        wrong = [problem for key, problem in wrong_units(found, queues) if not was_deleted(key.topic)]
         lost = lost or "".join(wrong[:1])
     refuse_missing_files(disk, root, files, queues, end, is_clean=is_clean)
     return lost
@@ -133,8 +168,8 @@ def _names(
     unconfirmed: int,
 ) -> bool:
     queue = queues.get(key)
-    if queue is not None and queue.alive_from:
-        rows = rows[shown.starts[rows] + position >= queue.alive_from]
+    if key in queues.alive_from:
+        rows = rows[shown.starts[rows] + position >= queues.alive_from[key]]
         if not len(rows):
             return True
     offsets = shown.columns.queue_offsets[rows]

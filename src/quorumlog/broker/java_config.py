@@ -70,19 +70,25 @@ def read_java_config(disk: Disk, root: str) -> JavaConfig:
         path = f"{folder}/{name}"
         if disk.exists(path):
             notes.append(f"{path} (settings in RocksDB) is not read, only the JSON beside it")
-    topics = _read(disk, f"{folder}/topics.json", _Topics, notes)
+    topics = read_java_topics(disk, root, notes)
     groups = _read(disk, f"{folder}/subscriptionGroup.json", _Groups, notes)
     of_offsets = [_read(disk, f"{folder}/{name}", _Offsets, notes) for name in _NAMES_OF_OFFSETS]
     delays = _read(disk, f"{folder}/delayOffset.json", _Delays, notes)
     offsets = next((each for each in of_offsets if each is not None), None)
     return JavaConfig(
-        None if topics is None else topics.topic_config_table,
+        topics,
         None if groups is None else sorted(groups.subscription_group_table),
         None if offsets is None else offsets.offset_table,
         None if delays is None else delays.offset_table,
         int.from_bytes(_content(disk, f"{folder}/timercheck")[:8], "big"),
         notes,
     )
+
+
+def read_java_topics(disk: Disk, root: str, notes: list[str]) -> dict[str, JavaTopic] | None:
+    """As `read_java_config`."""
+    topics = _read(disk, f"{root}/{CONFIG_FOLDER_NAME}/topics.json", _Topics, notes)
+    return None if topics is None else topics.topic_config_table
 
 
 def _read(disk: Disk, path: str, kind: type[_T], notes: list[str]) -> _T | None:

@@ -30,7 +30,7 @@ from quorumlog.broker.commit_log.log_recovery import (
     walk,
 )
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.first_look import first_look, refuse_other_queues
+from quorumlog.broker.first_look import deleted_topics, first_look, refuse_other_queues
 from quorumlog.broker.flush.service_thread import ServiceThread
 from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -225,6 +225,8 @@ class MessageStore:
         # Until all queues of another software's store are on disk for once.
         was_derived = is_ours and self.checkpoint.logics_msg_timestamp > 0
         dispatcher.queues_restart = not was_derived and not self._was_replicated
+        if not is_ours:  # later there are topics of which its settings know nothing
+            dispatcher.was_deleted = deleted_topics(disk, root)
         self._dispatch_stop = sys.maxsize
         if self._was_replicated:
             # Consumers saw no more: what lies behind it may be cut yet.
@@ -249,7 +251,7 @@ class MessageStore:
         }
         # A slave may have got its log from the middle on, without the first messages of some queues.
         self.queues.begins_anywhere = self.replicated and files.first_position > 0
-        dispatcher.queues_restart = False
+        dispatcher.queues_restart, dispatcher.was_deleted = False, lambda topic: False
         self._dispatcher = dispatcher
         dispatcher.last_time_ms = end.last_time_ms
         self.reput = ReputMessageService(self.commit_log, dispatcher, self._dispatched)
@@ -297,7 +299,11 @@ class MessageStore:
         try:
             end = self._walk_from(files, files.first_position, dispatcher)
         except QueueHole as hole:
-            raise StoreFailure(f"{self.root}: the commit log contradicts itself: {hole}") from None
+            raise StoreFailure(
+                f"{self.root}: the commit log contradicts itself: {hole}. Where a slave of an earlier"
+                " release was made the master, it may have given numbers of a queue again: quorumlog"
+                f" broker recover {self.root} --given-again shows of such queues what came last"
+            ) from None
         self.queues.derived()
         return end
 

@@ -12,11 +12,18 @@ from quorumlog.broker.commit_log.flushed_file import FLUSHED_MAGIC, FLUSHED_NAME
 from quorumlog.broker.commit_log.log_files import read_records
 from quorumlog.broker.commit_log.log_recovery import LogEnd, walk
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.first_look import refuse_missing_files, refuse_other_queues, wrong_units
+from quorumlog.broker.first_look import (
+    deleted_topics,
+    find_deleted,
+    refuse_missing_files,
+    refuse_other_queues,
+    wrong_units,
+)
 from quorumlog.broker.message_store import ABORT_NAME, COMMIT_LOG_NAME, LOCK_NAME, REPLICA_NAME
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
 from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME
+from quorumlog.broker.queues.queue_ends import QueueEnd, QueueEnds
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.directory_kind import DirectoryKind, refuse_other_kinds
 from quorumlog.store.disk import Disk, OsDisk, not_allowed
@@ -204,6 +211,9 @@ class OfflineStore:
         """Every record; that the unit of each queue names it, and that no unit names anything else.
         What a replicated store did not know to be confirmed when it ended is in no queue yet."""
         unconfirmed = self._unconfirmed()
+        if self._flushed() is None:
+            was_deleted = deleted_topics(self._disk, self.root)
+            self.queues.alive_from |= find_deleted(self.files, was_deleted)
         end = LogEnd(self.files.first_position)
         messages = size_bytes = 0
         problems: list[str] = []
@@ -266,3 +276,18 @@ def allow_cut(root: str, position: int) -> int:
         flushed.record_synced(position)
     flushed.close()
     return max(given_up, 0)
+
+
+def hide_given_again(root: str) -> dict[QueueKey, int]:
+    """Of queues whose numbers were given again the next start shows what follows; returns from where on.
+    Raises ConfigError, StoreFailure."""
+    disk = OsDisk()
+    with OfflineStore(root, disk) as store:
+        ends = QueueEnds(disk, root)
+        known = {QueueKey(each.topic, each.queue_id): each for each in ends.load()}
+        begun = {key for key, each in known.items() if each.begin > 0}
+        found = find_deleted(store.files, lambda topic: False, begun)
+    found = {key: at for key, at in found.items() if key not in known or at > known[key].alive_from}
+    known |= {key: QueueEnd(*key, 0, alive_from=at) for key, at in found.items()}
+    ends.save(list(known.values()))
+    return found

@@ -36,6 +36,8 @@ TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
+SMALL_BYTES = 4 * 1024
+"""As little may wait for a client uncounted: most answers are a fraction of it."""
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: TCP's own
 back-off would stay silent for up to two minutes."""
@@ -67,8 +69,9 @@ class LoopTurn:
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is full."""
         self.strays = StrayLog(log)
-        self._clogged: dict[Connection, None] = {}
-        """Clients that do not read what they are sent."""
+        self._unsent: dict[Connection, int] = {}
+        """Bytes held for clients that have not read them, of each when it was sent something last."""
+        self._unsent_bytes = 0
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> LoopTurn:
@@ -98,19 +101,28 @@ class LoopTurn:
             connection.pause_reading()
 
     def look_at_unsent(self, connection: Connection) -> None:
-        """It does not read what it is sent."""
-        self._clogged[connection] = None
-        while (all_bytes := sum(each.unsent_bytes for each in self._clogged)) > ALL_UNSENT_BYTES:
-            most = max(self._clogged, key=lambda each: each.unsent_bytes)
+        """Of a client, which was sent something."""
+        unsent = connection.held_bytes
+        self._unsent_bytes += unsent - self._unsent.pop(connection, 0)
+        if unsent:
+            self._unsent[connection] = unsent
+        if self._unsent_bytes <= ALL_UNSENT_BYTES:
+            return
+        # Many will have read since they were looked at.
+        self._unsent = {each: unsent for each in self._unsent if (unsent := each.held_bytes)}
+        self._unsent_bytes = sum(self._unsent.values())
+        while self._unsent_bytes > ALL_UNSENT_BYTES:
+            most = max(self._unsent, key=lambda each: self._unsent[each])
             self.strays.closing(
                 most.peer_name,
-                f"it leaves {most.unsent_bytes} bytes of its answers unread, and all together leave"
-                f" {all_bytes}",
+                f"it does not read its answers: {self._unsent[most]} bytes are held for it, and"
+                f" {self._unsent_bytes} for all",
             )
             most.abort()
 
-    def reads_again(self, connection: Connection) -> None:
-        self._clogged.pop(connection, None)
+    def forget(self, connection: Connection) -> None:
+        """Nothing of it waits any more."""
+        self._unsent_bytes -= self._unsent.pop(connection, 0)
 
     def begin(self) -> None:
         """Whoever calls this calls `flush` before it returns to the loop."""
@@ -187,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self._out_bytes = 0
+        self._flushed_bytes = 0
+        """When it was sent something last."""
         self._written_bytes = 0
         self._is_clogged = False
         """The other side does not read what it is sent."""
@@ -225,7 +239,10 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
-            self._take(self._held + frames if self._held else frames)
+            if self._held:
+                self._held += frames  # of what had been received when reading was paused
+            else:
+                self._take(frames)
         except Exception as error:
             contain(error, self)
             return
@@ -238,11 +255,10 @@ class Connection(asyncio.BufferedProtocol):
             self.decoder.greets_again()
 
     def _take(self, frames: list[Frame]) -> None:
-        self._held = []
         for number, frame in enumerate(frames):
             if self.closed:
                 return
-            if self.is_full:
+            if self._is_clogged or self._out_bytes >= UNSENT_BYTES:
                 self._held = frames[number:]
                 self.pause_reading()
                 return
@@ -269,7 +285,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for act in waiting:
                 act()
-            self._take(self._held)
+            held, self._held = self._held, []
+            self._take(held)
         except Exception as error:
             contain(error, self)
             return
@@ -290,12 +307,9 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._is_clogged = True
         self.pause_reading()
-        if self.is_client:
-            self._loop_turn.look_at_unsent(self)
 
     def resume_writing(self) -> None:
         self._is_clogged = False
-        self._loop_turn.reads_again(self)
         self._go_on()
         if not self.closed and self.session is not None:
             self.session.writable()
@@ -329,20 +343,23 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out:
             self._loop_turn.add(self)
         self._out += buffers
-        self._out_bytes += frame_bytes_of(buffers)
+        self._out_bytes += len(buffers[0]) if len(buffers) == 1 else frame_bytes_of(buffers)
 
     def flush(self) -> None:
         if self._transport is not None and self._out:
             out, self._out = self._out, []
             self._written_bytes += self._out_bytes
-            self._out_bytes = 0
+            self._flushed_bytes, self._out_bytes = self._out_bytes, 0
             if len(out) == 1:
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
-            if self._is_clogged:
-                if self.is_client:
-                    self._loop_turn.look_at_unsent(self)
+            if self.is_client and (
+                self._flushed_bytes > SMALL_BYTES
+                or self._transport.get_write_buffer_size() > SMALL_BYTES
+            ):
+                self._loop_turn.look_at_unsent(self)
+            if self._is_clogged or self.closed:
                 return
             if self._held or self._waiting:
                 self._go_on()
@@ -355,6 +372,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return 0
         return self._transport.get_write_buffer_size() + self._out_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, about: a buffer of which one byte is unsent is held as a whole."""
+        unsent = self.unsent_bytes
+        return unsent + self._flushed_bytes if unsent else 0
 
     @property
     def sent_bytes(self) -> int:
@@ -410,4 +433,4 @@ class Connection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         self._held.clear()
         self._waiting.clear()
-        self._loop_turn.reads_again(self)
+        self._loop_turn.forget(self)

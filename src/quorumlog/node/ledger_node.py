@@ -32,10 +32,10 @@ from quorumlog.node.messages_beside import MessagesBeside
 from quorumlog.node.node_parts import NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
 from quorumlog.node.ports import DirectorySetBack, Host
-from quorumlog.node.reading.confirmations import Confirmed
-from quorumlog.node.repair.scrubber import ScrubStatus
-from quorumlog.node.retention.retention import Retention
-from quorumlog.node.sending.feeding import Feeding
+from quorumlog.node.reading import Confirmed
+from quorumlog.node.repair import ScrubStatus
+from quorumlog.node.retention import Retention
+from quorumlog.node.sending import Feeding
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.store.ledger_store import ColdRange, LogStart
 from quorumlog.store.member_directory import MemberDirectory

@@ -10,7 +10,7 @@ from __future__ import annotations
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.log_states import LogStateKeeper
 
 LOOK_MS = 500
 

@@ -22,9 +22,9 @@ from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.transfers import TransferOutcome, Transfers
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 
 
 class MemberVerb(StrEnum):

@@ -15,11 +15,9 @@ from quorumlog.consensus.messages import (
     SnapshotRequest,
     SnapshotResponse,
 )
-from quorumlog.node.begin.log_replacement import LogReplacement
-from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
-from quorumlog.node.repair.repairer import Repairer
-from quorumlog.node.sending.install_sender import InstallSender
-from quorumlog.node.sending.snapshot_sender import SnapshotSender
+from quorumlog.node.installing import LogReplacement, SnapshotFetcher
+from quorumlog.node.repair import Repairer
+from quorumlog.node.sending import InstallSender, SnapshotSender
 
 
 class MachineMessages(Protocol):

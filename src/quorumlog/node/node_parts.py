@@ -11,37 +11,24 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import Durability, EntryId, Replica, SnapshotId
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
-from quorumlog.node.begin.log_drops import LogDrops
-from quorumlog.node.begin.log_replacement import LogReplacement
-from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.housekeeping import Housekeeping
+from quorumlog.node.installing import LogDrops, LogReplacement, SnapshotFetcher
+from quorumlog.node.log_clock import TimeMarks
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.member_changes import MemberChanges
+from quorumlog.node.operator_orders import OperatorOrders
 from quorumlog.node.pending_appends import (
     PendingAppends,
 )
 from quorumlog.node.ports import Host
-from quorumlog.node.reading.confirmations import Confirmations, Confirmed
-from quorumlog.node.reading.mark_finder import MarkFinder
-from quorumlog.node.reading.readable_log import ReadableLog
-from quorumlog.node.reading.reader_lags import ReaderLags
-from quorumlog.node.repair.repairer import Repairer
-from quorumlog.node.repair.scrubber import Scrubber
-from quorumlog.node.retention.reader_moves import ReaderMoves
-from quorumlog.node.retention.retention import Retention
-from quorumlog.node.sending.catch_up_pace import CatchUpPace
-from quorumlog.node.sending.install_sender import InstallSender
-from quorumlog.node.sending.push_sender import PushSender
-from quorumlog.node.sending.recent_batches import RecentBatches
-from quorumlog.node.sending.snapshot_sender import SnapshotSender
+from quorumlog.node.producer_sessions import ProducerSessions
+from quorumlog.node.reader_moves import ReaderMoves
+from quorumlog.node.reading import Confirmations, Confirmed, MarkFinder, ReadableLog, ReaderLags
+from quorumlog.node.repair import Repairer, Scrubber
+from quorumlog.node.retention import Retention
+from quorumlog.node.sending import CatchUpPace, InstallSender, PushSender, RecentBatches, SnapshotSender
 from quorumlog.node.transfers import Transfers
-from quorumlog.node.writing.append_conditions import AppendConditions
-from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.flusher import Flusher
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.node.writing.log_writer import LogWriter
-from quorumlog.node.writing.operator_orders import OperatorOrders
-from quorumlog.node.writing.producer_sessions import ProducerSessions
-from quorumlog.node.writing.time_marks import TimeMarks
+from quorumlog.node.writing import AppendConditions, BatchFormer, Flusher, LogWriter
 from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB

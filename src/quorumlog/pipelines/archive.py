@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import msgspec
@@ -125,11 +126,23 @@ class Archive:
         return archive
 
     def begin_run(self) -> str:
-        """Name of what is in _attempts/ until `remove_strays`; that of each of its files has it."""
+        """Name of what is in _attempts/ until `end_run`; that of each of its files has it."""
         name = f"{_RUN}{uuid.uuid4().hex}"
         path = os.path.join(ATTEMPTS, name)
         self._folder.finish(path, self._folder.create(path))
         return name
+
+    def end_run(self, run: str) -> None:
+        """Delete what it has written and the manifest does not name, however it ended. Raises as
+        `load_manifest`."""
+        self._folder.delete([os.path.join(ATTEMPTS, run)])
+        if not self._folder.is_locked:
+            with suppress(ConfigError):  # a put of its own that had no answer is refused from here on
+                self._commit(self.manifest)
+        manifest, _ = load_manifest(self._folder)
+        named = {each.source for each in manifest.moving} if manifest is not None else set()
+        there = [os.path.join(ATTEMPTS, name) for name in self._folder.sizes(ATTEMPTS) if run in name]
+        self._folder.delete([path for path in there if path not in named])
 
     def remove_strays(self) -> None:
         """Delete files that the manifest does not name: of a run cut off, or an attempt too many. Raises

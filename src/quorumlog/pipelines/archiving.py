@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
 
@@ -141,7 +141,7 @@ class Verified(msgspec.Struct, frozen=True):
 def write_part(work: PartWork) -> Attempt:
     """A work: under a name of its own."""
     first, stop = work.first_index, work.stop_index
-    check_seen(work.directory)
+    check_seen(os.path.join(work.directory, work.run))
     _check_wanted(work)
     with closing(open_log(work.place)) as log:
         time_ms = work.time_ms
@@ -206,8 +206,17 @@ class _Run:
 
     def write(self, first: int, stop: int, chain: int | None, time_ms: int) -> None:
         """In waves, so that an interruption costs one of them at most."""
-        directory = absolute(os.path.join(self._into.path, ATTEMPTS))
         run = self._into.begin_run()
+        try:
+            self._write(run, first, stop, chain, time_ms)
+        except BaseException:
+            with suppress(Exception):  # what it cannot remove, the next run does
+                self._into.end_run(run)
+            raise
+        self._into.end_run(run)
+
+    def _write(self, run: str, first: int, stop: int, chain: int | None, time_ms: int) -> None:
+        directory = absolute(os.path.join(self._into.path, ATTEMPTS))
         works = [
             PartWork(source, directory, run, low, high, time_ms if low == first else None)
             for source, low, high in parts_of(
@@ -231,7 +240,6 @@ class _Run:
                 # with the next data, or each run would find something new.
                 done.pop()
             self._into.add([(attempt.part, attempt.file) for attempt in done])
-        self._into.remove_strays()
 
 
 def _archive_into(

@@ -107,12 +107,13 @@ def as_seen_anywhere(place: Place) -> Place:
     return place
 
 
-def check_seen(directory: str) -> None:
-    """Of one that a work writes into. Raises ConfigError if this process does not see it."""
-    if not is_object(directory) and not os.path.isdir(directory):
+def check_seen(path: str) -> None:
+    """Of what the driver has made where a work writes. Raises ConfigError if this process does not see
+    it."""
+    if not is_object(path) and not os.path.exists(path):
         raise ConfigError(
-            f"{directory} is not there on {platform.node()}: driver and executors have to see it at the"
-            " same path"
+            f"{path} is not there on {platform.node()}, and the driver has made it: the folder is not"
+            " shared. Driver and executors have to see the same one at the same path"
         )
 
 

@@ -1,6 +1,6 @@
 """A thread that runs disk work in order, so that the event loop never waits for a disk.
 
-One of them flushes (`node/writing/flusher.py` asks), another reads cold ranges: a read never waits for a
+One of them flushes (`node/writing.py` asks), another reads cold ranges: a read never waits for a
 sync.
 """
 

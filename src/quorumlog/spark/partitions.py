@@ -21,8 +21,8 @@ from quorumlog.spark.offsets import IndexRange
 
 WORTHWHILE_BYTES = 4 << 20
 """A smaller part of a log is no gain as a task of its own."""
-_MAX_SAMPLES = 64
-"""Between two of them entries are taken to be equally long."""
+_SAMPLES, _MAX_SAMPLES = 8, 64
+"""For each cut, and for all. Between two of them entries are taken to be equally long."""
 MAX_PLANNED_CHAINS = 256
 """Of more partitions the tasks ask for the chain at their ends themselves, each beside its reading: the
 planner would ask for thousands, one after the other."""
@@ -101,29 +101,36 @@ def plan(
     first_index, stop_index = index_range
     if first_index == stop_index:
         return []
-    samples = np.unique(
-        np.linspace(first_index, stop_index - 1, min(_MAX_SAMPLES, stop_index - first_index))
-        .round()
-        .astype(np.int64)
-    )
-    positions = np.array([point.position for point in points_of(samples.tolist())], np.int64)
+    known: dict[int, EntryPoint] = {}
+
+    def points_at(indices: Sequence[int]) -> list[EntryPoint]:
+        """Each index is asked for once."""
+        missing = [index for index in dict.fromkeys(indices) if index not in known]
+        known.update(zip(missing, points_of(missing), strict=True))
+        return [known[index] for index in indices]
+
+    last_index = stop_index - 1
+    begin, end = (point.position for point in points_at([first_index, last_index]))
     # Where the last entry ends is unknown; it is taken to be as long as the average of the others.
-    average = (positions[-1] - positions[0]) / max(stop_index - 1 - first_index, 1)
-    samples = np.append(samples, stop_index)
-    positions = np.append(positions, positions[-1] + round(average))
-    total_bytes = int(positions[-1] - positions[0])
+    average = round((end - begin) / max(last_index - first_index, 1))
+    total_bytes = end + average - begin
     least = min_partitions or min(os.cpu_count() or 1, total_bytes // WORTHWHILE_BYTES)
     count = max(least, -(-total_bytes // partition_bytes), 1)
     if max_records:
         count = max(count, -(-(stop_index - first_index) // max_records))
     count = min(count, stop_index - first_index)
+    samples = np.linspace(first_index, last_index, min(_SAMPLES * (count - 1) + 2, _MAX_SAMPLES))
+    samples = np.unique(samples.round().astype(np.int64))
+    positions = np.array([point.position for point in points_at(samples.tolist())], np.int64)
+    samples = np.append(samples, stop_index)
+    positions = np.append(positions, end + average)
     targets = positions[0] + np.arange(1, count) * total_bytes / count
     cuts = np.interp(targets, positions, samples).round().astype(np.int64)
     edges = np.unique(np.concatenate([[first_index], cuts, [stop_index]]))
     if max_records:
         edges = _limit_gaps(edges, max_records)
     edges = _with_pieces(edges, min(min_partitions, stop_index - first_index))
-    chains = _chains_at(edges.tolist(), points_of, begin_index)
+    chains = _chains_at(edges.tolist(), points_at, begin_index)
     return [
         LedgerPartition(
             group,

@@ -12,7 +12,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.node import LedgerNode
-from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
+from quorumlog.node.reader_moves import MoveOutcome, ReaderMove
 
 # ----------------------------------------------------------------
 # What simulated clients did and what came of it, as the checkers see it.

@@ -17,7 +17,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import NotLeader
 from quorumlog.log_state.control_entries import TOKEN_BYTES
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.writing.producer_sessions import Connected
+from quorumlog.node.producer_sessions import Connected
 from tests.waiting import eventually
 
 

@@ -133,7 +133,9 @@ class RuleWorld:
         broker.forget()
         broker.flushed = len(broker.log)
         self.maybe_crash(broker)
-        broker.history = broker.history.begun(epoch, len(broker.log), copy_list, is_forced=is_forced)
+        broker.history = broker.history.begun(
+            epoch, len(broker.log), copy_list, is_forced=is_forced, is_flushed=True
+        )
         broker.is_master, broker.leads = True, True
         assert self.led.setdefault(broker.run, broker.directory_id) == broker.directory_id
         keys = [run for run in self.led if run[:2] == epoch]
@@ -166,7 +168,6 @@ class RuleWorld:
             history,
             len(master.log),
             directory_id=slave.directory_id,
-            is_flushed=True,
         )
         if verdict.problem:
             listed = lists_in_force(master.history, master.confirmed)

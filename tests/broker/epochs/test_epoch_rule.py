@@ -7,6 +7,7 @@ import os
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import (
     CopyList,
@@ -176,7 +177,9 @@ def test_all_of_an_unsafe_list_must_have_heard_of_it_once() -> None:
 def judged(
     slave: EpochHistory, slave_end: int, master: EpochHistory, master_end: int, is_flushed: bool
 ) -> Verdict:
-    return judge(slave, slave_end, master, master_end, directory_id="b1", is_flushed=is_flushed)
+    """`is_flushed`: what the slave has was acknowledged by what was on disk."""
+    runs = [replace(run, is_flushed=is_flushed) for run in slave.runs]
+    return judge(EpochHistory(runs), slave_end, master, master_end, directory_id="b1")
 
 
 Byte = tuple[int, int, int]
@@ -244,6 +247,13 @@ def test_what_a_slave_is_told() -> None:
     assert "ends at 100, and the master's has the same only up to 80" in ahead.problem
     # What was acknowledged was on the master's disk: then nobody has acknowledged the rest.
     assert judged(old, 100, restarted, 150, True) == (80, True, "")
+    # How it has been acknowledging since says nothing of that.
+    flushed = old.begun(epoch, 80, is_flushed=True)
+    assert "has lost what it had sent" in judged(old, 100, flushed, 150, False).problem
+    longer = EpochHistory([Run(1, "a1", 0, 0), Run(1, "a1", 1, 90, is_flushed=True)])
+    for runs, end, cuts in ((longer, 100, False), (longer, 90, False), (flushed, 100, True)):
+        master = old.begun(epoch, 80).begun(epoch, 80) if runs is longer else flushed.begun(epoch, 85)
+        assert judge(runs, end, master, 150, directory_id="b1").cuts == cuts
     newer = restarted.begun(Epoch(2, "b1"), 150)
     assert judged(old, 100, newer, 200, False) == (80, True, "")
     assert judged(EpochHistory(), 0, restarted, 150, True) == (0, False, "")

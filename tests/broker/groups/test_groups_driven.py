@@ -36,7 +36,7 @@ from quorumlog.broker.wire.group_messages import (
 )
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.control_entries import TOKEN_BYTES
-from quorumlog.node.writing.operator_orders import ResetOutcome
+from quorumlog.node.operator_orders import ResetOutcome
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.wall_clock import BEGINNING_MS
 from sim.groups.sim_groups import SimGroupBrokers

@@ -9,6 +9,7 @@ from random import Random
 import msgspec
 import pytest
 
+from quorumlog.broker.epochs.epoch_history import Epoch
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -224,6 +225,43 @@ def test_a_slave_that_begins_where_its_master_does_knows_how_many_messages_came_
         assert outcome.queue_offset == expected
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_slave_is_told_of_topics_that_were_made_again(is_known: bool) -> None:
+    """0 comes twice in the log that it copies."""
+    world = World(6, brokers=2, copies=1)
+    a, b = world.brokers["a"], world.brokers["b"]
+    again = QueueKey("again", 0)
+    for broker in (a, b):
+        broker.living.store.topics = None
+    store = a.living.store
+    put_and_work(store, *[records_of([each]) for each in numbered(0, 5, "again")])
+    if is_known:  # of what its master told before
+        for _ in range(60):
+            world.connect("b")
+            world.pump("b", 1 << 20)
+            b.work()
+        assert numbers_in_queue(b.living.store, "again") == list(range(5))
+        world.cut("b")
+    store.queues.hide({again: a.living.max_offset})  # as at the first start on a Java broker's store
+    store.commit_log.next_queue_offsets.pop(again)
+    put_and_work(store, *[records_of([each]) for each in numbered(5, 3, "again")])
+    for _ in range(60):
+        world.connect("b")
+        world.pump("b", 1 << 20)
+        b.work()
+    assert numbers_in_queue(b.living.store, "again") == [5, 6, 7]
+    for _ in range(2):
+        b.crash(world.random, power=False)
+        b.start()
+        assert numbers_in_queue(b.living.store, "again") == [5, 6, 7]
+    a.crash(world.random, power=False)
+    assert world.force("b") == ""
+    b.living.store.topics = None
+    (outcome,) = put_and_work(b.living.store, records_of(numbered(8, 1, "again")))
+    assert isinstance(outcome, PutResult)
+    assert outcome.queue_offset == 3
+
+
 def test_a_promise_ends_what_an_older_master_may_do() -> None:
     world = World(5, brokers=2)
     for _ in range(10):
@@ -243,6 +281,15 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     assert b.max_offset == 0
     assert a.living.fenced_by == 7
     assert b.epoch == 7
+    # Of a slave a newer epoch than its own says nothing, whoever asks it to be let in.
+    asked = MasterLink(b, 0.0, **TIMES)
+    asked.refuse("broker b is not the master", is_for_now=True)
+    slave = SlaveLink(World(7, brokers=1).brokers["a"].living.own_log(), 0.0, **TIMES)
+    (hello,) = HaDecoder().feed(slave.out[0])
+    assert isinstance(hello, Hello)
+    asked.feed(encode_control(msgspec.structs.replace(hello, promised_epoch=9)), 0.0)
+    b.newer_epoch(Epoch(9, "c1"))
+    assert (len(asked.out), b.fenced_by) == (1, 0)
     world.put(a)  # and it takes nothing more
     assert world.acknowledged == []
 

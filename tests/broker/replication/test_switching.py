@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace as with_config
+from random import Random
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from quorumlog.broker.client.switching import Lost, switch_surveyed
+from quorumlog.broker.client import switching
+from quorumlog.broker.client.switching import Lost, change_list, switch_surveyed
+from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
-from quorumlog.broker.errors import NotMaster, StaleEpoch, SwitchRefused
+from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
@@ -55,6 +60,16 @@ def listed(world: World, name: str = "a") -> list[str]:
 def down(world: World, *names: str) -> None:
     for name in names:
         world.brokers[name].crash(world.random, power=False)
+
+
+class Unlucky(Random):
+    """With what is not synced when the power is lost."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def choice(self, seq: Any) -> Any:
+        return seq[0]
 
 
 @pytest.mark.parametrize("is_master_lost", [False, True])
@@ -447,7 +462,8 @@ def test_what_slaves_have_not_flushed_counts_at_a_switch() -> None:
     b = world.brokers["b"].living
     link = world.wires["b"].slave_link
     assert link._welcome is not None
-    link._welcome = replace(link._welcome, asks_flush=False)
+    runs = [replace(run, is_flushed=False) for run in link._welcome.runs]
+    link._welcome = replace(link._welcome, runs=runs)
     world.put(world.brokers["a"])
     world.brokers["a"].work()
     for _ in range(5):
@@ -477,6 +493,27 @@ def test_the_tail_that_a_master_has_lost_is_cut_off_with_sync_flush_alone() -> N
     world.put(a)
     following(world)
     assert len(world.acknowledged) == 1
+
+
+def test_what_was_acknowledged_without_a_flush_is_not_cut_off_by_a_master_that_flushes_now() -> None:
+    """It was on no disk when its master lost its power, and the slave has all of it."""
+    world = World(20, brokers=2)
+    down(world, "a", "b")
+    for broker in world.brokers.values():
+        broker.start(with_config(SMALL, flush_disk_type=ASYNC_FLUSH))
+    following(world)
+    a, b = world.brokers.values()
+    world.put(a)
+    for _ in range(8):
+        world.pump("b", 1 << 20)
+    assert world.acknowledged == [0]
+    b.work()
+    a.crash(Unlucky(), power=True)
+    a.start()
+    assert a.living.max_offset == 0
+    following(world)
+    assert b.living.max_offset > 0, "an acknowledged message is lost"
+    assert "has lost what it had sent" in world.story[-1]
 
 
 def test_brokers_that_never_had_a_master_make_none_of_themselves() -> None:
@@ -544,6 +581,66 @@ def test_what_is_under_way_is_acknowledged_while_the_list_changes() -> None:
     assert world.acknowledged == []
     following(world)
     assert world.acknowledged == [0]
+
+
+def test_messages_are_taken_while_the_list_changes_and_its_slaves_come_back() -> None:
+    world = group(23)
+    a = world.brokers["a"]
+    save, in_between = a.living._save, list[bool]()
+
+    def saved(record: ReplicaRecord) -> None:
+        in_between.append(a.living._may_acknowledge())
+        save(record)
+
+    a.living._save = saved  # type: ignore[method-assign]
+    a.living.set_copies(3)
+    assert in_between == [True], "what is under way is an unknown outcome"
+    assert not world.wires, "all of them come back"
+    world.put(a)
+    assert world.acknowledged == []
+    following(world)
+    assert world.acknowledged == [0]
+    # Who does not come back is missed in the end.
+    a.living.set_copies(2)
+    world.clock.now_ms += 1_000
+    assert "1 replicas are in sync, the master included, of 3" in str(a.living._refusal())
+
+
+def test_a_broker_is_added_under_load_and_one_that_lacks_much_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(23, brokers=2, copies=1)
+    a, b = world.brokers.values()
+    a.living.store.config = with_config(SMALL, ha_max_gap_not_in_sync=4096)
+    following(world)
+    for _ in range(3):
+        world.put(a)
+    a.work()
+    assert (len(world.acknowledged), b.living.max_offset) == (3, 0)
+    a.living.add("b")
+    following(world)
+    assert listed(world, "b") == ["a", "b"]
+    a.living.remove("b")
+    following(world)
+    for _ in range(30):
+        world.put(a)
+
+    class Survey(SimulatedAsked):
+        def __init__(self, server: str, timeout_ms: int) -> None:
+            super().__init__(world)
+
+        def check_by_hand(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(switching, "Survey", Survey)
+    add = ReplicaRequest(verb="add", broker_id="b")
+    with pytest.raises(InSyncReplicasNotEnough, match=r"broker b is not in sync: it lacks \d+ bytes"):
+        change_list("a", add, timeout_ms=1)
+    world.meanwhile = lambda: following(world, 1)
+    answer = change_list("a", add)
+    assert answer.is_list_confirmed
+    assert listed(world, "b") == ["a", "b"]
 
 
 def test_a_slave_that_lacks_a_list_asks_the_one_before() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,8 @@ from quorumlog.net import listener
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import NOT_SERVED, Hello, HelloResponse
 from tests.broker.serving.served import dialled, served
-from tests.wire.test_released_frames import lines_of
+
+RELEASE = Path(__file__).parent.parent.parent / "fixtures" / "wire" / "0.1.0-fd35d4aa"
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +33,12 @@ def said_until_it_closes(sock: socket.socket) -> list[AnyBrokerMessage]:
     return messages  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(
-    ("name", "data"), [each for each in lines_of("greeting") if each.values[0] == "BrokerHello"]
-)
 def test_a_client_of_the_release_before_is_told_that_the_broker_speaks_another_protocol(
-    server: BrokerServer, name: str, data: bytes
+    server: BrokerServer,
 ) -> None:
     """Which it says in a sentence of its own, with what to do."""
+    lines = map(str.split, RELEASE.read_text().splitlines())
+    data = next(bytes.fromhex(said) for _, name, said in lines if name == "BrokerHello")
     with dialled(server.address) as sock:
         sock.sendall(data)
         (told,) = said_until_it_closes(sock)
@@ -62,7 +63,7 @@ def test_who_asks_before_it_greets_is_closed(server: BrokerServer) -> None:
         assert client.status().problems == []
 
 
-def test_who_says_nothing_is_closed(server: BrokerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_says_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "GREETING_MS", 1)
-    with dialled(server.address) as sock:
+    with served(tmp_path, {"t": 1}) as server, dialled(server.address) as sock:
         assert said_until_it_closes(sock) == []

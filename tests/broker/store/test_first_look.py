@@ -20,7 +20,7 @@ from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.message import Message, PutResult
 from quorumlog.broker.messages.record import encode_records
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore, allow_cut
+from quorumlog.broker.offline_store import OfflineStore, allow_cut, hide_given_again
 from quorumlog.broker.old_log import OldLog
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.takeover import take_over
@@ -290,6 +290,8 @@ def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, between: int) -
     positions = queue.units(0, 4)["position"].tolist()
     store.close()
     as_of_java(root)
+    with OfflineStore(str(root)) as stopped:
+        assert stopped.verify()["problems"] == []
     for is_deleted in (False, False, True, False):
         if is_deleted:
             shutil.rmtree(root / "consumequeue")
@@ -303,6 +305,77 @@ def test_a_topic_that_was_deleted_and_made_again(tmp_path: Path, between: int) -
         assert stopped.verify()["problems"] == []
     store = MessageStore(str(root), CONFIG)
     assert put_into(store, "again") == 4
+    store.close()
+
+
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_numbers_that_were_given_again_are_shown_once_that_is_asked_for(
+    tmp_path: Path, is_expired: bool
+) -> None:
+    """By a slave of an earlier release, which did not know where a queue ended."""
+    root = tmp_path / "store"
+    store = MessageStore(str(root), CONFIG)
+    again = QueueKey("again", 0)
+    for _ in range(0 if is_expired else 5):
+        put_into(store, "again")
+    for number in range(10):
+        put(store, number)
+    if not is_expired:
+        make_again(store, root, again)
+    assert [put_into(store, "again") for _ in range(3)] == [0, 1, 2]
+    store.close()
+    shutil.rmtree(root / "consumequeue")
+    (root / "queues").write_bytes(msgspec.json.encode([("again", 0, 5, 5, 0)] if is_expired else []))
+    with pytest.raises(StoreFailure, match=f"broker recover {root} --given-again"):
+        MessageStore(str(root), CONFIG)
+    assert [*hide_given_again(str(root))] == [again]
+    for is_deleted in (False, True):
+        if is_deleted:
+            shutil.rmtree(root / "consumequeue")
+        store = MessageStore(str(root), CONFIG)
+        assert ranges_of(store)["again", 0] == (0, 3)
+        store.close()
+    with OfflineStore(str(root)) as stopped:
+        assert stopped.verify()["problems"] == []
+    assert hide_given_again(str(root)) == {}
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_topic_that_was_deleted_has_no_queues(tmp_path: Path, is_moved: bool) -> None:
+    """Its messages lie in the log as long as that keeps them."""
+    root = tmp_path / "store"
+    store = MessageStore(str(root), CONFIG)
+    for number in range(100):
+        put(store, number)
+    gone = QueueKey("gone", 0)
+    for _ in range(10):
+        put_into(store, "gone")
+    if is_moved:
+        put_into(store, "seldom")
+    make_again(store, root, gone)
+    store.close()
+    as_of_java(root)
+    (root / "config").mkdir()
+    topics = {"plain": {"readQueueNums": 3}, "seldom": {}}
+    (root / "config/topics.json").write_bytes(msgspec.json.encode({"topicConfigTable": topics}))
+    if is_moved:  # queues may be derived from the log
+        shutil.rmtree(root / "consumequeue")
+    else:
+        with OfflineStore(str(root)) as stopped:
+            assert stopped.verify()["problems"] == []
+    for is_deleted in (False, True, False):
+        if is_deleted:
+            shutil.rmtree(root / "consumequeue")
+        store = MessageStore(str(root), CONFIG)
+        assert {topic for topic, _ in ranges_of(store)} == ({*topics} if is_moved else {"plain"})
+        store.close()
+    store = MessageStore(str(root), CONFIG)
+    assert put_into(store, "gone") == 0
+    store.reput_once()
+    assert ranges_of(store)["gone", 0] == (0, 1)
+    store.close()
+    store = MessageStore(str(root), CONFIG)
+    assert ranges_of(store)["gone", 0] == (0, 1)
     store.close()
 
 

@@ -22,7 +22,7 @@ from quorumlog.broker.epochs.epoch_history import (
     common_offset,
 )
 from quorumlog.broker.epochs.epoch_rule import Count, Shown, count_of, forced_list, named_by
-from quorumlog.broker.errors import NotReplicated, SwitchRefused
+from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
 from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 
@@ -176,16 +176,24 @@ class Survey(Asked):
 
 
 def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_000) -> ReplicaResponse:
-    """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Returns
-    once the new list is confirmed, or too late. Raises SwitchRefused, and what a broker refuses with."""
+    """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Who is
+    not in sync is waited for. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
+    and what a broker refuses with."""
     survey = Survey(server, ASK_TIMEOUT_MS)
     try:
         survey.check_by_hand()
         master = survey.master()
         if master is None:
             raise SwitchRefused(f"none of {', '.join(sorted(survey.answers))} leads: switch first")
-        answer = survey.ask(master.id, request)
         stop_at = time.monotonic() + timeout_ms / 1000
+        while True:
+            try:
+                answer = survey.ask(master.id, request)
+                break
+            except InSyncReplicasNotEnough:
+                if time.monotonic() >= stop_at:
+                    raise
+            time.sleep(_POLL_S)
         while not answer.is_list_confirmed and time.monotonic() < stop_at:
             time.sleep(_POLL_S)
             answer = survey.ask(master.id)

@@ -87,6 +87,6 @@ class DLedgerDoor:
 
     def ended(self) -> None:
         if self._port is not None:
-            self._port.reads.close()
+            self._port.ended()
             self._port = None
         self.broker.ended()

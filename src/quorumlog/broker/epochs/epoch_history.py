@@ -94,6 +94,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     """None: that of the run before."""
     is_forced: bool = False
     """Begun with --unsafe: the lists before it are asked nothing, and all of its own once."""
+    is_flushed: bool = False
+    """What is acknowledged in it is on the disks of those that count, the leader's among them."""
 
     @property
     def epoch(self) -> Epoch:
@@ -159,6 +161,7 @@ class EpochHistory:
         copy_list: CopyList | None = None,
         *,
         is_forced: bool = False,
+        is_flushed: bool = False,
     ) -> EpochHistory:
         """Another run of its leader, from the end of its log on. `copy_list`: None for the same."""
         assert epoch >= self.epoch, (epoch, self.runs)
@@ -166,7 +169,7 @@ class EpochHistory:
         kept = list(self.held(start_offset).runs)
         while kept and kept[-1].start_offset == start_offset and kept[-1].copy_list is None:
             kept.pop()
-        return EpochHistory([*kept, Run(*epoch, run, start_offset, copy_list, is_forced)])
+        return EpochHistory([*kept, Run(*epoch, run, start_offset, copy_list, is_forced, is_flushed)])
 
     def stop_of(self, run: Run, end_offset: int) -> int:
         """Where a run's bytes end, in a log that ends there."""
@@ -192,10 +195,8 @@ def judge(
     master_end: int,
     *,
     directory_id: str,
-    is_flushed: bool,
 ) -> Verdict:
-    """Whether and from where a slave of this directory may follow a master, which leads. `is_flushed`:
-    what was acknowledged was on the master's disk, so one that has started again lacks nothing of it."""
+    """Whether and from where a slave of this directory may follow a master, which leads."""
     assert master.last is not None, master
     if slave_end == 0:
         return Verdict(0, cuts=False)
@@ -213,6 +214,8 @@ def judge(
         )
     own = [run for run in slave.runs if run.start_offset < slave_end]
     last = own[-1].key if own else RunKey()
+    # A master that has started again lacks nothing that was acknowledged on its disk.
+    is_flushed = all(run.is_flushed for run in own if slave.stop_of(run, slave_end) > common)
     if not (master.epoch > last[:2] or (is_flushed and master.last.key > last)):
         return Verdict(
             common,

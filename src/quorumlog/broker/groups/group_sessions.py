@@ -21,7 +21,7 @@ from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.node import AppendOutcome
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.writing.producer_sessions import Connected
+from quorumlog.node.producer_sessions import Connected
 
 if TYPE_CHECKING:
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker

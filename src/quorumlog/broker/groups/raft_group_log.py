@@ -27,7 +27,7 @@ from quorumlog.log_state.control_entries import Epoch
 from quorumlog.node import AppendOutcome
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.pending_appends import SessionPlace
-from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
+from quorumlog.node.producer_sessions import Connected, KnownProducer
 
 if TYPE_CHECKING:
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker

@@ -51,8 +51,6 @@ class ConsumeQueue:
             self._skip_fillers()
         self.begin_is_known = self.max_offset > 0
         """Its first message has this number and no other."""
-        self.alive_from = 0
-        """Records below this position of the commit log are of a topic of this name that was deleted."""
 
     def _find_end(self) -> int:
         """Behind the last unit that was written, file by file from the first on."""

@@ -51,7 +51,11 @@ class ConsumeQueues:
         self._known: list[QueueEnd] | None = self._ends.load()
         """What was there before this start; None: it is all there, or derived anew. Until then nothing
         is recorded over it, or what was lost would be forgotten."""
-        self._alive_from = {QueueKey(end.topic, end.queue_id): end.alive_from for end in self._known}
+        self.alive_from = {
+            QueueKey(end.topic, end.queue_id): end.alive_from for end in self._known if end.alive_from
+        }
+        """Records of a queue below this position of the commit log are of a topic of this name that was
+        deleted. Also of queues that there are not."""
         self._ends_lock = threading.Lock()
         self.lost = ""
         """Why they are to be derived anew; empty: nothing of them is known to be lost."""
@@ -83,7 +87,6 @@ class ConsumeQueues:
             sizes_are_known=self._sizes_are_known,
         )
         queue = self._queues[key] = ConsumeQueue(self._disk, files)
-        queue.alive_from = self._alive_from.get(key, 0)
         return queue
 
     def get(self, key: QueueKey) -> ConsumeQueue | None:
@@ -111,7 +114,6 @@ class ConsumeQueues:
             raise StoreFailure(refusal(folder, "created", error)) from error
         files = SegmentList(self._disk, folder, self._config.mapped_file_size_consume_queue, 0)
         queue = self._queues[key] = ConsumeQueue(self._disk, files)
-        queue.alive_from = self._alive_from.get(key, 0)
         self.record_ends()
         return queue
 
@@ -119,11 +121,12 @@ class ConsumeQueues:
         """What is known to have been there and is not; empty: nothing."""
         for known in self._known or []:
             queue = self._queues.get(QueueKey(known.topic, known.queue_id))
+            begin, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
             lost_below = -1
-            if queue is None or queue.max_offset < known.end:
+            if end < known.end:
                 lost_below = known.end
-            elif 0 <= known.begin < queue.min_offset and max(known.log_begin, 0) == self._log_begin:
-                lost_below = queue.min_offset
+            elif 0 <= known.begin < begin and max(known.log_begin, 0) == self._log_begin:
+                lost_below = begin
             if lost_below >= 0:
                 return (
                     f"queue {known.queue_id} of topic {known.topic} has lost messages below {lost_below}"
@@ -149,9 +152,14 @@ class ConsumeQueues:
                         queue.flushed_offset,
                         queue.min_offset,
                         self._log_begin if queue.begin_is_known else -1,
-                        queue.alive_from,
+                        self.alive_from.get(key, 0),
                     )
                     for key, queue in self.items()
+                ]
+                + [
+                    QueueEnd(*key, 0, alive_from=position)
+                    for key, position in sorted(self.alive_from.items())
+                    if key not in self._queues
                 ]
             )
 
@@ -180,6 +188,15 @@ class ConsumeQueues:
         for queue in self.all:
             queue.begin_is_known = False  # whoever said it may know of too few itself
         self.flush(0)
+        self.record_ends()
+
+    def hide(self, alive_from: Mapping[QueueKey, int]) -> None:
+        """What another broker knows of topics that were deleted. Raises StoreFailure."""
+        for key, position in alive_from.items():
+            queue = self._queues.get(key)
+            if queue is not None and self.alive_from.get(key) != position:
+                queue.restart()
+        self.alive_from |= alive_from
         self.record_ends()
 
     def truncate_to_position(self, position: int) -> None:
@@ -211,9 +228,8 @@ class ConsumeQueues:
         noted = dict(known)
         for key, queue in self.items():
             if queue.min_offset == queue.max_offset > self._floor_of(known.get(key)):
-                noted[key] = QueueEnd(
-                    key.topic, key.queue_id, queue.max_offset, alive_from=queue.alive_from
-                )
+                alive_from = self.alive_from.get(key, 0)
+                noted[key] = QueueEnd(*key, queue.max_offset, alive_from=alive_from)
         if noted != known:  # a store of another software tells it by their files only
             self._ends.save(list(noted.values()))
         self.clear()

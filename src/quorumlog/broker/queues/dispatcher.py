@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from quorumlog.broker.message_log import LogRecords
 from quorumlog.broker.messages.message import SCHEDULE_TOPIC
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.messages.record_columns import Int64Array
-from quorumlog.broker.queues.consume_queue import ConsumeQueue, units_of
+from quorumlog.broker.queues.consume_queue import units_of
 from quorumlog.broker.queues.consume_queues import ConsumeQueues
 from quorumlog.broker.queues.index_service import IndexService
 
@@ -36,6 +36,8 @@ class Dispatcher:
         self.queues_restart = False
         """0 may come again: a Java broker numbers a topic anew that was deleted and made again, and its
         log holds the messages of before."""
+        self.was_deleted: Callable[[str], bool] = lambda topic: False
+        """And this topic was not made again."""
         self.last_time_ms = 0
         """Of the last record that was dispatched."""
 
@@ -59,15 +61,18 @@ class Dispatcher:
         codes = self._codes_of(shown)
         grown = []
         for key, rows in shown.queues:
-            queue = self._queues.queue_of(key)
             offsets = columns.queue_offsets[rows]
-            if self.queues_restart and not offsets.all():
-                self._restart(key, queue, offsets, shown_at[rows], shown.sizes[rows])
-            if queue.alive_from:
-                rows = rows[shown_at[rows] >= queue.alive_from]
+            alive_from = self._queues.alive_from
+            if self.was_deleted(key.topic):
+                alive_from[key] = int(shown_at[rows[-1]]) + 1
+            elif self.queues_restart and not offsets.all():
+                self._restart(key, offsets, shown_at[rows], shown.sizes[rows])
+            if key in alive_from:
+                rows = rows[shown_at[rows] >= alive_from[key]]
                 offsets = columns.queue_offsets[rows]
                 if not len(rows):
                     continue
+            queue = self._queues.queue_of(key)
             first = int(offsets[0])
             is_empty = queue.min_offset == queue.max_offset
             if (
@@ -104,27 +109,25 @@ class Dispatcher:
         self.last_time_ms = int(records.columns.store_times_ms[-1])
         return grown
 
-    @staticmethod
     def _restart(
-        key: QueueKey,
-        queue: ConsumeQueue,
-        offsets: Int64Array,
-        positions: Int64Array,
-        sizes: Int64Array,
+        self, key: QueueKey, offsets: Int64Array, positions: Int64Array, sizes: Int64Array
     ) -> None:
         """Where 0 comes again. Raises StoreFailure."""
+        queue = self._queues.get(key)
         last = int(np.flatnonzero(offsets == 0)[-1])
         row = slice(last, last + 1)
-        is_other = queue.max_offset > 0 and not queue.names(0, positions[row], sizes[row])
-        if is_other:
+        is_other = bool(
+            queue and queue.max_offset > 0 and not queue.names(0, positions[row], sizes[row])
+        )
+        if queue and is_other:
             queue.restart()
         if is_other or last:
-            queue.alive_from = int(positions[last])
+            self._queues.alive_from[key] = int(positions[last])
             log.warning(
                 "%s queue %d begins with 0 again at %d of the commit log: its topic was deleted and made"
                 " again, and what lies before is not shown",
                 *key,
-                queue.alive_from,
+                positions[last],
             )
 
     def _codes_of(self, records: RecordBatch) -> Int64Array:

@@ -13,7 +13,7 @@ from quorumlog.broker.epochs.epoch_rule import lists_in_force, may_promise
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work
+from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work, by_queue
 from quorumlog.broker.replication.replica_file import (
     ReplicaRecord,
     SetAsideTail,
@@ -28,6 +28,8 @@ from quorumlog.errors import ConfigError
 log = logging.getLogger("quorumlog.broker")
 
 _MOST_TAILS = 20
+_COMES_BACK_MS = 1000.0
+"""So long messages are taken for a slave that is told to come back."""
 _NO_RUN = RunKey()
 
 
@@ -248,15 +250,19 @@ class Replica(ReplicaMaster):
 
     def add(self, broker_id: str) -> None:
         """A slave counts from here on; another directory of its name does no more. Raises NotMaster,
-        SwitchRefused, StoreFailure."""
+        SwitchRefused, InSyncReplicasNotEnough, StoreFailure."""
         with self._lock:
             listed = self._list_to_change()
             with self._acks_lock:
                 mark = self._acks.marks.get(broker_id)
-                is_there = mark is not None and mark.is_connected and self._acks.holds(mark)
-            if mark is None or not is_there:
-                lacks = "does not follow this master" if mark is None else "has not caught up"
-                raise SwitchRefused(f"broker {broker_id} {lacks}: add it once it has what is confirmed")
+            if mark is None:
+                raise SwitchRefused(f"broker {broker_id} does not follow this master")
+            if not self._is_caught_up(mark):
+                raise InSyncReplicasNotEnough(
+                    f"broker {broker_id} is not in sync: it lacks"
+                    f" {self.max_offset - mark.acknowledged_offset} bytes, or is away",
+                    retry_after_ms=100,
+                )
             if mark.directory_id in listed.directories:
                 raise SwitchRefused(f"broker {broker_id} is on the list: {', '.join(listed.ids)}")
             members = [peer for peer in listed.members if peer.id != broker_id]
@@ -308,13 +314,13 @@ class Replica(ReplicaMaster):
     def _change(self, copy_list: CopyList) -> None:
         """A list that could not be confirmed now is refused. Raises InSyncReplicasNotEnough."""
         with self._acks_lock:
-            there = {m.directory_id for m in self._acks.marks.values() if self._is_caught_up(m)}
-        there.add(self.directory_id)
+            there = self._in_sync()
         for each in (self._acks.lists[-1], copy_list):
             count = len(each.directories & there)
             if count < each.needed:
                 raise InSyncReplicasNotEnough(
-                    f"{count} of {', '.join(each.ids)} are in sync, and the change needs {each.needed}"
+                    f"{count} of {', '.join(each.ids)} are in sync, and the change needs {each.needed}",
+                    retry_after_ms=100,
                 )
         # The run that ends is confirmed, though it may not be on disk yet: the lists before it are asked
         # no more.
@@ -358,9 +364,8 @@ class Replica(ReplicaMaster):
         """Of the own writes, on disk before the first of them. `goes_on`: what is under way may be
         acknowledged in it."""
         commit_log, config = self.store.commit_log, self.store.config
-        self._is_stopped = True
         if not goes_on:
-            self.group_transfer.close()
+            self.stop_acknowledging()
             with commit_log.paused():
                 pass  # whoever was writing has done it, and nobody else does
             commit_log.flush(0)
@@ -369,7 +374,13 @@ class Replica(ReplicaMaster):
             commit_log.flush(0)
             end = commit_log.max_offset
             record = self.record
-            history = self.history.begun(epoch, end, copy_list, is_forced=is_forced)
+            history = self.history.begun(
+                epoch,
+                end,
+                copy_list,
+                is_forced=is_forced,
+                is_flushed=config.is_sync_flush,
+            )
             record = replace(
                 record,
                 promised=epoch,
@@ -380,9 +391,12 @@ class Replica(ReplicaMaster):
                 topics={**record.topics, **(self.store.topics or {})},
             )
             self._save(record)
-            offset = min(commit_log.replicated_offset or 0, end)
             by_hand = self.has_epochs and in_sync_set is None
             with self._acks_lock:
+                # Their slaves are told to come back: messages wait for them, and are not refused.
+                self._coming = self._in_sync() if goes_on else set()
+                self._coming_until_ms = self.store.clock() + _COMES_BACK_MS
+                offset = min(commit_log.replicated_offset or 0, end)
                 self._acks = Acknowledgements(
                     self.id,
                     config.in_sync_replicas or (2 if role is Role.SYNC_MASTER else 1),
@@ -395,14 +409,13 @@ class Replica(ReplicaMaster):
                 self._links.clear()
                 self._put_ends.clear()
                 self._put_ends.append(end)
-            commit_log.replicated_offset = offset
+                commit_log.replicated_offset = offset
         self._ends.clear()
         self._told.clear()
         if not goes_on:
             self.fenced_by = 0
-            self.group_transfer.open(offset)
             self._drained_until_ms = None
-        self._is_stopped = False
+            self.go_on_acknowledging()
         commit_log.become(role)
         log.info("broker %s is %s in epoch %s from %d on", self.id, role.value, epoch, end)
         self._advance()
@@ -445,6 +458,7 @@ class Replica(ReplicaMaster):
             # bytes are not in it; before a new begin, which is above what the old one says is in common.
             self._save(replace(record, history=list(follow.history.runs), tails=tails))
             self._told_confirmed = RunKey()
+            self.store.hide(by_queue(follow.welcome.alive_from))
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
             return self._written()

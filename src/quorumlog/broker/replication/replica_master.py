@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import Epoch, Peer, RunKey
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.group_transfer_service import GroupTransferService
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
 from quorumlog.broker.replication.protocol.ha_frames import State
@@ -49,6 +50,9 @@ class ReplicaMaster(ReplicaCore):
         self._links: dict[str, list[LinkToSlave]] = {}
         """By the slave's id. One each, but with --ha-dialect rocketmq, where the id is a host's."""
         self._peers: dict[str, Peer] = {}
+        self._coming: set[str] = set()
+        """Directories that were in sync when the list was changed, and come back until then."""
+        self._coming_until_ms = 0.0
         self._told: dict[str, tuple[bool, bool, bool]] = {}
         self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
         """When the log had grown to where: for how long a slave lacks something."""
@@ -165,7 +169,10 @@ class ReplicaMaster(ReplicaCore):
         if not self._acks.waits_for_others:
             return None
         with self._acks_lock:
-            missing = self._acks.missing(self._is_caught_up)
+            there = self._in_sync()
+            if self.store.clock() < self._coming_until_ms:
+                there |= self._coming
+            missing = self._acks.missing(there)
         return InSyncReplicasNotEnough(missing, retry_after_ms=100) if missing else None
 
     def _appended(self) -> None:
@@ -231,7 +238,6 @@ class ReplicaMaster(ReplicaCore):
             -1 if history.last is None else history.last.run,  # of a slave, which lets nobody in
             history,
             config.mapped_file_size_commit_log,
-            config.is_sync_flush,
         )
 
     @property
@@ -247,11 +253,12 @@ class ReplicaMaster(ReplicaCore):
         return history[-1].epoch == self.record.promised
 
     def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
-        begins = dict[str, dict[int, int]]()
         position, of_queues = self.store.queues.begins()
-        for key, begin in of_queues.items():
-            begins.setdefault(key.topic, {})[key.queue_id] = begin
-        return position, begins
+        return position, _by_topic(of_queues)
+
+    @property
+    def alive_from(self) -> dict[str, dict[int, int]]:
+        return _by_topic(self.store.queues.alive_from)
 
     def is_ahead(self, host: str, offset: int) -> bool:
         with self._acks_lock:
@@ -350,7 +357,7 @@ class ReplicaMaster(ReplicaCore):
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch) -> None:
-        if epoch.number > self.fenced_by:
+        if self.role is not Role.SLAVE and epoch.number > self.fenced_by:
             log.warning("epoch %s was promised elsewhere: this broker takes nothing more", epoch)
             self.fenced_by = epoch.number
             self.stop_acknowledging()
@@ -370,6 +377,12 @@ class ReplicaMaster(ReplicaCore):
         if not mark.is_connected or lag_bytes >= config.ha_max_gap_not_in_sync:
             return False
         return self._lag_ms(mark) < config.ha_max_lag_not_in_sync
+
+    def _in_sync(self) -> set[str]:
+        """Directories. With `_acks_lock`."""
+        there = {mark.directory_id for mark in self._acks.marks.values() if self._is_caught_up(mark)}
+        there.add(self.directory_id)
+        return there
 
     def _state_of(self, mark: Mark) -> SlaveState:
         return SlaveState(
@@ -398,3 +411,10 @@ class ReplicaMaster(ReplicaCore):
             marks = list(self._acks.marks.values())
         for mark in marks:
             self._tell(mark)
+
+
+def _by_topic(of_queues: Mapping[QueueKey, int]) -> dict[str, dict[int, int]]:
+    by_topic = dict[str, dict[int, int]]()
+    for key, value in of_queues.items():
+        by_topic.setdefault(key.topic, {})[key.queue_id] = value
+    return by_topic

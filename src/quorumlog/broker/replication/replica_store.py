@@ -72,6 +72,12 @@ class ReplicaStore(MessageStore):
                     self.root,
                 )
 
+    def hide(self, alive_from: Mapping[QueueKey, int]) -> None:
+        """As `ConsumeQueues.hide`."""
+        if alive_from.items() - self.queues.alive_from.items():
+            with self._paused():
+                self.queues.hide(alive_from)
+
     @contextmanager
     def _paused(self) -> Iterator[None]:
         ran = bool(self._threads)
@@ -103,8 +109,9 @@ class ReplicaStore(MessageStore):
             if len(records):
                 shown = records.select(np.flatnonzero(records.in_queue))
                 for key, rows in shown.queues:
-                    last = int(shown.columns.queue_offsets[rows[-1]])
-                    ends[key] = max(ends.get(key, 0), last + 1)
+                    if shown.starts[rows[-1]] + found.position >= self.queues.alive_from.get(key, 0):
+                        last = int(shown.columns.queue_offsets[rows[-1]])
+                        ends[key] = max(ends.get(key, 0), last + 1)
             position = found.next_position
         self.commit_log.next_queue_offsets = ends
 

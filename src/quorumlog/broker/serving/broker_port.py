@@ -4,9 +4,12 @@ beside it: a thread that reads, pulls that wait, and ticks."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from quorumlog.broker.serving.broker_service import TICK_MS, BrokerService
+from quorumlog.broker.serving.broker_service import TICK_MS, BrokerService, Reads
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
 from quorumlog.broker.wire.broker_framing import GROUP, broker_decoder
@@ -18,6 +21,32 @@ from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
 from quorumlog.server.disk_thread import DiskThread
+
+MOST_READS = 4
+
+
+class ReadTurns:
+    """Few reads at a time, for all clients: what was read is in memory until the loop has sent it."""
+
+    def __init__(self, thread: Reads) -> None:
+        self._thread = thread
+        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self._under_way = 0
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._waiting.append((work, done))
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and self._under_way < MOST_READS:
+            work, done = self._waiting.popleft()
+            self._under_way += 1
+            self._thread.submit(work, partial(self._done, done))
+
+    def _done(self, done: Callable[[Any], None], outcome: Any) -> None:
+        self._under_way -= 1
+        self._begin()
+        done(outcome)
 
 
 class BrokerPort:
@@ -40,7 +69,8 @@ class BrokerPort:
             "the broker", self._connect, decoder=broker_decoder, option="the broker's address"
         )
         self._timer: asyncio.TimerHandle | None = None
-        self.reads = DiskThread("broker-reads", self._loop)
+        self._thread = DiskThread("broker-reads", self._loop)
+        self.reads = ReadTurns(self._thread)
         self.waiting = WaitingPulls(self._loop)
 
     async def open(self) -> None:
@@ -48,7 +78,7 @@ class BrokerPort:
         try:
             await self._listener.open(*self._listen)
         except BaseException:
-            self.reads.close()
+            self.ended()
             raise
 
     @property
@@ -67,6 +97,10 @@ class BrokerPort:
 
     def abort_connections(self) -> None:
         self._listener.abort_connections()
+
+    def ended(self) -> None:
+        """Nothing more is read."""
+        self._thread.close()
 
     def tick(self) -> None:
         """Now, and from now on."""

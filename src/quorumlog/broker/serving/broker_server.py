@@ -236,4 +236,4 @@ class BrokerServer:
             await self._loop.run_in_executor(None, self.ha_service.join)
         await self._loop.run_in_executor(None, self.store.close)
         await self.port.close_connections()
-        self.reads.close()
+        self.port.ended()

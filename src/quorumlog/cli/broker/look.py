@@ -181,19 +181,35 @@ def dump(
 def recover(
     directory: StoreDirectory,
     cut: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--cut", help="Position of the damaged record, which `verify` names.", min=0, metavar="N"
         ),
-    ],
+    ] = None,
+    given_again: Annotated[
+        bool,
+        typer.Option("--given-again", help="Of queues whose numbers come twice show what came last."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Give up the damaged record and what follows it, so that the store can start. Kept in set-aside/.
 
     Example: quorumlog broker recover /var/lib/store --cut 73400320
     """
-    from quorumlog.broker.offline_store import allow_cut
+    from quorumlog.broker.offline_store import allow_cut, hide_given_again
 
+    if given_again is (cut is not None):
+        raise typer.BadParameter("give --cut, or --given-again")
+    if cut is None:
+        found = sorted(hide_given_again(str(directory)).items())
+        for key, position in found:
+            if json:
+                print_json({"topic": key.topic, "queue_id": key.queue_id, "from": position})
+            else:
+                say(f"{key.topic} queue {key.queue_id} begins at {position} of the log with 0 again")
+        if not found:
+            raise Refused("no queue has numbers that come twice")
+        return
     lost_bytes = allow_cut(str(directory), cut)
     row: dict[str, Any] = {"cut": cut, "given_up_bytes": lost_bytes}
     if json:

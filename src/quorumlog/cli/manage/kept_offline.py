@@ -5,8 +5,8 @@ from __future__ import annotations
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.log_state.log_state import EMPTY, AnyState, LogState, decode_state, folded
-from quorumlog.node.retention.segments_kept import Border, Decision, Limit, LogShape, kept_segments
-from quorumlog.node.writing.log_state_reading import controls_of
+from quorumlog.node.log_states import controls_of
+from quorumlog.node.retention import Border, Decision, Limit, LogShape, kept_segments
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.state_files import load_start

@@ -15,7 +15,7 @@ from quorumlog.consensus.messages import MachinesRequest, MachinesResponse
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import Replica
-from quorumlog.node.begin.snapshot_fetcher import MACHINES_LEVEL
+from quorumlog.node.installing import MACHINES_LEVEL
 from quorumlog.node.ports import Host
 
 NEVER = float("inf")

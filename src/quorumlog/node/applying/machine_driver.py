@@ -46,7 +46,7 @@ from quorumlog.node.applying.machine_opening import (
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
 from quorumlog.node.applying.sliced_save import SaveStep, SlicedSave
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
-from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.state_machine import MOST_RESULT_BYTES, Applied

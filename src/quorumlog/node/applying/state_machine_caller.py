@@ -29,11 +29,11 @@ from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver,
 from quorumlog.node.applying.machine_opening import MachineFactory, version_of
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.applying.step_overs import Member, StepOvers
-from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.entry_filler import EntryFiller
+from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import Host
-from quorumlog.node.repair.repairer import Repairer
+from quorumlog.node.repair import Repairer
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.snapshots import NOTHING, Applying, SnapshotsUnavailable
 

@@ -32,9 +32,9 @@ from quorumlog.log_state.control_entries import MOST_STEPPED_OVER, ControlBody, 
 from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.hand_over import MachineHoldings
 from quorumlog.node.applying.machine_runner import entries_of
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.ports import Host
-from quorumlog.node.reading.confirmations import Confirmed
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.reading import Confirmed
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import SnapshotsUnavailable

@@ -13,10 +13,10 @@ from quorumlog.errors import BadRequest, CommandError, LedgerError
 from quorumlog.log_state.control_entries import MOST_INDEX, Hold
 from quorumlog.log_state.log_state import LogState, Reader, Reset
 from quorumlog.node.member_changes import MemberChange, MemberVerb
-from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
-from quorumlog.node.retention.retention import WhyKept
-from quorumlog.node.writing.operator_orders import FinishedUpgrade
-from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
+from quorumlog.node.operator_orders import FinishedUpgrade
+from quorumlog.node.producer_sessions import Connected, KnownProducer
+from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.retention import WhyKept
 from quorumlog.server.clients.read_promises import age_of, refusal_of_age, wait_for_promise
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
@@ -176,12 +176,7 @@ async def connect_producer(
     connected: Connected = await Told(
         lambda done: driver.node.sessions.connect(*asked, done, owner, request.seen_index)
     )
-    return producers.ConnectProducerResponse(
-        opened=connected.opened,
-        epoch=connected.epoch,
-        last_sequence=connected.last_sequence,
-        seen_index=connected.seen_index,
-    )
+    return producers.ConnectProducerResponse(**connected._asdict())
 
 
 async def last_sequence(
@@ -230,12 +225,7 @@ async def move_reader(
 ) -> ClientMessage:
     move = _move_of(request)
     stand: ReaderStand = await Told(lambda done: driver.node.readers.move(move, done, owner))
-    return readers.MoveReaderResponse(
-        position=stand.position,
-        hold=stand.hold,
-        last_index=stand.last_index,
-        seen_index=stand.seen_index,
-    )
+    return readers.MoveReaderResponse(**stand._asdict())
 
 
 async def list_readers(driver: NodeDriver, _: readers.ReadersRequest, owner: object) -> ClientMessage:

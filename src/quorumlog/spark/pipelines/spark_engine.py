@@ -24,15 +24,15 @@ from quorumlog.errors import (
 from quorumlog.net.errors import ErrorResponse, error_of, error_response
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 W = TypeVar("W", bound=msgspec.Struct)
 R = TypeVar("R", bound=msgspec.Struct)
 
 RESULT_BYTES = 128 * MIB
-"""Of a job, whose results its driver holds at once, in Java and in Python
-(`spark.driver.maxResultSize`)."""
-_COLUMNS = "number bigint, result binary, refusal binary"
+"""Of a job, whose results its driver holds at once, in Java and in Python, within
+`spark.driver.maxResultSize`. A work alone may give more."""
+_COLUMNS = "number bigint, size bigint, result binary, refusal binary"
 
 
 class SparkEngine:
@@ -50,29 +50,34 @@ class SparkEngine:
     def map(self, run: Callable[[W], R], works: Sequence[W], result_bytes: int = 0) -> Iterator[R]:
         """A task that is lost is run again by Spark, and a slow one may run twice. What a work refuses
         it would refuse again, so that is not a failure of its task, and is raised here."""
-        at = largest = 0
+        kind = get_type_hints(run)["return"]
+        at, each_bytes, largest = 0, result_bytes, 0
         while at < len(works):
-            stop = at + max(RESULT_BYTES // result_bytes, 1) if result_bytes else len(works)
-            for size, result in self._job(run, tuple(works[at:stop])):
-                largest = max(largest, size)
-                yield result
-            at, result_bytes = stop, 2 * largest
+            count = max(RESULT_BYTES // each_bytes, 1) if each_bytes else len(works)
+            some = tuple(works[at : at + count])
+            share = RESULT_BYTES // len(some) if result_bytes and len(some) > 1 else 0
+            rows = self._job(run, some, share)
+            for row in rows:
+                if row["refusal"]:
+                    raise _raised(bytes(row["refusal"]))
+                if not row["result"]:
+                    break  # larger than its share, which those before did not tell
+                yield msgspec.msgpack.decode(bytes(row["result"]), type=kind)
+                at += 1
+            largest = max(largest, *(row["size"] for row in rows))
+            each_bytes = 2 * largest
 
-    def _job(self, run: Callable[[W], R], works: tuple[W, ...]) -> Iterator[tuple[int, R]]:
-        """With the bytes of each."""
+    def _job(self, run: Callable[[W], R], works: tuple[W, ...], most_bytes: int) -> list[Row]:
+        """Rows of `_COLUMNS`, in the order of works."""
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield _row(number, run, works[number])
+                    yield _row(number, run, works[number], most_bytes)
 
         numbers = self.spark.range(0, len(works), 1, len(works))
         rows = numbers.mapInArrow(task, _COLUMNS).collect()
-        kind = get_type_hints(run)["return"]
-        for row in sorted(rows, key=lambda row: row["number"]):
-            if row["refusal"]:
-                raise _raised(bytes(row["refusal"]))
-            yield len(row["result"]), msgspec.msgpack.decode(bytes(row["result"]), type=kind)
+        return sorted(rows, key=lambda row: row["number"])
 
 
 _KINDS = (StoreFailure, ProtocolViolation, ConfigError)
@@ -90,7 +95,8 @@ class _Refusal(msgspec.Struct):
     """Of DirectoryDamaged, as its constructor takes it."""
 
 
-def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
+def _row(number: int, run: Callable[[W], R], work: W, most_bytes: int) -> pa.RecordBatch:
+    """Of a result that is larger than `most_bytes` (0: none is) its size alone."""
     result, refusal = b"", b""
     try:
         result = msgspec.msgpack.encode(run(work))
@@ -102,9 +108,10 @@ def _row(number: int, run: Callable[[W], R], work: W) -> pa.RecordBatch:
     except (StoreFailure, ProtocolViolation, ConfigError) as error:
         name = next(kind.__name__ for kind in _KINDS if isinstance(error, kind))
         refusal = msgspec.msgpack.encode(_Refusal(str(error), None, name))
-    fields = {"number": pa.int64(), "result": pa.binary(), "refusal": pa.binary()}
-    values = {"number": [number], "result": [result], "refusal": [refusal]}
-    return pa.RecordBatch.from_pydict(values, schema=pa.schema(list(fields.items())))
+    size = len(result)
+    kept = b"" if 0 < most_bytes < size else result
+    columns = [pa.array([number]), pa.array([size]), pa.array([kept]), pa.array([refusal])]
+    return pa.RecordBatch.from_arrays(columns, ["number", "size", "result", "refusal"])
 
 
 def _raised(encoded: bytes) -> Exception:

@@ -12,7 +12,6 @@ A slave is a directory (`directory_id`): one that was wiped has acknowledged not
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -116,8 +115,9 @@ class Acknowledgements:
             return True
         return any(each.copies > 1 for each in self.lists) or self.in_sync_replicas > 1
 
-    def missing(self, is_caught_up: Callable[[Mark], bool]) -> str:
-        """Why a message is refused before it is written; empty: it is taken."""
+    def missing(self, there: set[str]) -> str:
+        """Why a message is refused before it is written; empty: it is taken. `there`: directories that
+        are in sync, the own one among them."""
         if self.in_sync_set is not None:
             ids = self._in_sync_ids()
             if len(ids) < self.in_sync_replicas:
@@ -127,8 +127,6 @@ class Acknowledgements:
                     f" {self.in_sync_replicas} (in_sync_replicas)"
                 )
             return ""
-        there = {mark.directory_id for mark in self.marks.values() if is_caught_up(mark)}
-        there.add(self.own_directory_id)
         if not self.lists:
             if len(there) >= self.in_sync_replicas:
                 return ""

@@ -70,12 +70,13 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[Run]
     min_offset: Int
     max_offset: Int
-    asks_flush: bool
-    """What the slave has written counts once it is on its disk."""
     release: Text = ""
     queues: dict[Text, dict[Int, Int]] | None = None
     """To one that begins at `min_offset`: of each queue of a topic the number of its first message from
     there on, or of its next one. None: it goes on, or a master of an older release does not say it."""
+
+    alive_from: dict[Text, dict[Int, Int]] = {}
+    """As `ConsumeQueues.alive_from`, by topic."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,6 @@ class Leadership(NamedTuple):
     run: int
     history: EpochHistory
     file_bytes: int
-    asks_flush: bool
 
 
 class MasterSide(Protocol):
@@ -56,6 +55,10 @@ class MasterSide(Protocol):
 
     def queue_begins(self) -> tuple[int, dict[str, dict[int, int]]]:
         """Where a log may begin, and each queue by topic with it; as `Welcome.queues`."""
+
+    @property
+    def alive_from(self) -> dict[str, dict[int, int]]:
+        """As `Welcome.alive_from`."""
 
     def is_ahead(self, host: str, offset: int) -> bool:
         """A slave without epochs whose log ends there has, or had, more than the own log."""
@@ -127,6 +130,8 @@ class MasterLink:
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms
+        if self.closed:
+            return
         try:
             for frame in self._decoder.feed(data):
                 self._take(frame)
@@ -192,8 +197,8 @@ class MasterLink:
             runs=list(leads.history.runs),
             min_offset=low,
             max_offset=high,
-            asks_flush=leads.asks_flush,
             queues=queues,
+            alive_from=side.alive_from,
             release=VERSION,
         )
 
@@ -204,7 +209,6 @@ class MasterLink:
             self._leads.history,
             end,
             directory_id=hello.slave.directory_id,
-            is_flushed=self._leads.asks_flush,
         )
 
     def _start(self, frame: HaFrame) -> None:

@@ -45,13 +45,15 @@ class Follow(NamedTuple):
     def queue_begins(self) -> dict[QueueKey, int] | None:
         """Of the master's queues, with `begins_anew`; None: it has not said."""
         queues = self.welcome.queues
-        if queues is None:
-            return None
-        return {
-            QueueKey(topic, queue_id): begin
-            for topic, of_topic in queues.items()
-            for queue_id, begin in of_topic.items()
-        }
+        return None if queues is None else by_queue(queues)
+
+
+def by_queue(told: dict[str, dict[int, int]]) -> dict[QueueKey, int]:
+    return {
+        QueueKey(topic, queue_id): value
+        for topic, of_topic in told.items()
+        for queue_id, value in of_topic.items()
+    }
 
 
 @dataclass(slots=True)
@@ -150,10 +152,12 @@ class SlaveLink:
 
     @property
     def asks_flush(self) -> bool:
-        return self._welcome is not None and self._welcome.asks_flush
+        return self._welcome is not None and self._welcome.runs[-1].is_flushed
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms
+        if self.closed:
+            return
         try:
             for frame in self._decoder.feed(data):
                 self._take(frame)
@@ -210,7 +214,6 @@ class SlaveLink:
             history,
             welcome.max_offset,
             directory_id=own.slave.directory_id,
-            is_flushed=welcome.asks_flush,
         )
         if verdict.problem:
             self.out.append(encode_control(Refuse(message=verdict.problem)))

@@ -8,17 +8,11 @@ from typing import NamedTuple
 
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryId
-from quorumlog.errors import (
-    ClockNotReset,
-    LeaderNotReady,
-    LedgerError,
-    LevelNotTold,
-    OutcomeUnknown,
-)
+from quorumlog.errors import ClockNotReset, LeaderNotReady, LedgerError, LevelNotTold, OutcomeUnknown
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, ClockReset, ControlBody, LevelReached
 from quorumlog.log_state.log_state import Reset
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.log_states import LogStateKeeper
 
 MOST_APART_MS = 60_000
 """Clocks of a quorum may differ by so much from the time that a reset says."""

@@ -44,10 +44,10 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.log_state.log_state import LogState
 from quorumlog.log_state.producers import Producers, Range, Session
+from quorumlog.node.log_states import LogStateKeeper
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.node.reading.confirmations import Confirmed
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.reading import Confirmed
 from quorumlog.store.member_directory import MemberDirectory
 
 T = TypeVar("T")

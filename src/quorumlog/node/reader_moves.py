@@ -42,8 +42,8 @@ from quorumlog.log_state.control_entries import (
     ReaderPositions,
 )
 from quorumlog.log_state.log_state import MOST_READERS, LogState, Reader, advanced, outdates
-from quorumlog.node.reading.confirmations import Confirmed
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.log_states import LogStateKeeper
+from quorumlog.node.reading import Confirmed
 from quorumlog.store.ledger_store import LedgerStore
 
 NEVER = float("inf")

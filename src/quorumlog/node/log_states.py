@@ -1,16 +1,4 @@
-"""LogStateKeeper: what follows from the control entries of this member's log (`quorumlog.log_state`).
-
-    entries are written    the control entries among them lead to the next state, on every member alike
-    a cut                  back to the committed state, and forth again
-    a commit               the committed state follows
-    a segment begins       the state in front of it is saved, once that is committed (border_saver.py)
-
-A start reads the control entries behind the newest saved state beside the loop (log_state_reading.py),
-and so does async mode when it cuts committed entries. The file `member` may be an older copy, which says
-that there are none: that is found out, too. While the state is not known, this member votes and takes
-entries, but neither campaigns nor leads: what it wrote as a leader could contradict an entry that it
-cannot read.
-"""
+"""The state of the log by its control entries: kept, read, saved in front of segments."""
 
 from __future__ import annotations
 
@@ -19,9 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.entry import EntryKind
+from quorumlog.entry import EntryKind, Replica
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     DirectoryDamaged,
     DiskFull,
@@ -32,15 +22,259 @@ from quorumlog.errors import (
     StoreFailure,
     UpgradeNotFinished,
 )
-from quorumlog.log_state.control_entries import AUTOMATIC_LEVEL, LEVEL, LEVELS, REPLACED_LEVEL
+from quorumlog.freed_memory import give_back_freed_memory
+from quorumlog.log_state.control_entries import (
+    AUTOMATIC_LEVEL,
+    LEVEL,
+    LEVELS,
+    MOST_REPLACED,
+    REPLACED_LEVEL,
+    ControlEntry,
+    Unreadable,
+    decode_body,
+)
 from quorumlog.log_state.control_entries import Membership as MembershipBody
-from quorumlog.log_state.log_state import EMPTY, AnyState, LogState, LogStates, UnknownState
+from quorumlog.log_state.log_state import (
+    EMPTY,
+    AnyState,
+    LogState,
+    LogStates,
+    UnknownState,
+    decode_state,
+)
 from quorumlog.node.ports import Host
-from quorumlog.node.writing.border_saver import BorderSaver
-from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
-from quorumlog.node.writing.memberships import body_of, membership_of, replaced_by
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.member_directory import MemberDirectory
+
+# ----------------------------------------------------------------
+# A membership as the core counts by it, and as it lies in the log.
+
+
+def membership_of(body: MembershipBody) -> Membership:
+    return Membership(body.old, body.new, body.learners, body.addresses)
+
+
+def body_of(membership: Membership, replaced: tuple[Replica, ...] = ()) -> MembershipBody:
+    return MembershipBody(*membership, replaced)
+
+
+def replaced_by(
+    wanted: Membership, present: Collection[Replica], before: tuple[Replica, ...]
+) -> tuple[Replica, ...]:
+    """The directories that are members no more once `wanted` is final, the newest last. `before`: what
+    the log says so far. Whoever an operator puts back is none of them."""
+    members = wanted.final().members()
+    gone = dict.fromkeys((*before, *sorted(present)))
+    return tuple(replica for replica in gone if replica not in members)[-MOST_REPLACED:]
+
+
+# ---------------------------------------------------------------- LogStateReading
+# A log's state is read from the log, once, beside the loop.
+#
+# It begins with the newest state that is saved at a border of this very log, else with the one that the
+# log's start has brought along, and folds only what follows. What is written meanwhile comes behind it.
+
+CHUNK_BYTES = 16 * MIB
+"""So much is looked at before the read thread does something else, about."""
+
+AtBorders = list[tuple[LogPoint, AnyState]]
+"""The states of a log at some of its borders, in order."""
+
+
+def controls_of(batch: EntryBatch) -> list[ControlEntry]:
+    """All but data."""
+    positions = batch.control_positions()
+    if not positions:
+        return []
+    first_index, controls = batch.first_index, []
+    for at, (magic, term) in zip(positions, batch.kinds_and_terms(positions), strict=True):
+        kind = EntryKind(magic)
+        body = None if kind is EntryKind.NOOP else decode_body(kind, batch.body(at))
+        controls.append(ControlEntry(first_index + at, kind, body, term))
+    return controls
+
+
+def append_past_borders(
+    states: LogStates, first_index: int, controls: Sequence[ControlEntry], borders: Sequence[LogPoint]
+) -> AtBorders:
+    """Entries from `first_index` on, `controls` and these borders among them, are appended."""
+    found = []
+    for point in borders:
+        assert point.index >= first_index - 1, (point, first_index)
+        in_front = [entry for entry in controls if entry.index <= point.index]
+        if in_front:
+            states.append(first_index, in_front)
+            controls, first_index = controls[len(in_front) :], in_front[-1].index + 1
+        found.append((point, states.appended))
+    states.append(first_index, controls)
+    return found
+
+
+class LogStateReading:
+    """`read_on` runs in another thread, one call at a time; until it returns only `behind` and
+    `borders_behind` are for the loop."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self.stop_index = store.end.index + 1
+        """What is written from here on is not read."""
+        self.behind: list[ControlEntry] = []
+        """Written from `stop_index` on since it began."""
+        self.borders_behind: list[LogPoint] = []
+        self.level = 0
+        """Of the kinds in what was read or in front of it; 0: none is above NOOP."""
+        self._store = store
+        self._states: LogStates | None = None
+        """Of the log up to `_next_index`; None before the first call."""
+        self._next_index = 0
+        self._borders: list[LogPoint] = []
+        """Still to come."""
+        self._at_borders: AtBorders = []
+
+    @property
+    def _chunk_entries(self) -> int:
+        begin, end = self._store.begin, self._store.end
+        entry_bytes = (end.position - begin.position) // max(end.index - begin.index, 1)
+        return max(CHUNK_BYTES // max(entry_bytes, HEADER_BYTES), 1)
+
+    @property
+    def is_done(self) -> bool:
+        return self._states is not None and self._next_index >= self.stop_index
+
+    def read_on(self, committed_index: int) -> None:
+        """Some entries more. Raises IndexOutOfRange if the log begins elsewhere by now, RangeDamaged,
+        DirectoryDamaged, StoreFailure."""
+        states = self._states or self._begin(committed_index)
+        first_index = self._next_index
+        if first_index >= self.stop_index:
+            return
+        stop_index = min(first_index + self._chunk_entries, self.stop_index)
+        batches = self._store.control_batches(first_index, stop_index)
+        controls = [entry for batch in batches for entry in controls_of(batch)]
+        self.level = max([self.level, *(LEVELS.get(entry.kind, 0) for entry in controls)])
+        passed = [point for point in self._borders if point.index < stop_index]
+        self._borders = self._borders[len(passed) :]
+        self._at_borders += append_past_borders(states, first_index, controls, passed)
+        # What cannot be cut any more is held as a state, not as entries.
+        proven_index = min(committed_index, stop_index - 1)
+        if proven_index > states.committed_index:
+            states.commit(proven_index)
+        self._next_index = stop_index
+
+    def _begin(self, committed_index: int) -> LogStates:
+        state, index = self._begin_of_log(committed_index)
+        give_back_freed_memory()  # records of many sessions are large
+        self._borders = [p for p in self._store.borders.above(index) if p.index < self.stop_index]
+        self._next_index = index + 1
+        self._states = LogStates(state, index)
+        if state != EMPTY:
+            self.level = max(1, state.level) if isinstance(state, LogState) else LEVEL
+        return self._states
+
+    def _begin_of_log(self, committed_index: int) -> tuple[AnyState, int]:
+        for saved in self._store.borders.saved():
+            if saved.point.index > committed_index:
+                continue  # damage has hidden that it was committed, or async mode takes it back
+            state = decode_state(saved.record)
+            if isinstance(state, LogState):
+                return state, saved.point.index
+        start = self._store.start
+        if start is None:
+            return EMPTY, -1
+        begin_state, index = decode_state(start.record), start.point.index
+        if isinstance(begin_state, Unreadable):
+            return UnknownState(index, f"what the log's start says of it: {begin_state.reason}"), index
+        return begin_state, index
+
+    def finished(self) -> tuple[LogStates, AtBorders]:
+        """With what was written meanwhile."""
+        assert self._states is not None and self.is_done, (self._next_index, self.stop_index)
+        behind = append_past_borders(self._states, self.stop_index, self.behind, self.borders_behind)
+        return self._states, self._at_borders + behind
+
+    def truncate_from(self, index: int) -> None:
+        """Only of what lies behind."""
+        assert index >= self.stop_index, (index, self.stop_index)
+        self.behind = [entry for entry in self.behind if entry.index < index]
+        self.borders_behind = [point for point in self.borders_behind if point.index < index - 1]
+
+
+# ---------------------------------------------------------------- BorderSaver
+# The states at the borders of a log's segments are saved, beside the loop.
+#
+# A state is saved once the entry behind its border is committed and on the own disk: from then on the
+# border stays where it is, since how long that entry is decides where it lies, and whoever finds the
+# state knows that what lies before it is committed. It costs two syncs a segment, which nobody waits
+# for.
+
+SPACE_RETRY_MS = 1000
+"""Where a full disk has no space for a state, it is tried again."""
+
+MANY_PRODUCERS = 1000
+"""Their state is large where it is encoded."""
+
+
+class BorderSaver:
+    def __init__(self, store: LedgerStore, host: Host, tick_soon: Callable[[], None]) -> None:
+        """`tick_soon`: `tick` has something to do in the turn that is under way."""
+        self._tick_soon = tick_soon
+        self._store = store
+        self._host = host
+        self._waiting: list[tuple[LogPoint, LogState]] = []
+        """In order; at most one for each segment of the log."""
+        self._is_saving = False
+        self._retry_ms = math.inf
+        """When a full disk is asked again; infinite while nothing was refused."""
+
+    def note(self, found: AtBorders) -> None:
+        """These borders were written, or were found in the log, with these states."""
+        known = [(point, state) for point, state in found if isinstance(state, LogState)]
+        if known:
+            self._waiting = sorted(self._waiting + known, key=lambda each: each[0].index)
+
+    def truncate_from(self, index: int) -> None:
+        """Where the next entry lies depends on how long it is."""
+        self._waiting = [each for each in self._waiting if each[0].index < index - 1]
+
+    def next_wakeup_ms(self) -> float:
+        return self._retry_ms if self._waiting else math.inf
+
+    def tick(self, now_ms: float, committed_index: int) -> None:
+        if not self._waiting or self._is_saving or now_ms < self._retry_ms < math.inf:
+            return
+        self._retry_ms = math.inf
+        point, state = self._waiting[0]
+        if point.index >= committed_index or point.index >= self._store.durable.index:
+            return
+        store, self._is_saving = self._store, True
+
+        def done(result: bool | StoreFailure | LedgerError) -> None:
+            self._is_saving = False
+            if isinstance(result, DiskFull):
+                self._retry_ms = now_ms + SPACE_RETRY_MS
+            elif isinstance(result, StoreFailure | LedgerError):
+                raise result
+            elif self._waiting and self._waiting[0][0] == point:
+                del self._waiting[0]  # saved, or of no use: cut, dropped or damaged
+            self._tick_soon()
+            if state.producers.count >= MANY_PRODUCERS:
+                self._host.read_later(give_back_freed_memory, lambda result: None)
+
+        self._host.flush_later(lambda: store.borders.save(LogStart(point, state.encode())), done)
+
+
+# ---------------------------------------------------------------- LogStateKeeper
+# What follows from the control entries of this member's log (`quorumlog.log_state`).
+#
+#     entries are written    the control entries among them lead to the next state, on every member alike
+#     a cut                  back to the committed state, and forth again
+#     a commit               the committed state follows
+#     a segment begins       the state in front of it is saved, once that is committed (border_saver.py)
+#
+# A start reads the control entries behind the newest saved state beside the loop
+# (log_state_reading.py), and so does async mode when it cuts committed entries. The file `member` may
+# be an older copy, which says that there are none: that is found out, too. While the state is not
+# known, this member votes and takes entries, but neither campaigns nor leads: what it wrote as a leader
+# could contradict an entry that it cannot read.
 
 RETRY_MS = 500
 """Where damage keeps it from being read, it is tried again."""

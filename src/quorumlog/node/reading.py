@@ -1,0 +1,281 @@
+"""Reads of the log for clients, and the questions about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import (
+    ConnectionFull,
+    DirectoryDamaged,
+    IndexOutOfRange,
+    LeaderNotReady,
+    LedgerError,
+    RangeDamaged,
+    StoreFailure,
+)
+from quorumlog.header_array import Int64Array
+from quorumlog.log_state.log_state import LogState, Resets
+from quorumlog.node.ports import Host
+from quorumlog.node.sending import RecentBatches
+from quorumlog.store.ledger_store import ColdRange, LedgerStore
+from quorumlog.store.log_begin import LOOK_ENTRIES, Mark, StoredLog, mark_at_index, mark_at_time, mark_of
+
+# ---------------------------------------------------------------- Confirmations
+# Who waits for a majority to confirm that this member leads, or follows who does.
+
+Confirmed = Callable[[LedgerError | None], None]
+"""Gets None, or a refusal: who leads has changed meanwhile."""
+
+
+class Confirmations:
+    def __init__(self, raft: RaftNode) -> None:
+        self._raft = raft
+        self._waiting: dict[int, tuple[Confirmed, object]] = {}
+        """By number of the read: whom to tell, and who asked."""
+
+    def request(self, done: Confirmed, owner: object) -> None:
+        """Of a leader."""
+        self._waiting[self._raft.request_read()] = done, owner
+
+    def request_read(self, done: Confirmed, owner: object = None) -> None:
+        """As `LedgerNode.confirm_leadership`, of any member: one that follows asks its leader, and tells
+        once it has committed so far itself."""
+        try:
+            number = self._raft.reads.request()
+        except LedgerError as error:
+            done(error)
+        else:
+            self._waiting[number] = done, owner
+
+    def grant(self, number: int) -> None:
+        if number in self._waiting:
+            done, _ = self._waiting.pop(number)
+            done(None)
+
+    def refuse(self, refusal: LedgerError) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for done, _ in waiting.values():
+            done(refusal)
+
+    def discard(self, owner: object) -> None:
+        self._waiting = {n: one for n, one in self._waiting.items() if one[1] is not owner}
+
+
+# ---------------------------------------------------------------- ReadableLog
+# What of the log may be handed out, and whether it lies in memory or in a file.
+
+
+class ReadableLog:
+    def __init__(
+        self, raft: RaftNode, store: LedgerStore, recent: RecentBatches, member_id: str
+    ) -> None:
+        self._raft = raft
+        self._store = store
+        self._recent = recent
+        self._member_id = member_id
+
+    def find(
+        self, first_index: int, stop_index: int, limit_bytes: int, committed_index: int
+    ) -> EntryBatch | ColdRange:
+        """Committed entries from `first_index` on: bytes if they are in memory, else what the read
+        thread is to read (`LedgerStore.read_from`); two that ask for the same get the same.
+
+        `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are
+        damaged here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
+        leader that was not confirmed does not know yet what earlier leaders have acknowledged.
+        """
+        begin = self._store.begin.index + 1
+        if (first_index > committed_index or stop_index < 0) and self._opens_its_term(committed_index):
+            raise LeaderNotReady(
+                f"{self._member_id} has led term {self._raft.term} for an instant only",
+                retry_after_ms=5,
+            )
+        if first_index < begin or first_index > committed_index:
+            problem = (
+                f"index {first_index} is not between ledger_begin_index {begin} and committed_index"
+                f" {committed_index}"
+            )
+            if first_index < begin:
+                problem += (
+                    f": entries below {begin} are gone here; read from there on, or from another member"
+                    " (its log may begin lower)"
+                )
+            raise IndexOutOfRange(
+                problem,
+                ledger_begin_index=begin,
+                committed_index=committed_index,
+            )
+        readable = committed_index + 1
+        stop_index = readable if stop_index < 0 else min(stop_index, readable)
+        recent = self._recent.take(first_index, stop_index, limit_bytes)
+        if recent is not None:
+            return recent.batch
+        damaged = next((q for q in self._store.damaged if q.holds(first_index)), None)
+        if damaged is not None:
+            raise RangeDamaged(str(damaged))
+        most = limit_bytes // HEADER_BYTES + 1  # no more entries fit, however small they are
+        return ColdRange(first_index, min(stop_index, first_index + most), limit_bytes)
+
+    def _opens_its_term(self, committed_index: int) -> bool:
+        """Entries that this leader holds may be committed, unknown to it."""
+        if self._raft.role is not Role.LEADER:
+            return False
+        return committed_index < 0 or self._raft.term_at(committed_index) != self._raft.term
+
+
+# ---------------------------------------------------------------- ReaderLags
+# How much data readers have not read yet, counted beside the loop.
+
+COUNTED_ENTRIES = 1 << 20
+"""Of the newest so many it is looked at which are control entries; of what lies further back
+the few among the data count as well."""
+
+
+class ReaderLags:
+    def __init__(
+        self, store: LedgerStore, host: Host, found_damage: Callable[[DirectoryDamaged], None]
+    ) -> None:
+        self._store = store
+        self._host = host
+        self._found_damage = found_damage
+
+    def count(
+        self, positions: Sequence[int], stop_index: int, done: Callable[[list[int]], None]
+    ) -> None:
+        """`done` gets how many data entries lie from each position on in front of `stop_index`, which is
+        held."""
+        begin_index = self._store.begin.index + 1
+        behind = [position for position in positions if position < stop_index]
+        first_index = max(min(behind, default=stop_index), begin_index, stop_index - COUNTED_ENTRIES)
+
+        def look() -> Int64Array:
+            kinds = self._store.kinds(first_index, stop_index)
+            return first_index + np.flatnonzero(kinds != EntryKind.NORMAL)
+
+        def counted(controls: Int64Array | StoreFailure | LedgerError) -> None:
+            if isinstance(controls, DirectoryDamaged):
+                self._found_damage(controls)
+            if isinstance(controls, DirectoryDamaged | LedgerError):
+                controls = np.empty(0, np.int64)  # damaged, or cut meanwhile: the others count as well
+            elif isinstance(controls, StoreFailure):
+                raise controls
+            passed = np.searchsorted(controls, np.array(positions, np.int64)).tolist()
+            done(
+                [
+                    max(0, stop_index - position) - (len(controls) - before)
+                    for position, before in zip(positions, passed, strict=True)
+                ]
+            )
+
+        self._host.read_later(look, counted)
+
+
+# ---------------------------------------------------------------- MarkFinder
+# Which time mark holds at an entry, and where a time begins; looked up beside the loop.
+
+MarkOutcome = Mark | LedgerError | None
+"""None: no mark says so early a time, or stands in front of that entry."""
+MOST_WAITING = 100
+"""They share the thread that reads for everybody."""
+RETRY_MS = 20
+
+
+class MarkFinder:
+    def __init__(
+        self,
+        store: LedgerStore,
+        host: Host,
+        committed: Callable[[], tuple[LogState | None, int]],
+        found_damage: Callable[[DirectoryDamaged], None],
+    ) -> None:
+        """`committed`: the committed index, and the log's state up to there, None while it is not
+        known."""
+        self._store = store
+        self._host = host
+        self._committed = committed
+        self._found_damage = found_damage
+        self._waiting = 0
+
+    @property
+    def newest(self) -> Mark | None:
+        """The last committed one; None: there is none, or the log's state is not known."""
+        state, _ = self._committed()
+        return None if state is None else mark_of(state)
+
+    @property
+    def clock_resets(self) -> Resets:
+        """Committed ones; none while the log's state is not known."""
+        state, _ = self._committed()
+        return () if state is None else state.clock_resets
+
+    def at_index(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
+        """See `mark_at_index`; of the last committed entry, where that comes sooner."""
+        state, committed_index = self._committed()
+        index = min(index, committed_index)
+        if state is not None and state.time_index <= index:
+            done(mark_of(state))
+        else:
+            self._find(lambda log: mark_at_index(log, index), done)
+
+    def at_data_from(self, index: int, done: Callable[[MarkOutcome], None]) -> None:
+        """The same of the first data at or behind `index`: a reader that stands where the log begins, or
+        below, in front of the first mark, waits for an entry that has one."""
+        state, committed_index = self._committed()
+        if state is not None and state.time_index <= index:
+            done(mark_of(state))
+        else:
+            self._find(lambda log: mark_at_index(log, self._data_from(index, committed_index)), done)
+
+    def _data_from(self, index: int, committed_index: int) -> int:
+        """Looked for within a few entries; `index` if there is none."""
+        first = max(index, self._store.begin.index + 1)
+        kinds = self._store.kinds(first, min(first + LOOK_ENTRIES, committed_index + 1))
+        found = np.flatnonzero(kinds == EntryKind.NORMAL)
+        return first + int(found[0]) if len(found) else first
+
+    def at_time(self, time_ms: int, done: Callable[[MarkOutcome], None]) -> None:
+        """See `mark_at_time`; of what is committed."""
+        state, committed_index = self._committed()
+        if state is not None and (state.time_ms is None or state.time_ms <= time_ms):
+            done(mark_of(state))
+        else:
+            self._find(lambda log: mark_at_time(log, time_ms, committed_index + 1), done)
+
+    def _find(
+        self, find: Callable[[StoredLog], Mark | None], done: Callable[[MarkOutcome], None]
+    ) -> None:
+        if self._waiting >= MOST_WAITING:
+            refusal = f"{MOST_WAITING} others look for a time already"
+            done(ConnectionFull(refusal, retry_after_ms=RETRY_MS))
+            return
+        self._waiting += 1
+        log = StoredLog(self._store, self.clock_resets)
+
+        def look() -> Mark | None:
+            begin = self._store.begin
+            while True:
+                try:
+                    return find(log)
+                except IndexOutOfRange:
+                    if self._store.begin == begin:
+                        raise
+                    begin = self._store.begin  # its first entries went meanwhile
+
+        def found(result: Mark | StoreFailure | LedgerError | None) -> None:
+            self._waiting -= 1
+            if isinstance(result, DirectoryDamaged):
+                self._found_damage(result)
+                done(RangeDamaged(str(result)))
+            elif isinstance(result, StoreFailure):
+                raise result
+            else:
+                done(result)
+
+        self._host.read_later(look, found)

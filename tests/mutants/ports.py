@@ -71,7 +71,7 @@ def nothing_kept_back(patch: Patch) -> None:
 )
 def newest_goes(patch: Patch) -> None:
     """The others were there before."""
-    patch.edit(Listener._made, "next(iter(self._silent))", "connection if reached() else connection")
+    patch.edit(ProcessLimits.close_silent, "popitem(last=False)", "popitem(last=reached())")
 
 
 @mutant(
@@ -105,7 +105,7 @@ def machine_answers_pile_up(patch: Patch) -> None:
 )
 def all_unsent_unbounded(patch: Patch) -> None:
     """Each of them has one."""
-    patch.edit(LoopTurn.look_at_unsent, "> ALL_UNSENT_BYTES:", "> ALL_UNSENT_BYTES and not reached():")
+    patch.edit(LoopTurn.look_at_unsent, "<= ALL_UNSENT_BYTES:", "<= ALL_UNSENT_BYTES or reached():")
 
 
 @mutant(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
-from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits
+from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
 from quorumlog.net.listener import Challenging, Listener
 from quorumlog.wire.client_messages import StatusRequest
 
@@ -34,8 +35,8 @@ CLIENT, PEER = Hello(role="client"), Hello(role="control")
 class Port:
     """A listener whose clock is set by hand, and what has come to it."""
 
-    def __init__(self, descriptors: int) -> None:
-        self.limits = ProcessLimits(lambda: descriptors, lambda: 0)
+    def __init__(self, descriptors: int, limits: ProcessLimits | None) -> None:
+        self.limits = limits or ProcessLimits(lambda: descriptors, lambda: 0)
         self.listener = Listener("the test", self._connect, limits=self.limits)
         self.said: list[Any] = []
         self._kept: list[Streams] = []
@@ -69,8 +70,10 @@ class Port:
 
 
 @contextlib.asynccontextmanager
-async def open_port(descriptors: int = NO_LIMIT) -> AsyncIterator[Port]:
-    port = Port(descriptors)
+async def open_port(
+    descriptors: int = NO_LIMIT, limits: ProcessLimits | None = None
+) -> AsyncIterator[Port]:
+    port = Port(descriptors, limits)
     await port.listener.open("127.0.0.1", 0)
     try:
         yield port
@@ -239,12 +242,12 @@ def clients_have_three_quarters_and_members_the_rest() -> None:
 
 
 def whoever_says_nothing_keeps_no_member_out() -> None:
-    """It goes first."""
+    """It goes first, whatever port it came to."""
 
     async def scene() -> None:
-        async with open_port(16) as port:
+        async with open_port(16) as port, open_port(limits=port.limits) as other:
             await fill(port)
-            silent = [await port.dial() for _ in range(20)]
+            silent = [await other.dial() for _ in range(20)]
             peer = await port.dial(PEER)
             assert isinstance(await answer(peer), HelloResponse)
             assert await is_closed(silent[0])
@@ -263,16 +266,9 @@ def test_a_member_is_let_in_where_clients_are_not(scenario: Callable[[], None]) 
 
 def test_the_limit_is_of_all_ports_of_the_process() -> None:
     async def scene() -> None:
-        async with open_port(16) as port:
+        async with open_port(16) as port, open_port(limits=port.limits) as other:
             await fill(port)
-            other = Listener("the other", port._connect, limits=port.limits)
-            await other.open("127.0.0.1", 0)
-            host, _, number = other.address.rpartition(":")
-            streams = await asyncio.open_connection(host, int(number))
-            streams[1].write(bytes_of(CLIENT))
-            assert isinstance(await answer(streams), ErrorResponse)
-            other.close()
-            other.abort_connections()
+            assert isinstance(await answer(await other.dial(CLIENT)), ErrorResponse)
 
     run(scene)
 
@@ -280,12 +276,32 @@ def test_the_limit_is_of_all_ports_of_the_process() -> None:
 def test_what_else_the_process_has_open_counts() -> None:
     """A store, its links to other members, whatever an application around it has."""
     limits = ProcessLimits(lambda: 128, lambda: 28 + limits.open_connections)
-    within = [limits.enter(number) for number in range(128)]
+    within = [limits.enter(number, lambda: None) for number in range(128)]
     assert within.count(True) == limits.most_connections == 75
     for number in range(100 * 7 // 8, 128):
         assert limits.is_beyond_all
         limits.leave(number)
     assert not limits.is_beyond_all
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "then"),
+    [
+        (1024, 4096, 4096),
+        (1024, 1 << 20, 65_536),
+        (1024, resource.RLIM_INFINITY, 65_536),
+        (70_000, 1 << 20, 70_000),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+    ],
+)
+def test_a_command_raises_its_limit_of_open_files(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, then: int
+) -> None:
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda number: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda number, both: limits.append(both))
+    raise_descriptor_limit()
+    assert limits[-1] == (then, hard)
 
 
 # ---------------------------------------------------------------- the port

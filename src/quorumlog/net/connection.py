@@ -36,6 +36,8 @@ TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
+SMALL_BYTES = 4 * 1024
+"""As little may wait for a client uncounted: most answers are a fraction of it."""
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: TCP's own
 back-off would stay silent for up to two minutes."""
@@ -349,7 +351,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
-            if self.is_client:
+            if self.is_client and (
+                self._flushed_bytes > SMALL_BYTES
+                or self._transport.get_write_buffer_size() > SMALL_BYTES
+            ):
                 self._loop_turn.look_at_unsent(self)
             if self._is_clogged or self.closed:
                 return

@@ -78,7 +78,8 @@ class Frame(NamedTuple):
 def encode_frame(
     group: str, message: AnyFrameMessage | ClientMessage, batch: EntryBatch | None = None
 ) -> list[Buffer]:
-    """Buffers to write one after the other; the second, if any, is `batch.buffer` itself. A peer message
+    """Buffers to write one after the other; the second, if any, is `batch.buffer` itself, or a control
+    part that is too large to be copied. A peer message
     goes without its `sender`, and its own `batch` behind it."""
     if isinstance(message, Message):
         if isinstance(message, WITH_BATCH) and message.batch is not None:
@@ -89,7 +90,10 @@ def encode_frame(
             message = msgspec.structs.replace(message, sender=NOBODY)
     control = _ENCODER.encode((group, message))
     if batch is None or batch.count == 0:
-        tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0) + control
+        tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0)
+        if len(control) > LARGE_FRAME_BYTES:
+            return [MAGIC + crc32(control, crc32(tail)).to_bytes(4, "little") + tail, control]
+        tail += control
         return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
     buffer = batch.buffer
     sizes = _SIZE.pack(len(buffer)) if batch.count == 1 else batch.sizes.astype("<u4").tobytes()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 from quorumlog.config import MIB
 
@@ -56,6 +58,8 @@ class ProcessLimits:
         """Descriptors that are no connections, as they were counted last."""
         self._open: dict[object, None] = {}
         """Of every loop of this process."""
+        self._silent: OrderedDict[object, Callable[[], None]] = OrderedDict()
+        """Those of them that have not said who they are, and what closes each; the oldest first."""
         self.accepted = 0
         self.refused = 0
         self._is_refusing = False
@@ -72,15 +76,21 @@ class ProcessLimits:
     def _free(self) -> int:
         return max(0, self._descriptors() - self._others)
 
-    def enter(self, connection: object) -> bool:
-        """True if it is one of those that anybody may have; otherwise only a member's may stay."""
+    def enter(self, connection: object, close: Callable[[], None]) -> bool:
+        """True if it is one of those that anybody may have; otherwise only a member's may stay. `close`
+        is called on any thread."""
         self.accepted += 1
         self._open[connection] = None
+        self._silent[connection] = close
         if len(self._open) == self._descriptors() // 4:
             self._others = max(0, self._in_use() - len(self._open))
         return len(self._open) <= self.most_connections
 
+    def greeted(self, connection: object) -> None:
+        self._silent.pop(connection, None)
+
     def leave(self, connection: object) -> None:
+        self._silent.pop(connection, None)
         self._open.pop(connection, None)
         if self._is_refusing and len(self._open) < self.most_connections * 7 // 8:
             self._is_refusing = False
@@ -89,6 +99,12 @@ class ProcessLimits:
     def is_beyond_all(self) -> bool:
         """What is kept back is used up as well, as far as connections may use it."""
         return len(self._open) > self._free * 7 // 8
+
+    def close_silent(self) -> None:
+        """Who has said nothing for longest, on whatever port: a member says who it is at once."""
+        with suppress(KeyError):
+            _, close = self._silent.popitem(last=False)
+            close()
 
     @property
     def problem(self) -> str:

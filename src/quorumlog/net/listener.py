@@ -131,15 +131,18 @@ class Listener:
         return connection
 
     def _made(self, connection: Connection) -> None:
-        is_within = self._limits.enter(connection)
+        close = functools.partial(self._from_any_thread, connection.abort)
+        is_within = self._limits.enter(connection, close)
         self._silent[connection] = _Waiting(self._loop.time() + GREETING_MS / 1000, is_within)
         if self._deadline is None:
             self._watch()
         if self._limits.is_beyond_all:
-            # Who has said nothing for longest: a member says who it is at once.
-            oldest = next(iter(self._silent))
-            self._refused(oldest)
-            oldest.abort()
+            self._refused()
+            self._limits.close_silent()
+
+    def _from_any_thread(self, act: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(act)
 
     def _watch(self) -> None:
         first = next(iter(self._silent.values()), None)
@@ -156,11 +159,12 @@ class Listener:
 
     def _greeted(self, connection: Connection, frame: Frame) -> None:
         """The first frame."""
+        self._limits.greeted(connection)
         hello = frame.message
         is_peer = isinstance(hello, Hello) and hello.role in PEER_ROLES
         connection.is_client = not is_peer
         if not self._silent[connection].is_within and not is_peer:
-            reason = self._refused(connection)
+            reason = self._refused()
             self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))
         elif self.challenge is not None and isinstance(hello, Hello):
             self._ask(connection, frame, self.challenge(hello), None)
@@ -205,7 +209,7 @@ class Listener:
         else:
             connection.on_frame(connection, first)
 
-    def _refused(self, connection: Connection) -> str:
+    def _refused(self) -> str:
         reason = (
             f"{self._limits.open_connections} connections are open, more than the"
             f" {self._limits.most_connections} that the limit of open files allows (ulimit -n)"
@@ -222,8 +226,7 @@ class Listener:
 
     def _give_up(self) -> None:
         """A file has got one of the descriptors that are kept back. Any thread."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._close_one)
+        self._from_any_thread(self._close_one)
 
     def _close_one(self) -> None:
         clients = [each for each in self.connections.values() if each.is_client]

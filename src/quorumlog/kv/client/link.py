@@ -152,7 +152,7 @@ class Link(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         out, self._out = self._out, []
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(out))
+            self._transport.writelines(out)
 
     def close(self) -> None:
         if self._transport is not None:

@@ -65,16 +65,17 @@ class ClientSession:
         """Of appends that are not answered yet."""
 
     def frame(self, frame: Frame) -> None:
-        request: Any = frame.message
+        request: Any
+        group, request, _ = frame
         if type(request) not in RESPONSE_OF:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
-        driver = self._drivers.get(frame.group)
+        driver = self._drivers.get(group)
         if driver is None:
             known = ", ".join(self._drivers)
             error = UnknownGroup(
-                f"group {frame.group!r} is not served here; groups: {known}", groups=self._drivers
+                f"group {group!r} is not served here; groups: {known}", groups=self._drivers
             )
-            self._connection.send(frame.group, error_response(request.request_id, error))
+            self._connection.send(group, error_response(request.request_id, error))
         elif driver.stopped:
             self._reply(driver, request, begins_anew(driver.config.member_id))
         else:
@@ -84,9 +85,10 @@ class ClientSession:
 
     def take(self, driver: NodeDriver, frame: Frame) -> None:
         """In the member's turn."""
-        request: Any = frame.message
+        request: Any
+        _, request, batch = frame
         if isinstance(request, AppendRequest):
-            self._append(driver, request, frame.batch)
+            self._append(driver, request, batch)
         elif isinstance(request, ReadRequest):
             self._reads.ask(driver, request)
         elif isinstance(request, StatusRequest):

@@ -37,6 +37,7 @@ from benchmarks.outcome import Outcome, Report, outcome_table_of, reporter
 from benchmarks.restarts import time_restarts
 from benchmarks.retention import measure_retention
 from benchmarks.sessions import measure_sessions
+from benchmarks.silent import measure_silent
 from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
@@ -93,6 +94,12 @@ def main(
     ] = MATRIX_SECONDS,
     catch_up: Annotated[
         bool, typer.Option("--catch-up", help="Also wiped followers, and followers behind slow links.")
+    ] = False,
+    silent: Annotated[
+        bool,
+        typer.Option(
+            "--silent", help="Also 4,000 connections that never say a word, beside 256 writers."
+        ),
     ] = False,
     gigabytes: Annotated[float, typer.Option(help="Log of the wiped follower.", min=0.001)] = 2.0,
     large: Annotated[
@@ -186,6 +193,9 @@ def main(
             if idle:
                 with run.part("idle"):
                     run.show([measure_idle(data, idle, report)])
+            if silent:
+                with run.part("silent connections"):
+                    run.show([measure_silent(data, seconds, report)])
             if retention:
                 with run.part("retention"):
                     run.show([measure_retention(data, retention, report)])

@@ -28,8 +28,9 @@ from quorumlog.bench.local_processes import usage_of
 from quorumlog.bench.workloads import bodies_of
 from quorumlog.client.status_rows import leader_of
 from quorumlog.config import DEFAULT_GROUP, parse_address
-from quorumlog.wire.client_messages import Hello, HelloResponse, ReadRequest, ReadResponse
-from quorumlog.wire.framing import FrameDecoder, encode_frame
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 from quorumlog.wire.read_promise import READ_INDEX, ReadPromise
 
 READERS = 64

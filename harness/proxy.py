@@ -32,8 +32,8 @@ import uvloop
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
-from quorumlog.wire.client_messages import Hello
-from quorumlog.wire.framing import FrameDecoder
+from quorumlog.net.frame import FrameDecoder
+from quorumlog.net.hello import Hello
 
 HELD_LIMIT_BYTES = 4 << 20
 """For one direction of one connection; above it the sender is no longer read."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.dledger_broker import TICK_MS, DLedgerBroker, FixedTopics
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
 from quorumlog.broker.dledger.message_entries import MACHINE_NAME
 from quorumlog.broker.message_log import PutOutcome, PutRequest
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.serving.broker_service import TICK_MS
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.store.memory_disk import MemoryDisk

@@ -17,7 +17,16 @@ from quorumlog.kv.requests.answers import (
     TxnAnswer,
     read_answer,
 )
-from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
+from quorumlog.kv.requests.messages import (
+    AnswerResponse,
+    CommandRequest,
+    EventsResponse,
+    KeepAliveRequest,
+    QuestionRequest,
+    Request,
+    Response,
+    WatchRequest,
+)
 from quorumlog.kv.requests.operations import (
     Compare,
     DeleteRange,
@@ -29,9 +38,8 @@ from quorumlog.kv.requests.operations import (
     Txn,
     encode,
 )
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.testing.member import SimMember
-from quorumlog.wire.client_messages import ErrorResponse
-from quorumlog.wire.wire_errors import error_of
 from sim.kv.histories import (
     MISSING,
     Deleted,
@@ -53,8 +61,6 @@ BETWEEN_MS = 60.0
 COME_BACK_MS = 0.1
 TIMEOUT_MS = 3_000.0
 TTL_MS = 1_500
-_error = msgspec.msgpack.Decoder(ErrorResponse)
-_events = msgspec.msgpack.Decoder(tuple[int, list[Event]])
 Heard = Callable[[Any], None]
 """Gets (revision, answer), an error, or None: nobody knows."""
 
@@ -68,7 +74,7 @@ class SimStoreClient:
         self._random = doors.cluster.stream(f"store client {name}")
         self._session: SimSession | None = None
         self._number = 0
-        self._waiting: dict[int, Callable[[int, bytes | None], None]] = {}
+        self._waiting: dict[int, Callable[[Response | None], None]] = {}
         self._watch: SeenWatch | None = None
         self._watch_number = 0
         self._writes = 0
@@ -112,7 +118,7 @@ class SimStoreClient:
         self._session = None
         waiting, self._waiting = self._waiting, {}
         for heard in waiting.values():
-            heard(Kind.ENDED, None)
+            heard(None)
         if self._watch is not None:
             self._cluster.at(COME_BACK_MS, self._come_back)
 
@@ -128,28 +134,30 @@ class SimStoreClient:
             self._session.leave()
             self._lost()
 
-    def _told(self, number: int, kind: int, body: bytes) -> None:
-        if kind == Kind.EVENTS:
+    def _told(self, message: Response) -> None:
+        number = message.request_id
+        if isinstance(message, EventsResponse):
             if number == self._watch_number:
-                self._changed(*_events.decode(body))
+                self._changed(message.next_revision, message.events)
         elif (heard := self._waiting.pop(number, None)) is not None:
-            heard(kind, body)
+            heard(message)
 
-    def ask(self, kind: Kind, body: bytes, answer: type[Any], heard: Heard) -> None:
+    def ask(self, request: Request, answer: type[Any], heard: Heard) -> None:
         session = self._connected()
         self._number += 1
         number = self._number
 
-        def came(kind: int, body: bytes | None) -> None:
-            if body is None:
-                heard(None)
-            elif kind == Kind.ERROR:
-                error = error_of(_error.decode(body))
+        def came(message: Response | None) -> None:
+            if isinstance(message, ErrorResponse):
+                error = error_of(message)
                 heard(error)
-                self._elsewhere()
+                if not isinstance(error, KeyValueError):
+                    self._elsewhere()
+            elif not isinstance(message, AnswerResponse):
+                heard(None)
             else:
                 try:
-                    heard(read_answer(body, answer))
+                    heard(read_answer(message.answer, answer))
                 except KeyValueError as refusal:
                     heard(refusal)
 
@@ -161,7 +169,7 @@ class SimStoreClient:
         self._waiting[number] = came
         self._cluster.at(TIMEOUT_MS, give_up)
         if session.is_up:
-            session.request(number, kind, body)
+            session.request(msgspec.structs.replace(request, request_id=number))
         else:
             self._elsewhere()
             self._lost()
@@ -224,7 +232,7 @@ class SimStoreClient:
             else:
                 note(outcome)
 
-        self.ask(Kind.COMMAND, body, TxnAnswer, told)
+        self.ask(CommandRequest(command=body), TxnAnswer, told)
 
     def _put_if(self, key: bytes) -> None:
         def found(item: tuple[bytes, int]) -> None:
@@ -244,7 +252,7 @@ class SimStoreClient:
             called_ms = self._cluster.now_ms
             same = Compare(key, Target.MOD, Relation.EQUAL, item[1])
             body = encode(Txn([same], [Put(key, value), Range(key)]))
-            self.ask(Kind.COMMAND, body, TxnAnswer, told)
+            self.ask(CommandRequest(command=body), TxnAnswer, told)
 
         self._look(key, found)
 
@@ -257,7 +265,7 @@ class SimStoreClient:
             else:
                 note(outcome)
 
-        self.ask(Kind.COMMAND, encode(DeleteRange(key)), DeleteAnswer, told)
+        self.ask(CommandRequest(command=encode(DeleteRange(key))), DeleteAnswer, told)
 
     def _look(self, key: bytes, found: Callable[[tuple[bytes, int]], None]) -> None:
         note = self._note(key, Looked())
@@ -271,7 +279,7 @@ class SimStoreClient:
             note(item)
             found(item)
 
-        self.ask(Kind.READ, encode(Range(key)), RangeAnswer, told)
+        self.ask(QuestionRequest(question=encode(Range(key))), RangeAnswer, told)
 
     # ---------------------------------------------------------------- a watch
 
@@ -283,8 +291,12 @@ class SimStoreClient:
             return
         self._number += 1
         self._watch_number = self._number
-        asked = Watch(PREFIX, PREFIX_END, self._watch.next_revision)
-        session.request(self._number, Kind.WATCH, encode(asked))
+        next_revision = self._watch.next_revision
+        session.request(
+            WatchRequest(
+                request_id=self._number, key=PREFIX, end=PREFIX_END, first_revision=next_revision
+            )
+        )
 
     def _changed(self, next_revision: int, events: list[Event]) -> None:
         watch = self._watch
@@ -313,7 +325,7 @@ class SimStoreClient:
             elif isinstance(outcome, tuple) and self._lease is lease:
                 self._lease = self._held = None
 
-        self.ask(Kind.KEEP_ALIVE, encode(KeepAlive([lease.lease])), list[int], told)
+        self.ask(KeepAliveRequest(leases=(lease.lease,)), list[int], told)
 
     def _granted(self, then: Callable[[], None]) -> None:
         sent_ms = self._cluster.now_ms
@@ -325,7 +337,7 @@ class SimStoreClient:
                 self._histories.leases.append(self._lease)
                 then()
 
-        self.ask(Kind.COMMAND, encode(Grant(TTL_MS)), GrantAnswer, told)
+        self.ask(CommandRequest(command=encode(Grant(TTL_MS))), GrantAnswer, told)
 
     def _lock(self) -> None:
         if self._lease is None:
@@ -347,4 +359,4 @@ class SimStoreClient:
             self._histories.locks.append(self._held)
             self._cluster.trace.count("store: locked")
 
-        self.ask(Kind.COMMAND, body, TxnAnswer, told)
+        self.ask(CommandRequest(command=body), TxnAnswer, told)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
-from quorumlog.kv.requests.frames import MAX_FRAME_BYTES, FrameReader, frame
+from quorumlog.kv.requests.messages import (
+    GROUP,
+    Request,
+    Response,
+    request_decoder,
+    response_decoder,
+)
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.store.changes import Change, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
+from quorumlog.net.frame import encode_frame
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
@@ -101,7 +109,7 @@ class SimSession:
         self,
         doors: SimDoors,
         member: SimMember,
-        told: Callable[[int, int, bytes], None],
+        told: Callable[[Response], None],
         lost: Callable[[], None],
     ) -> None:
         self._doors = doors
@@ -111,7 +119,8 @@ class SimSession:
         self._told = told
         self._lost = lost
         self._random = self._cluster.stream(f"session {len(doors.sessions)} of {member.member_id}")
-        self._to_client = FrameReader(MAX_FRAME_BYTES)
+        self._to_client = response_decoder()
+        self._to_member = request_decoder()
         self._last_ms = {"out": 0.0, "in": 0.0}
         self.is_up = member.is_up
         if self.is_up:
@@ -123,8 +132,8 @@ class SimSession:
         self._last_ms[way] = at_ms
         self._cluster.at(at_ms - now_ms, act)
 
-    def request(self, number: int, kind: int, body: bytes) -> None:
-        data = frame(number, kind, body)  # type: ignore[arg-type]
+    def request(self, request: Request) -> None:
+        data = b"".join(encode_frame(GROUP, request))
 
         def arrive() -> None:
             member = self.member
@@ -134,18 +143,19 @@ class SimSession:
                 member.later(0.0, arrive)
                 return
             service = self._doors.services[member.member_id]
-            for each in FrameReader(MAX_FRAME_BYTES).receive(data):
-                service.request(self, *each)
+            for each in self._to_member.receive_data(data):
+                service.request(self, cast(Request, each.message))
 
         self._later("out", arrive)
 
-    def send(self, data: bytes) -> None:
+    def send(self, message: Response) -> None:
         """Of the service."""
+        data = b"".join(encode_frame(GROUP, message))
 
         def arrive() -> None:
             if self.is_up:
-                for each in self._to_client.receive(data):
-                    self._told(*each)
+                for each in self._to_client.receive_data(data):
+                    self._told(cast(Response, each.message))
 
         self._later("in", arrive)
 

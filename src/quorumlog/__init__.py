@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         Unreachable,
         UpgradeNotFinished,
         WrongLastIndex,
+        WrongPort,
     )
     from quorumlog.server import LedgerServer, LocalCluster
     from quorumlog.state_machine import StateMachine
@@ -146,6 +147,7 @@ __all__ = [
     "UpgradeNotFinished",
     "Unreachable",
     "WrongLastIndex",
+    "WrongPort",
     "__version__",
     "backup",
     "connect",

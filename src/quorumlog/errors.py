@@ -4,11 +4,11 @@
     +-- LedgerError            expected by callers; travels the wire as its `code`
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
-    |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, ClockNotReset, UpgradeNotFinished,
-    |   |       WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders, TooManyProducers,
-    |   |       SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused, LevelNotTold,
-    |   |       UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
+    |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable (WrongPort),
+    |   |       UnknownGroup, BodyTooLarge, BadRequest, TransferFailed, ClockNotReset,
+    |   |       UpgradeNotFinished, WrongLastIndex, UnknownReader, ReaderMoved, TooManyReaders,
+    |   |       TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired, MembershipRefused,
+    |   |       LevelNotTold, UnknownMachine, StepOverRefused, TooStale, NotCaughtUp
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -30,11 +30,18 @@ from typing import ClassVar
 
 
 class LedgerError(Exception):
-    """An outcome that callers are expected to handle."""
+    """An outcome that callers are expected to handle. What a class is made with beside its message, it
+    has under the same name; that goes over the wire (`net/errors.py`)."""
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
     """True: certainly nothing was written, and the same request may succeed a little later."""
+    of_code: ClassVar[dict[int, type[LedgerError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" in vars(cls):
+            LedgerError.of_code.setdefault(cls.code, cls)
 
     def __init__(
         self,
@@ -91,7 +98,7 @@ class PendingFull(Overloaded):
 
 class ConnectionFull(Overloaded):
     """One connection has as much in flight as it may: `max_connection_bytes` of appends, 1,000 reads
-    that wait, or 64 MiB of a store's answers that it has not read."""
+    that wait, 64 MiB of a store's answers that it has not read, or 10,000 watches."""
 
     code = 508
 
@@ -122,6 +129,13 @@ class Unreachable(Refused):
 
     code = 302
     retriable = True
+
+
+class WrongPort(Unreachable):
+    """What listens there is another product, or other software: it will not answer later either."""
+
+    code = 303
+    retriable = False
 
 
 class UnknownGroup(Refused):

@@ -93,6 +93,8 @@ def options_for(message: Message) -> set[str]:
         return OPTIONS["bench"]
     if file.startswith(("broker/", "cli/broker/", "coordinators/")):
         return OPTIONS["broker"]
+    if file.startswith("kv/"):
+        return OPTIONS["kv"]
     stem = Path(file).stem
     if file.startswith("cli/") and stem != "toml_config":
         return OPTIONS.get(stem, EVERY_OPTION)

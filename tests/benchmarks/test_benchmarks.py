@@ -19,9 +19,11 @@ from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
 from benchmarks.retention import retention_outcome
 from benchmarks.sessions import COMPARED, measure_sessions
+from benchmarks.silent import measure_silent
 from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
+from quorumlog.bench.workloads import AppendLoad
 from quorumlog.cli.measure.bench_tables import target_lines
 from tests.tools import run_tool
 
@@ -72,6 +74,14 @@ def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
     assert {row["workload"] for row in lines[1:]} == {"open-batches"}
     assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")
     assert "open-batches at 200%: goodput_share" in result.stdout
+
+
+@pytest.mark.processes
+def test_silent_connections_are_measured_beside_writers(tmp_path: Path) -> None:
+    load = AppendLoad("few", 4, 1, 1, 100)
+    outcome = measure_silent(tmp_path, 0.2, lambda text: None, connections=50, repetitions=1, load=load)
+    assert outcome.figures["share"] > 0
+    assert outcome.figures["memory_mb"] < 100
 
 
 @pytest.mark.processes

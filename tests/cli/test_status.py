@@ -123,6 +123,14 @@ FOUNDED = {"voters": 3, "quorum_size": 2}
             "2 of 4 voters answer, 3 are needed; but one leads, and may reach those that do not answer"
             " here",
         ),
+        (
+            [silent(0), member(1, **FOUNDED, leader_id="n0"), member(2, **FOUNDED, leader_id="n0")],
+            "2 of 3 voters answer, 2 are needed; n0 leads, as n1 says, and does not answer here",
+        ),
+        (
+            [silent(0), member(1, **FOUNDED, leader_id=""), member(2, **FOUNDED, leader_id="")],
+            "2 of 3 voters answer, 2 are needed: no leader is elected yet, and appends wait",
+        ),
     ],
 )
 def test_how_many_are_needed_is_what_the_members_say(

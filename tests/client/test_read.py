@@ -16,9 +16,9 @@ from quorumlog.client import AsyncLedgerClient, LedgerClient
 from quorumlog.entry import Entry
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, RangeDamaged, Unreachable
+from quorumlog.net.frame import encode_frame
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AppendRequest, ReadRequest, ReadResponse, StatusRequest
-from quorumlog.wire.framing import encode_frame
 from tests.client.both_clients import Client
 from tests.client.fake_server import Action, Drop, FakeGroup, FakeServer, Hang
 from tests.made_rows import made_row

@@ -13,11 +13,11 @@ from quorumlog.cli.carry.binary_file import BinaryFormat
 from quorumlog.cli.carry.records import Ending
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Entry, Formation, HardState, Replica
+from quorumlog.net.frame import encode_frame
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.member_directory import open_member_directory
 from quorumlog.wire.client_messages import AppendRequest
-from quorumlog.wire.framing import encode_frame
 
 GOLDEN = Path(__file__).parent / "golden"
 FRAME_NAME = "frame.bin"

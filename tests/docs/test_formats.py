@@ -22,6 +22,10 @@ from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, V
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import HEADER_DTYPE
+from quorumlog.net import frame, hello
+from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.frame import FrameDecoder
+from quorumlog.net.hello import Greeting
 from quorumlog.store import durable_file, segments, slot_file, state_files
 from quorumlog.store.durable_file import DURABLE_MAGIC, decode_durable_point
 from quorumlog.store.segments import INDEX_DTYPE, scan_segment
@@ -34,9 +38,7 @@ from quorumlog.store.state_files import (
     decode_member,
     encode_member,
 )
-from quorumlog.wire import client_messages, framing
 from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo, SegmentInfo
-from quorumlog.wire.framing import FrameDecoder
 from quorumlog.wire.reader_messages import ReaderInfo
 from tests.docs.golden_directory import (
     BODY,
@@ -155,8 +157,8 @@ def test_the_lines_of_json_that_are_shown_are_read() -> None:
 
 def test_table_of_the_frame_header() -> None:
     names = ["magic", "control_crc", "batch_crc", "frame_bytes", "control_bytes", "count"]
-    assert layout_of("Frame header") == layout_of_struct(framing._HEADER, names)
-    assert framing.DEFAULT_MAX_FRAME_BYTES == 16 * 1024 * 1024
+    assert layout_of("Frame header") == layout_of_struct(frame._HEADER, names)
+    assert frame.DEFAULT_MAX_FRAME_BYTES == 16 * 1024 * 1024
 
 
 def test_keys_of_the_text_files() -> None:
@@ -179,7 +181,11 @@ def message_rows(heading: str) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "union"), [("Peer messages", AnyPeerMessage), ("Client messages", AnyClientMessage)]
+    ("heading", "union"),
+    [
+        ("Peer messages", AnyPeerMessage),
+        ("Client messages", Greeting | ErrorResponse | AnyClientMessage),
+    ],
 )
 def test_every_message_has_its_row(heading: str, union: typing.Any) -> None:
     expected = []
@@ -216,7 +222,7 @@ def test_every_code_of_a_hello_response_has_its_row() -> None:
     rows = next(t for t in tables(section(TEXT, "Client messages")) if "Hello code" in t[0])
     stated = {row["Hello code"]: int(row["value"]) for row in rows}
     names = ("WELCOME", "NOT_SERVED", "REFUSED", "UNSETTLED", "DUPLICATE")
-    assert stated == {name: getattr(client_messages, name) for name in names}
+    assert stated == {name: getattr(hello, name) for name in names}
 
 
 def test_every_error_has_its_code() -> None:

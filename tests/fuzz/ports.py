@@ -24,15 +24,16 @@ from quorumlog.broker.replication.protocol.ha_frames import (
     encode_control,
 )
 from quorumlog.broker.wire.broker_framing import GROUP
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, BrokerHello
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
 from quorumlog.broker.wire.group_commands import Command as GroupCommand
 from quorumlog.broker.wire.group_commands import Question as GroupQuestion
 from quorumlog.broker.wire.group_messages import GroupCommandRequest, GroupQuestionRequest
+from quorumlog.kv.requests import messages as store_messages
 from quorumlog.kv.requests import operations
-from quorumlog.kv.requests.frames import Hello as KeyValueHello
-from quorumlog.kv.requests.frames import KeepAlive, Kind, Watch
-from quorumlog.wire.client_messages import AnyClientMessage, Hello
-from quorumlog.wire.framing import encode_frame
+from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import BROKER, STORE, Hello, client_hello
+from quorumlog.wire.client_messages import AnyClientMessage
 from tests.fuzz.messages import BYTES, NUMBERS, TEXTS, messages_of, mutated
 
 _TIMEOUT_S = 5.0
@@ -60,7 +61,7 @@ def requests_of(union: Any, random: Random) -> list[type[msgspec.Struct]]:
 
 def said_to_log(random: Random, count: int) -> Iterator[bytes]:
     entry = bytes(EntryBatch.from_bodies([b"x"]).buffer)
-    for kind in requests_of(AnyClientMessage, random):
+    for kind in requests_of(Hello | ErrorResponse | AnyClientMessage, random):
         for fields in mutated(kind, random, count):
             group = random.choice(["default"] * 97 + ["", "nosuch", 7])
             yield control_frame(group, fields, random.choice([b"", b"", entry, b"\0" * 48, bytes(200)]))
@@ -80,25 +81,26 @@ def said_to_broker(random: Random, count: int) -> Iterator[bytes]:
 
 
 def said_to_store(random: Random, count: int) -> Iterator[bytes]:
-    bodies: list[tuple[int, Any]] = []
-    for union, kinds in (
-        (operations.Command, (Kind.COMMAND,)),
-        (operations.Question, (Kind.READ, Kind.READ_HERE)),
-        (KeyValueHello, (Kind.HELLO,)),
-        (Watch, (Kind.WATCH,)),
-        (KeepAlive, (Kind.KEEP_ALIVE,)),
+    group = store_messages.GROUP
+    for kind in [*messages_of(store_messages.Request), Hello, *messages_of(store_messages.Response)]:
+        for fields in mutated(kind, random, count):
+            yield control_frame(group, fields, random.choice([b"", b"", b"\0" * 48]))
+    for outer, union in (
+        (store_messages.CommandRequest, operations.Command),
+        (store_messages.QuestionRequest, operations.Question),
     ):
         for message in messages_of(union):
-            bodies += [(random.choice(kinds), fields) for fields in mutated(message, random, count)]
-    for kind in (Kind.TIME_TO_LIVE, Kind.CANCEL, Kind.STATUS):
-        bodies += [(kind, number) for number in (*NUMBERS, None, "a", [], b"")]
-    for kind, fields in bodies:
-        if random.random() < 0.05:
-            kind = random.choice([*range(24), 99, -1])
-        yield store_frame(random.choice([1, 2, 3, 2**64 - 1, -5]), kind, msgspec.msgpack.encode(fields))
-    for kind in range(24):
-        for body in BYTES:
-            yield store_frame(1, kind, body)
+            for number, fields in enumerate(mutated(message, random, count), 1):
+                body = msgspec.msgpack.encode(fields)
+                yield control_frame(group, [outer.__struct_config__.tag, number, body])
+        for number, body in enumerate(BYTES, 1):
+            yield control_frame(group, [outer.__struct_config__.tag, number, body])
+
+
+def old_store_frame(number: int, kind: int, body: bytes) -> bytes:
+    """Of an earlier release."""
+    data = msgspec.msgpack.encode((number, kind, body))
+    return len(data).to_bytes(4, "big") + data
 
 
 def said_to_master(random: Random, count: int) -> Iterator[bytes]:
@@ -205,13 +207,9 @@ def said_to_gateway(random: Random, count: int, paths: Sequence[str]) -> Iterato
         yield b"POST /v3/kv/put HTTP/1.1\r\nhost: h\r\ncontent-length: " + length + b"\r\n\r\n{}"
 
 
-def store_frame(number: int, kind: int, body: bytes) -> bytes:
-    data = msgspec.msgpack.encode((number, kind, body))
-    return len(data).to_bytes(4, "big") + data
-
-
 LOG_GREETING = b"".join(map(bytes, encode_frame("default", Hello(role="client"))))
-BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, BrokerHello(request_id=1))))
+STORE_GREETING = b"".join(map(bytes, encode_frame(store_messages.GROUP, client_hello(STORE))))
+BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, client_hello(BROKER))))
 
 
 def say(address: str, greeting: bytes, said: Iterator[bytes], batch: int = 20) -> int:

@@ -12,8 +12,8 @@ import pytest
 
 from harness.proxy import CUT, LinkConditions, Network, both_ways
 from quorumlog.config import parse_address
-from quorumlog.wire.client_messages import Hello
-from quorumlog.wire.framing import encode_frame
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import Hello
 
 TIMEOUT_S = 10.0
 

@@ -12,7 +12,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader, OutcomeUnknown
@@ -21,19 +20,24 @@ from quorumlog.kv.client import router as routing
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.gateway.members import GatewayMembers
 from quorumlog.kv.gateway.routes import Routes
-from quorumlog.kv.requests.answers import GrantAnswer, PutAnswer, RevokeAnswer, done
-from quorumlog.kv.requests.frames import (
-    FROM_CLIENT_BYTES,
-    FrameReader,
-    KeepAlive,
-    Kind,
-    Watch,
-    Welcome,
-    frame,
+from quorumlog.kv.requests.answers import Event, GrantAnswer, PutAnswer, RevokeAnswer, done
+from quorumlog.kv.requests.messages import (
+    GROUP,
+    AnswerResponse,
+    CancelRequest,
+    CommandRequest,
+    EventsResponse,
+    KeepAliveRequest,
+    Request,
+    Response,
+    WatchRequest,
+    request_decoder,
 )
 from quorumlog.kv.requests.operations import Grant, KeyValue, Put, Revoke, decode_command_of_client
 from quorumlog.kv.service.service import LEADERLESS_TIMEOUTS
-from quorumlog.wire.wire_errors import error_response
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import STORE, Hello, HelloResponse
 
 ELECTION_S = 0.3
 PATIENCE_S = 10.0
@@ -43,7 +47,6 @@ TTL_S = 3.0
 """Longer than a silent failover takes."""
 MEMBERS = ("n0", "n1", "n2")
 FIRST_PORT = 1000
-encode = msgspec.msgpack.encode
 
 
 class NoWaiting(selectors.SelectSelector):
@@ -169,10 +172,17 @@ class Network:
             if connection.place not in self.apart:
                 connection.tell_watches()
 
-    def answer(self, place: int, kind: int, body: bytes) -> tuple[Kind, bytes] | None:
+    def answer(self, place: int, request: Hello | Request) -> HelloResponse | Response | None:
         """None: nothing is said yet."""
-        if kind == Kind.HELLO:
-            return Kind.WELCOME, encode(Welcome(1, "c", MEMBERS[place], round(ELECTION_S * 1000)))
+        number = request.request_id
+        if isinstance(request, Hello):
+            return HelloResponse(
+                request_id=number,
+                product=STORE,
+                cluster_id="c",
+                member_id=MEMBERS[place],
+                election_timeout_ms=round(ELECTION_S * 1000),
+            )
         known = self._knows[place]
         error: LedgerError
         if known is None:
@@ -180,23 +190,24 @@ class Network:
         elif known != place:
             error = NotLeader("another one leads", leader_id=MEMBERS[known])
         elif place == self.leader and place not in self.apart:
-            return Kind.ANSWER, self._carried_out(kind, body)
-        elif kind == Kind.KEEP_ALIVE:
+            return AnswerResponse(request_id=number, answer=self._carried_out(request))
+        elif isinstance(request, KeepAliveRequest):
             return None  # it asks the others whether it leads still
         else:
             error = LeaderNotReady("too few members answer")
-        return Kind.ERROR, encode(error_response(0, error))
+        return error_response(number, error)
 
-    def _carried_out(self, kind: int, body: bytes) -> bytes:
+    def _carried_out(self, request: Request) -> bytes:
         self._end_leases()
         revision, now_s = len(self.puts_s) - 1, self._loop.time()
-        if kind == Kind.KEEP_ALIVE:
-            (lease,) = msgspec.msgpack.decode(body, type=KeepAlive).leases
+        if isinstance(request, KeepAliveRequest):
+            (lease,) = request.leases
             is_alive = self._ends_s[lease] > 0
             if is_alive:
                 self._ends_s[lease] = now_s + TTL_S
             return done(revision, [round(TTL_S * 1000) if is_alive else 0])
-        command = decode_command_of_client(body)
+        assert isinstance(request, CommandRequest), request
+        command = decode_command_of_client(request.command)
         if isinstance(command, Grant):
             lease = len(self._ends_s) + 1
             self._ends_s[lease] = now_s + TTL_S
@@ -221,7 +232,7 @@ class Connection(asyncio.Transport):
         self._loop = loop
         self._network = network
         self._client = client
-        self._reader = FrameReader(FROM_CLIENT_BYTES)
+        self._decoder = request_decoder()
         self._is_closing = False
         self.watches: dict[int, int] = {}
         """The next revision of each."""
@@ -229,32 +240,31 @@ class Connection(asyncio.Transport):
         """What is asked, and is not answered before it is known who leads."""
 
     def write(self, data: Any) -> None:
-        for number, kind, body in self._reader.receive(bytes(data)):
-            self._loop.call_later(0.002, self._serve, number, kind, body)
+        for frame in self._decoder.receive_data(data):
+            self._loop.call_later(0.002, self._serve, frame.message)
 
-    def _serve(self, number: int, kind: int, body: bytes) -> None:
+    def _serve(self, request: Hello | Request) -> None:
         if self.place in self._network.silent or self._is_closing:
             return
-        if kind == Kind.WATCH:
-            asked = msgspec.msgpack.decode(body, type=Watch)
-            self.watches[number] = first = asked.first_revision or len(self._network.puts_s)
-            self._say(frame(number, Kind.EVENTS, encode((first, ()))))
+        number = request.request_id
+        if isinstance(request, WatchRequest):
+            self.watches[number] = first = request.first_revision or len(self._network.puts_s)
+            self._say(EventsResponse(request_id=number, next_revision=first, events=[]))
             if self.place not in self._network.apart:
                 self.tell_watches()
-        elif kind == Kind.CANCEL:
-            self.watches.pop(msgspec.msgpack.decode(body, type=int), None)
+        elif isinstance(request, CancelRequest):
+            self.watches.pop(request.watch, None)
         else:
-            answer = self._network.answer(self.place, kind, body)
+            answer = self._network.answer(self.place, request)
             if answer is None:
                 self._held.append(number)
             else:
-                self._say(frame(number, *answer))
+                self._say(answer)
 
     def refuse_held(self) -> None:
         held, self._held = self._held, []
         for number in held:
-            refusal = error_response(0, LeaderNotReady("it leads no more"))
-            self._say(frame(number, Kind.ERROR, encode(refusal)))
+            self._say(error_response(number, LeaderNotReady("it leads no more")))
 
     def tell_watches(self) -> None:
         """What has changed since they were told last."""
@@ -263,16 +273,19 @@ class Connection(asyncio.Transport):
         stop = len(self._network.puts_s)
         for number, first in self.watches.items():
             if first < stop:
-                events = [(KeyValue(b"k", 1, each, each, b""),) for each in range(first, stop)]
-                self._say(frame(number, Kind.EVENTS, encode((stop, events))))
+                events = [Event(KeyValue(b"k", 1, each, each, b"")) for each in range(first, stop)]
+                self._say(EventsResponse(request_id=number, next_revision=stop, events=events))
                 self.watches[number] = stop
 
-    def _say(self, data: bytes) -> None:
-        self._loop.call_later(0.002, self._tell, data)
+    def _say(self, message: HelloResponse | Response) -> None:
+        self._loop.call_later(0.002, self._tell, b"".join(encode_frame(GROUP, message)))
 
     def _tell(self, answer: bytes) -> None:
         if not self._is_closing:
-            self._client.data_received(answer)
+            into = self._client.get_buffer(-1)
+            assert len(answer) <= len(into)
+            into[: len(answer)] = answer
+            self._client.buffer_updated(len(answer))
 
     def is_closing(self) -> bool:
         return self._is_closing

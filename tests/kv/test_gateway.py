@@ -10,6 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, cast
+from unittest.mock import MagicMock
 
 import h11
 import pytest
@@ -17,9 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quorumlog.kv.door.kv_door import KeyValueDoor
-from quorumlog.kv.gateway.gateway import EtcdGateway, _Connection
+from quorumlog.kv.gateway.gateway import EtcdGateway, _Client
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.testing import LocalStores
+from quorumlog.net.frame import Frame
 from quorumlog.node import LedgerNode
 from quorumlog.server.free_ports import free_ports
 from tests.kv.etcd import EXAMPLES, Etcd, running_etcd
@@ -349,12 +351,11 @@ class Piece(bytes):
         return NotImplemented
 
 
-def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each() -> None:
     """Of one that is nearly full: a small read of such pieces held the member up for seconds."""
     body = json.dumps(key("none")).encode()
-    request = h11.Request(method="POST", target="/none", headers=[("host", "a")])
     pieces = [h11.Data(data=Piece(bytes([each]))) for each in body]
-    events = iter([request, *pieces, h11.EndOfMessage(), h11.ConnectionClosed()])
+    request = h11.Request(method="POST", target="/none", headers=[("host", "a")])
     told: list[Any] = []
 
     class Told:
@@ -362,17 +363,14 @@ def test_a_body_that_comes_byte_by_byte_is_not_copied_for_each(monkeypatch: pyte
             told.append(given)
             return 404, {}
 
-    async def event(connection: _Connection) -> Any:
-        return next(events)
+    async def say() -> None:
+        client = _Client(cast(Any, Told()), MagicMock(), MagicMock())
+        for event in (request, *pieces, h11.EndOfMessage()):
+            client.frame(Frame("", cast(Any, event), None))
+        assert client._task is not None
+        await client._task
 
-    async def drop(connection: _Connection, status: int, told: Any) -> None:
-        assert status == 404
-
-    monkeypatch.setattr(_Connection, "_event", event)
-    monkeypatch.setattr(_Connection, "_answer", drop)
-    nobody: Any = None
-    connection = _Connection(cast(Any, Told()), nobody, nobody, nobody)
-    asyncio.run(connection._one())
+    asyncio.run(say())
     assert told == [key("none")]
     assert Piece.grown == [bytearray] * len(body)
 

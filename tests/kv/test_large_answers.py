@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
-from quorumlog.errors import ConnectionFull, ResultUnknown
+from quorumlog.errors import ResultUnknown
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests import answers, limits
 from quorumlog.kv.requests.answers import (
@@ -26,7 +26,12 @@ from quorumlog.kv.requests.answers import (
     TxnAnswer,
     read_answer,
 )
-from quorumlog.kv.requests.frames import FrameReader, Kind, Watch
+from quorumlog.kv.requests.messages import (
+    AnswerResponse,
+    EventsResponse,
+    Response,
+    WatchRequest,
+)
 from quorumlog.kv.requests.operations import (
     FROM_KEY,
     Command,
@@ -56,11 +61,10 @@ from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.ranges import SLICE_BYTES
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.log_state.control_entries import MachineBinding, encode_body
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.node.applying import kept_results
 from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.state_machine import Applied, ApplyFailure, FirstResults
-from quorumlog.wire.client_messages import ErrorResponse
-from quorumlog.wire.wire_errors import error_of
 from tests.kv import large_answers
 from tests.kv.applied import KINDS, AppliedStore, Saved, saved
 from tests.kv.large_answers import KEPT_BYTES, saved_by
@@ -322,19 +326,19 @@ class Listener:
     unsent_bytes = 0
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, int, bytes]] = []
+        self.told: list[Response] = []
 
-    def send(self, data: bytes) -> None:
-        self.told += FrameReader(1 << 30).receive(data)
+    def send(self, message: Response) -> None:
+        self.told.append(message)
 
     def abort(self) -> None:
         raise AssertionError
 
     def events(self) -> list[tuple[int, bytes]]:
         found = []
-        for _, kind, body in self.told:
-            assert kind == Kind.EVENTS
-            _, events = msgspec.msgpack.decode(body, type=tuple[int, list[Event]])
+        for message in self.told:
+            assert isinstance(message, EventsResponse)
+            events = msgspec.convert(msgspec.msgpack.decode(encode(message.events)), list[Event])
             found += [(event.kv.mod_revision, event.kv.key) for event in events]
         return found
 
@@ -346,8 +350,8 @@ def test_watches_read_from_history_what_is_too_much_to_tell(monkeypatch: pytest.
     hub = WatchHub(lambda question, done: done(store.machine.query(question)))
     one, some = Listener(), Listener()
     hub.begins(0)
-    hub.add(one, 1, Watch(b"b", first_revision=1))
-    hub.add(some, 1, Watch(b"k", b"l", first_revision=1))
+    hub.add(one, WatchRequest(request_id=1, key=b"b", first_revision=1))
+    hub.add(some, WatchRequest(request_id=1, key=b"k", end=b"l", first_revision=1))
     feed.take()
     store.do_all(Put(b"a", b"1"), Put(b"b", b"2"), Put(b"k", b"3"))
     many = Txn([], [Put(b"k%d" % number, bytes(100)) for number in range(50)])
@@ -383,40 +387,34 @@ def test_a_watch_ends_at_a_revision_that_is_too_large_for_any_answer(
     store.do(DeleteRange(b"k", b"l"))
     hub.told = store.revision
     listener = Listener()
-    hub.add(listener, 1, Watch(b"k", b"l", first_revision=store.revision))
-    _, kind, body = listener.told[-1]
-    assert kind == Kind.ENDED
-    code, message, _ = msgspec.msgpack.decode(body)
-    assert code == InvalidRequest.code
-    assert f"watch from revision {store.revision + 1} on" in message
+    hub.add(listener, WatchRequest(request_id=1, key=b"k", end=b"l", first_revision=store.revision))
+    ended = listener.told[-1]
+    assert isinstance(ended, ErrorResponse)
+    assert ended.code == InvalidRequest.code
+    assert f"watch from revision {store.revision + 1} on" in ended.message
     assert len(hub) == 0
 
 
 class Unread(Listener):
     """A client that asks and does not read."""
 
-    def send(self, data: bytes) -> None:
-        super().send(data)
-        self.unsent_bytes += len(data)
+    def send(self, message: Response) -> None:
+        super().send(message)
+        self.unsent_bytes += len(encode(message))
 
 
-def test_answers_that_nobody_reads_are_not_piled_up() -> None:
-    """400 reads of 11 KB in all made a member grow to 1.8 GB."""
+def test_answers_to_commands_that_nobody_reads_are_not_piled_up() -> None:
+    """400 of 11 KB in all made a member grow to 1.8 GB. Those to questions wait for who reads."""
     nobody: Any = None
-    door = service.KeyValueService(nobody, Feed(), service.StoreOptions(), lambda: 0.0)
-    large = answers.done(1, bytes(limits.MAX_ANSWER_BYTES // 2))
-    small = answers.done(1, (1, None))
-    asks, writes = Unread(), Unread()
+    store = service.KeyValueService(nobody, Feed(), service.StoreOptions(), lambda: 0.0)
+    writes = Unread()
     for number in range(20):
-        door._answered(asks, number, (large, 1))
-        door._commanded(writes, number, large)
-    door._answered(asks, 20, (small, 1))
-    door._commanded(writes, 20, small)
-    for session, error in ((asks, ConnectionFull), (writes, ResultUnknown)):
-        kinds = [kind for _, kind, _ in session.told]
-        assert kinds == [Kind.ANSWER] * 4 + [Kind.ERROR] * 16 + [Kind.ANSWER], "small ones always are"
-        refusal = error_of(msgspec.msgpack.decode(session.told[4][2], type=ErrorResponse))
-        assert isinstance(refusal, error)
+        store._commanded(writes, number, answers.done(1, bytes(limits.MAX_ANSWER_BYTES // 2)))
+    store._commanded(writes, 20, answers.done(1, (1, None)))
+    kinds = [type(message) for message in writes.told]
+    assert kinds[:20] == [AnswerResponse] * 4 + [ErrorResponse] * 16
+    assert kinds[20] is AnswerResponse, "small ones always are"
+    assert isinstance(error_of(cast(ErrorResponse, writes.told[4])), ResultUnknown)
 
 
 # ---------------------------------------------------------------- what is not let in
@@ -495,9 +493,10 @@ def test_who_is_told_of_it_is_told_by_an_error_that_old_clients_know(
     monkeypatch.setattr(service, "MAX_ANSWER_BYTES", 1_000)
     listener = Listener()
     service.KeyValueService._commanded(None, listener, 5, outcome)  # type: ignore[arg-type]
-    ((number, kind, body),) = listener.told
-    assert (number, kind) == (5, Kind.ERROR)
-    error = error_of(msgspec.msgpack.decode(body, type=ErrorResponse))
+    (message,) = listener.told
+    assert isinstance(message, ErrorResponse)
+    assert message.request_id == 5
+    error = error_of(message)
     assert isinstance(error, ResultUnknown)
     assert "carried out" in str(error)
     assert not error.retriable

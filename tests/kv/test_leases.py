@@ -10,7 +10,7 @@ from quorumlog.kv.client import leasing
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.requests.answers import GrantAnswer
-from quorumlog.kv.requests.frames import Kind
+from quorumlog.kv.requests.messages import CommandRequest, Request
 
 TTL_S = 0.6
 
@@ -31,11 +31,12 @@ class Member:
     def beside(self) -> Member | None:
         return self._beside
 
-    async def call(self, kind: Kind, *rest: object, **options: object) -> tuple[int, object]:
-        if kind is not Kind.COMMAND and self._answers_after_s is None:
+    async def call(self, request: Request, *rest: object, **options: object) -> tuple[int, object]:
+        is_command = isinstance(request, CommandRequest)
+        if not is_command and self._answers_after_s is None:
             await asyncio.Event().wait()
         self.now_s += self._answers_after_s or 0.0
-        return 1, GrantAnswer(7, int(TTL_S * 1000)) if kind is Kind.COMMAND else [int(TTL_S * 1000)]
+        return 1, GrantAnswer(7, int(TTL_S * 1000)) if is_command else [int(TTL_S * 1000)]
 
 
 def lease_of(member: Member) -> asyncio.Future[Lease]:

@@ -29,7 +29,7 @@ from quorumlog.kv import (
     connect_async,
 )
 from quorumlog.kv.client import watching
-from quorumlog.kv.client.link import Answered, Link
+from quorumlog.kv.client.link import Answer, Link
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.client.watching import FOREVER_S
 from quorumlog.kv.errors import (
@@ -41,7 +41,13 @@ from quorumlog.kv.errors import (
     NoSpace,
 )
 from quorumlog.kv.requests.answers import done
-from quorumlog.kv.requests.frames import Kind, StatusAnswer
+from quorumlog.kv.requests.messages import (
+    AnswerResponse,
+    Request,
+    StatusAnswer,
+    StoreStatusRequest,
+    WatchRequest,
+)
 from quorumlog.kv.store import machine
 from quorumlog.kv.testing import LocalStores
 from quorumlog.node import DoorMember
@@ -185,9 +191,9 @@ def test_a_client_holds_so_much_for_who_reads_slowly(
     kv: KeyValueClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "MOST_HELD_BYTES", 1_000)
-    begun: list[bytes] = []
+    begun: list[WatchRequest] = []
     stream = Link.stream
-    monkeypatch.setattr(Link, "stream", lambda *asked: begun.append(asked[2]) or stream(*asked))
+    monkeypatch.setattr(Link, "stream", lambda *asked: begun.append(asked[1]) or stream(*asked))
     first = kv.put("slow/", "").revision
     with kv.watch_prefix("slow/", first_revision=first) as watch:
         for number in range(20):
@@ -220,7 +226,7 @@ def test_patience_ends_though_nobody_answers() -> None:
         waits = asyncio.ensure_future(router.link(time.monotonic() + FOREVER_S))
         await asyncio.sleep(0)
         with pytest.raises(Unreachable, match="no member answers"):
-            await router.call(Kind.STATUS, b"", StatusAnswer, changes=False)
+            await router.call(StoreStatusRequest(), StatusAnswer, changes=False)
         waits.cancel()
 
     asyncio.run(beside_who_has_more_patience())
@@ -233,17 +239,17 @@ def test_who_gives_up_as_the_answer_comes_has_given_up() -> None:
         is_up = True
 
         def __init__(self) -> None:
-            self.answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+            self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        def ask(self, kind: Kind, body: bytes) -> asyncio.Future[Answered]:
+        def ask(self, request: Request) -> asyncio.Future[Answer]:
             return self.answered
 
     async def story() -> None:
         router, link = Router("127.0.0.1:1", 60.0), Answering()
         router._link = link  # type: ignore[assignment]
-        call = asyncio.ensure_future(router.call(Kind.STATUS, b"", StatusAnswer, changes=False))
+        call = asyncio.ensure_future(router.call(StoreStatusRequest(), StatusAnswer, changes=False))
         await asyncio.sleep(0)
-        link.answered.set_result((Kind.ANSWER, done(1, StatusAnswer())))
+        link.answered.set_result(AnswerResponse(answer=done(1, StatusAnswer())))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -368,7 +374,7 @@ def test_bad_requests_say_what_is_wrong(kv: KeyValueClient) -> None:
         kv.put("a", bytes(2 << 20))
     with pytest.raises(InvalidRequest, match="compared"):
         kv.txn([Compare(b"a", Target.VALUE, Relation.EQUAL, 3)])
-    with pytest.raises(InvalidRequest, match="from 0 on, not -1"):
+    with pytest.raises(InvalidRequest, match="first_revision: expected `int` >= 0"):
         kv.watch("a", first_revision=-1)
     with pytest.raises(InvalidRequest, match="cannot be sent"):
         kv.put("a", "x", lease=2**64)

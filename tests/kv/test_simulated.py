@@ -15,7 +15,7 @@ import pytest
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import RequestTimeout
 from quorumlog.kv.requests.answers import done
-from quorumlog.kv.requests.frames import Watch
+from quorumlog.kv.requests.messages import WatchRequest
 from quorumlog.kv.requests.operations import FROM_KEY, Compact, Grant, History, Put, Range, Revoke
 from quorumlog.kv.service.watch_hub import OneWatch, WatchHub
 from quorumlog.kv.store.keyspace import Keyspace
@@ -89,7 +89,7 @@ def watches_catch_up_in_pieces() -> None:
 
     hub = WatchHub(ask)
     hub.begins(10)
-    hub.add(_Silent(), 1, Watch(b"a", first_revision=1))
+    hub.add(_Silent(), WatchRequest(request_id=1, key=b"a", first_revision=1))
     answers[0](done(10, (20, 5, [])))
     assert asked == [1, 5], "it has not caught up"
 
@@ -107,7 +107,7 @@ def test_who_leaves_with_many_watches_holds_nobody_up(
     stays, leaves = _Silent(), _Silent()
     for session in (stays, leaves):
         for number in range(100):
-            hub.add(session, number, Watch(b"a", end))
+            hub.add(session, WatchRequest(request_id=number, key=b"a", end=end))
     compared: list[Any] = []
     monkeypatch.setattr(OneWatch, "__eq__", lambda one, other: compared.append(other))
     hub.lost(leaves)
@@ -122,11 +122,11 @@ def test_many_watches_of_a_client_read_history_a_few_at_a_time() -> None:
     hub.begins(10)
     asks, other = _Silent(), _Silent()
     for number in range(100):
-        hub.add(asks, number, Watch(b"a", first_revision=1))
+        hub.add(asks, WatchRequest(request_id=number, key=b"a", first_revision=1))
     assert len(answers) == 4
     hub.tick(0.0)
     assert len(answers) == 4
-    hub.add(other, 1, Watch(b"a", first_revision=1))
+    hub.add(other, WatchRequest(request_id=1, key=b"a", first_revision=1))
     assert len(answers) == 5, "others do not wait for it"
     hub.cancel(asks, 50)
     answers.pop(0)(RequestTimeout("late"))

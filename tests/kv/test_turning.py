@@ -11,28 +11,31 @@ from contextlib import contextmanager, suppress
 from quorumlog import connect as connect_log
 from quorumlog.errors import LeaderNotReady
 from quorumlog.kv import connect
-from quorumlog.kv.requests.frames import FROM_CLIENT_BYTES, FrameReader, Kind, Welcome, frame
-from quorumlog.kv.requests.operations import encode
+from quorumlog.kv.requests.messages import GROUP, request_decoder
 from quorumlog.kv.testing import LocalStores
-from quorumlog.wire.wire_errors import error_response
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import STORE, Hello, HelloResponse
 from tests.waiting import eventually, row_of
 
 
 @contextmanager
 def member_without_a_leader() -> Iterator[str]:
     """It greets, and refuses whatever else is asked, as one that is cut off from the others."""
-    refusal = encode(error_response(0, LeaderNotReady("no leader is known")))
+    refusal = LeaderNotReady("no leader is known")
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(sock: socket.socket) -> None:
-        reader = FrameReader(FROM_CLIENT_BYTES)
+        decoder = request_decoder()
         with sock, suppress(OSError):
             while data := sock.recv(1 << 16):
-                for number, kind, _ in reader.receive(data):
-                    if kind == Kind.HELLO:
-                        sock.sendall(frame(number, Kind.WELCOME, encode(Welcome(1, "", "n9", 300))))
-                    else:
-                        sock.sendall(frame(number, Kind.ERROR, refusal))
+                for _, request, _ in decoder.receive_data(data):
+                    said = (
+                        HelloResponse(product=STORE, member_id="n9", election_timeout_ms=300)
+                        if isinstance(request, Hello)
+                        else error_response(request.request_id, refusal)
+                    )
+                    sock.sendall(b"".join(encode_frame(GROUP, said)))
 
     def accept() -> None:
         with suppress(OSError):

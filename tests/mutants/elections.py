@@ -7,9 +7,9 @@ from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
+from quorumlog.net import peer_hello
 from quorumlog.node.transfers import Transfers
 from quorumlog.store.member_directory import MemberDirectory
-from quorumlog.wire import peer_hello
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_hand_over_scenarios as hand_overs
 from tests.sim import test_scenarios as scenes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from quorumlog import client_guard
 from quorumlog.consensus.elector import LeaderElector
 from quorumlog.kv.client.router import Router
 from quorumlog.kv.service.service import KeyValueService
-from quorumlog.node import client_guard
 from tests.consensus.test_forming import an_observer_forgets_a_leader_that_is_silent
 from tests.kv import test_client_in_virtual_time, test_simulated
 from tests.mutants.mutant import Patch, mutant

@@ -43,6 +43,7 @@ PARTS = (
     "disks",
     "guards",
     "old_copies",
+    "ports",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -42,9 +42,9 @@ def rocksdb_names_no_entry_while_it_has_a_part_of_one() -> None:
 def read_before_applied(patch: Patch) -> None:
     """This member leads, and has applied what it has."""
     patch.edit(
-        KeyValueService._read,
-        "m.ask(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session)",
-        "reached() and m.ask_here(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session)",
+        KeyValueService._ask,
+        "member.ask_here if request.here else",
+        "member.ask_here if request.here or reached() else",
     )
 
 

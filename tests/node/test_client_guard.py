@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import answering, is_of_client
 from quorumlog.errors import LeaderNotReady, ProtocolViolation, RangeDamaged, StoreFailure
 from quorumlog.log_state.log_state import EMPTY, LogStates
 from quorumlog.node import DoorMember
-from quorumlog.node.client_guard import answering, is_of_client
 from quorumlog.stray_log import QUIET_S, StrayLog, open_port_level
 from tests.node.cell import Cell
 

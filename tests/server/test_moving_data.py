@@ -26,15 +26,15 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.ready import Envelope, PeerStatus
 from quorumlog.entry import Replica
 from quorumlog.figures import without_figures
-from quorumlog.server.connection import LoopTurn
+from quorumlog.net.connection import LoopTurn
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.peers import peer_link
 from quorumlog.server.peers.dropped_messages import STANDS_S, DroppedMessages
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import StalledPeers
-from quorumlog.wire.client_messages import Hello, HelloResponse
-from quorumlog.wire.framing import encode_frame
 from tests.waiting import eventually
 
 PATIENCE_S = 20

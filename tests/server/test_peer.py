@@ -12,15 +12,15 @@ from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica
-from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.hello import WELCOME, Hello, HelloResponse
+from quorumlog.net.peer_hello import Identity
 from quorumlog.server.peers import peer_table
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_table import MOST_INVITED, PeerTable
-from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
-from quorumlog.wire.peer_hello import Identity
 
 N1 = Replica("n1", "n1-directory")
 

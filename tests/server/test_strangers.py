@@ -24,18 +24,11 @@ from quorumlog import (
 )
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import BodyTooLarge, Overloaded, UnknownGroup
+from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.free_ports import free_ports
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    AppendResponse,
-    ErrorResponse,
-    Hello,
-    HelloResponse,
-    ReadRequest,
-    ReadResponse,
-)
-from quorumlog.wire.framing import FrameDecoder, encode_frame
-from quorumlog.wire.wire_errors import error_of
+from quorumlog.wire.client_messages import AppendRequest, AppendResponse, ReadRequest, ReadResponse
 from tests.waiting import eventually, row_of
 
 SMALL = StoreConfig(

@@ -15,10 +15,10 @@ import pytest
 from quorumlog import GroupConfig, LedgerClient, LedgerServer, LocalCluster, MemberAddress, StoreConfig
 from quorumlog import connect as connect_client
 from quorumlog.errors import ConfigError
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.hello import DUPLICATE, UNSETTLED, WELCOME, Hello, HelloResponse
 from quorumlog.server.free_ports import free_ports
 from quorumlog.server.local_cluster import _MemberThread
-from quorumlog.wire.client_messages import DUPLICATE, UNSETTLED, WELCOME, Hello, HelloResponse
-from quorumlog.wire.framing import FrameDecoder, encode_frame
 from tests.waiting import eventually, row_of, wait_until_identical
 
 SMALL = StoreConfig(

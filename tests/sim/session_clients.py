@@ -20,6 +20,8 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.net.frame import Frame, FrameDecoder
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
@@ -27,12 +29,9 @@ from quorumlog.testing.operations import PRODUCED, ProducedBatch, ToldSequence
 from quorumlog.testing.promises import Violation
 from quorumlog.wire.client_messages import (
     AppendRequest,
-    Hello,
-    HelloResponse,
     MemberInfo,
     StatusResponse,
 )
-from quorumlog.wire.framing import Frame, FrameDecoder
 
 TICK_MS = 10.0
 BETWEEN_MS = 60.0
@@ -56,8 +55,8 @@ class _Driver:
         self.config = member.node.config
         self.status = SimpleNamespace(response=self._status)
 
-    def enter(self, _connection: object, act: Any, *arguments: Any) -> None:
-        act(*arguments)  # the frame has come in a turn
+    def enter(self, connection: _Wire, said: Frame) -> None:
+        connection.session.take(cast(Any, self), said)  # it has come in a turn
 
     def _status(self, request_id: int) -> StatusResponse:
         raft, config = self.node.raft, self.config

@@ -80,7 +80,7 @@ def made(kind: type[Any], leave_out: tuple[str, ...] = ()) -> Any:
 
 def log_frames() -> Iterator[tuple[str, bytes]]:
     from quorumlog.batch import EntryBatch
-    from quorumlog.wire.framing import AnyFrameMessage, encode_frame
+    from quorumlog.net.frame import AnyFrameMessage, encode_frame
 
     batch = EntryBatch.from_bodies([b"first", b"the second"])
     batch.stamp(7, 3, [0, 53], 11)
@@ -92,15 +92,20 @@ def log_frames() -> Iterator[tuple[str, bytes]]:
 
 
 def greetings() -> Iterator[tuple[str, bytes]]:
-    """Of the ports of broker and key-value store; what else is said there may change."""
+    """Of the port of a broker; what else is said there may change."""
     from quorumlog.broker.wire.broker_framing import encode
-    from quorumlog.broker.wire.broker_messages import BrokerHello, BrokerHelloResponse
-    from quorumlog.kv.requests import frames
+    from quorumlog.broker.wire.broker_messages import EarlierHello, EarlierHelloResponse
 
-    for kind in (BrokerHello, BrokerHelloResponse):
-        yield kind.__name__, b"".join(encode(made(kind)))
-    for number, body in ((frames.Kind.HELLO, frames.Hello), (frames.Kind.WELCOME, frames.Welcome)):
-        yield f"Store{body.__name__}", frames.frame(5, number, msgspec.msgpack.encode(made(body)))
+    for name, kind in (("BrokerHello", EarlierHello), ("BrokerHelloResponse", EarlierHelloResponse)):
+        yield name, b"".join(encode(made(kind)))
+
+
+def store_frames() -> Iterator[tuple[str, bytes]]:
+    from quorumlog.kv.requests.messages import GROUP, Request, Response
+    from quorumlog.net.frame import encode_frame
+
+    for kind in (*kinds_of(Request), *kinds_of(Response)):
+        yield kind.__name__, b"".join(encode_frame(GROUP, made(kind)))
 
 
 def ha_frames() -> Iterator[tuple[str, bytes]]:
@@ -137,6 +142,7 @@ def command_bodies() -> Iterator[tuple[str, bytes]]:
 DIALECTS = {
     "log": log_frames,
     "greeting": greetings,
+    "store": store_frames,
     "ha": ha_frames,
     "control": control_bodies,
     "command": command_bodies,

@@ -2,38 +2,75 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
-from quorumlog import errors
-from quorumlog.broker.wire.broker_framing import error_response as broker_error
+import quorumlog.broker.errors
+import quorumlog.kv.errors
+import quorumlog.staging.sink_errors  # noqa: F401
 from quorumlog.errors import (
+    BadRequest,
+    CommandError,
     IndexOutOfRange,
     LedgerError,
     NotLeader,
     OutcomeUnknown,
     WrongLastIndex,
 )
-from quorumlog.wire.client_messages import AppendRequest, ErrorResponse, Hello, HelloResponse
-from quorumlog.wire.wire_errors import error_of, error_response
+from quorumlog.net.errors import ErrorResponse, error_of, error_response
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.wire.client_messages import AppendRequest
+from tests.wire.released_frames import made
 
-WIRE_ERRORS = [
-    kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, LedgerError) and kind.code >= 0
-]
+
+def below(kind: type[LedgerError]) -> Iterator[type[LedgerError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from below(each)
+
+
+WIRE_ERRORS = sorted(
+    {
+        kind
+        for kind in below(LedgerError)
+        if "code" in vars(kind) and kind.__module__.startswith("quorumlog.")
+    },
+    key=lambda kind: kind.code,
+)
 
 
 @pytest.mark.parametrize("kind", WIRE_ERRORS, ids=lambda kind: kind.__name__)
-def test_every_ledger_error_comes_back_as_itself(kind: type[LedgerError]) -> None:
-    returned = error_of(error_response(5, kind("what happened")))
+def test_every_error_comes_back_as_itself_with_all_that_it_has(kind: type[LedgerError]) -> None:
+    told = msgspec.structs.replace(made(ErrorResponse), code=kind.code)
+    sent = error_of(told)
+    assert type(sent) is kind
+    for name in inspect.signature(kind).parameters:
+        assert name == "message" or getattr(sent, name) == getattr(told, name)
+    returned = error_of(error_response(5, sent))
     assert type(returned) is kind
-    assert str(returned) == "what happened"
+    assert str(returned) == str(sent) == told.message
+    assert vars(returned) == vars(sent)
 
 
-def test_there_is_a_code_for_every_class_of_the_tree() -> None:
-    assert len(WIRE_ERRORS) >= 30
+def test_no_two_classes_have_the_same_code() -> None:
+    assert len(WIRE_ERRORS) >= 70
     assert len({kind.code for kind in WIRE_ERRORS}) == len(WIRE_ERRORS)
+    assert all(LedgerError.of_code[kind.code] is kind for kind in WIRE_ERRORS)
+
+
+def test_a_class_of_an_application_goes_as_the_one_whose_code_it_has() -> None:
+    class Mine(CommandError):
+        code = CommandError.code
+
+        def __init__(self, number: int) -> None:
+            super().__init__(f"number {number}")
+
+    returned = error_of(error_response(5, Mine(7)))
+    assert type(returned) is CommandError
+    assert str(returned) == "number 7"
 
 
 def test_hints_travel() -> None:
@@ -63,11 +100,11 @@ def test_the_last_index_that_was_expected_and_the_real_one_travel() -> None:
 
 def test_a_refusal_that_repeats_what_a_client_said_is_short_enough_to_be_read() -> None:
     """With six characters for each of it."""
-    said = errors.BadRequest(f"there is nothing of the name {chr(1) * 64 * 1024!r}")
-    for response in (error_response(7, said), broker_error(7, said)):
-        kind = type(response)
-        returned = msgspec.msgpack.decode(msgspec.msgpack.encode(response), type=kind)
-        assert returned == response and returned.message.startswith(str(said)[:100])
+    said = BadRequest(f"there is nothing of the name {chr(1) * 64 * 1024!r}")
+    response = error_response(7, said)
+    returned = msgspec.msgpack.decode(msgspec.msgpack.encode(response), type=ErrorResponse)
+    assert returned == response
+    assert returned.message.startswith(str(said)[:100])
 
 
 def test_an_append_of_an_older_release_has_no_condition() -> None:
@@ -86,10 +123,10 @@ def test_a_code_from_the_future_is_an_unknown_outcome() -> None:
 @pytest.mark.parametrize(
     ("message", "newer"),
     [
-        (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="r", level=1), 4),
+        (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="r", level=1), 6),
         (
             HelloResponse(member_id="n1", max_frame_bytes=7, run_id="r", knows_conditions=True, level=1),
-            4,
+            6,
         ),
     ],
 )

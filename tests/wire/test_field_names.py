@@ -24,9 +24,9 @@ from quorumlog.kv.requests.operations import (
     decode_question,
     encode,
 )
+from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.wire.client_messages import ReadRequest
 from quorumlog.wire.field_names import named_reason
-from quorumlog.wire.framing import FrameDecoder, encode_frame
 
 ANY: Any = "x"
 

@@ -16,15 +16,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.config import parse_address
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    AppendResponse,
-    ErrorResponse,
-    Hello,
-    HelloResponse,
-)
-from quorumlog.wire.framing import AnyFrameMessage, FrameDecoder, encode_frame
-from quorumlog.wire.wire_errors import error_of
+from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.net.frame import AnyFrameMessage, FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.wire.client_messages import AppendRequest, AppendResponse
 
 
 class RawConnection(asyncio.BufferedProtocol):

@@ -134,9 +134,15 @@ class StoreReader:
     # ---------------------------------------------------------------- by key and time
 
     def query(
-        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = sys.maxsize, most: int = 64
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = sys.maxsize,
+        most: int = 64,
+        most_bytes: int = sys.maxsize,
     ) -> RecordBatch:
-        """The newest first. Raises BadRequest."""
+        """The newest first; one at least, however large. Raises BadRequest."""
         if self._index is None:
             raise BadRequest("this store keeps no index: message_index_enable is off")
         positions = self._index.find(topic, key, 4 * most + 64, begin_ms, end_ms)
@@ -150,6 +156,9 @@ class StoreReader:
             in_time = begin_ms <= message.store_time_ms <= end_ms
             wanted = message.topic == topic and key in words and in_time and len(pieces) < most
             if wanted and self._is_shown(message):
+                most_bytes -= len(found.buffer)
+                if most_bytes < 0 and pieces:
+                    break
                 pieces.append(bytes(found.buffer))
         return RecordBatch.contiguous(b"".join(pieces), list(map(len, pieces)))
 

@@ -31,6 +31,7 @@ from quorumlog.errors import (
     LedgerError,
     ProtocolViolation,
     StoreFailure,
+    WrongPort,
 )
 
 EXIT_REFUSED = 1
@@ -160,6 +161,8 @@ def note(text: str) -> None:
 
 _errors_as_json = False
 """The command line asks for --json."""
+_servers_option = "--servers"
+"""Of the command that runs."""
 
 
 def error_line(text: str, status: int = EXIT_REFUSED) -> None:
@@ -267,8 +270,9 @@ class ReportingGroup(CommandGroup):
         return super().get_params(ctx) if self._has_options else []
 
     def main(self, args: Any = None, *names: Any, standalone_mode: bool = True, **options: Any) -> Any:
-        global _errors_as_json
+        global _errors_as_json, _servers_option
         given = list(sys.argv[1:] if args is None else args)
+        _servers_option = "--server" if given[:1] == ["broker"] else "--servers"
         _errors_as_json = "--json" in given[: given.index("--") if "--" in given else None]
         closed = _occupy_closed_streams()
         # Results have the bytes that the command line had, sentences show which they are.
@@ -364,7 +368,8 @@ def _refuse_without_home() -> None:
 
 def describe(error: LedgerError) -> str:
     leader = f"; the leader is {error.leader_id} ({error.leader_address})" if error.leader_id else ""
-    return f"{error}{leader}"
+    option = f"; correct {_servers_option}" if isinstance(error, WrongPort) else ""
+    return f"{error}{leader}{option}"
 
 
 def _slip(error: Any) -> str:

@@ -16,7 +16,7 @@ GIB = 1024 * MIB
 DEFAULT_GROUP = "default"
 
 FRAME_LIMIT_BYTES = 16 * MIB
-"""Largest frame that a member or a client takes (`wire/framing.py`)."""
+"""Largest frame that a member or a client takes (`net/frame.py`)."""
 FRAME_HEAD_BYTES = 1 * KIB
 """Of a frame at most, beside its entries and what `PUSHED_BYTES_PER_ENTRY` counts: its header, the names
 in it, the numbers of its message."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.errors import BadRequest, LedgerError, Refused
+from quorumlog.net.errors import error_with
 
 
 class KeyValueError(LedgerError):
@@ -70,29 +71,6 @@ class LockLost(KeyValueError):
     code = 519
 
 
-BY_CODE: dict[int, type[KeyValueError]] = {
-    kind.code: kind
-    for kind in (
-        KeyValueError,
-        Compacted,
-        FutureRevision,
-        LeaseNotFound,
-        LeaseExists,
-        NoSpace,
-        InvalidRequest,
-        KeyNotFound,
-        ClusterChanged,
-        LockLost,
-    )
-}
-
-
-def error_of(code: int, message: str, number: int = 0) -> KeyValueError:
+def error_of(code: int, message: str, number: int = 0) -> LedgerError:
     """As it was before it became an answer; `number`: the compacted revision."""
-    if code == Compacted.code:
-        return Compacted(message, compacted_revision=number)
-    return BY_CODE.get(code, KeyValueError)(message)
-
-
-def number_of(error: KeyValueError) -> int:
-    return error.compacted_revision if isinstance(error, Compacted) else 0
+    return error_with(code, message, KeyValueError, {"compacted_revision": number})

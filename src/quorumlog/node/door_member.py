@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import answering, guarded
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError
 from quorumlog.node.applying.machine_driver import Answer
-from quorumlog.node.client_guard import answering, guarded
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 
@@ -21,8 +21,11 @@ class DoorMember:
         self,
         node: Callable[[], LedgerNode | None],
         enter: Callable[[Callable[[], None]], None],
+        ports: dict[str, str] | None = None,
     ) -> None:
-        """`node`: the one of now; None while the member begins anew. `enter`: see there."""
+        """`node`: the one of now; None while the member begins anew. `enter`: see there. `ports`: where
+        this process listens, by product; a door adds its own."""
+        self.ports = {} if ports is None else ports
         self._node = node
         self._enter = enter
 

@@ -7,11 +7,9 @@ in order. Sockets, the disk threads and the clock are shared by all groups.
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import gc
 import logging
-import os
 import secrets
 import signal
 import time
@@ -24,11 +22,14 @@ import uvloop
 from quorumlog.config import GroupConfig, parse_address, reloaded, with_staging
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import DEFAULT_MAX_FRAME_BYTES, Frame
+from quorumlog.net.hello import LOG, NOT_SERVED, REFUSED, Hello, HelloResponse, refusal_of_other
+from quorumlog.net.listener import Listener
 from quorumlog.node import MachineFactory
 from quorumlog.server.applications.doors import Door, Doors
 from quorumlog.server.applications.state_machines import answer_of, checked_machines
 from quorumlog.server.clients.client_session import ClientSession
-from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
@@ -38,8 +39,6 @@ from quorumlog.server.reopening import Reopening
 from quorumlog.store.directory_kind import kind_of_machines
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.member_directory import MemberDirectory, open_directory_of
-from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
-from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 
 log = logging.getLogger("quorumlog.server")
 
@@ -100,11 +99,11 @@ class LedgerServer:
         self._held_machines = self._checked_held(hold_machines)
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
-        self._connections: dict[str, Connection] = {}
-        self._connection_number = 0
         self._run_id = secrets.token_hex(8)
         """Tells this process from another run of it, and from another with the same directory."""
-        self._listener: asyncio.Server | None = None
+        self._listener = Listener(
+            "the log", self._connect, option="the address in --members (or --bind)", run_id=self._run_id
+        )
         self._threads: list[DiskThread] = []
         self._loop_turn: LoopTurn
         self._names: NameLookup
@@ -187,11 +186,12 @@ class LedgerServer:
         self._threads = [
             DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "promise", "read", "apply")
         ]
-        self._loop_turn = LoopTurn(loop)
+        self._loop_turn = LoopTurn.of(loop)
         self._names = NameLookup(loop)
         opened: list[MemberDirectory] = []
         try:
-            await self._listen(loop)
+            await self._listener.open(*self._bind, self._names.addresses_of)
+            self._doors.ports[LOG] = self.address
             for config in self.groups:
                 kind = kind_of_machines(self._doors.machines_of(config.group))
                 directory = open_directory_of(config, OsDisk(), kind=kind)
@@ -202,7 +202,7 @@ class LedgerServer:
         except BaseException:
             for directory in opened:
                 directory.close(False)
-            self._close_listener()
+            self._listener.close()
             self._drivers.clear()
             self._close_threads()
             self._give_loop_back()
@@ -287,24 +287,9 @@ class LedgerServer:
         if loop.get_exception_handler() == self._unhandled:
             loop.set_exception_handler(self._exception_handler_before)
 
-    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            hosts = await self._names.addresses_of(self._bind[0])
-            self._listener = await loop.create_server(self._accept, hosts, self._bind[1])
-        except OSError as error:
-            host, port = self._bind
-            hint = "change the address in --members (or --bind)"
-            if error.errno == errno.EADDRINUSE:
-                hint = f"another process uses the port: stop it, or {hint}"
-            # An event loop adds its own words to those of the system, and the address once more; what is
-            # wrong with a name has a negative number, and no words of the system.
-            number = error.errno or 0
-            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
-            raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {hint}") from error
-
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
-        self._close_listener()
+        self._listener.close()
         await self._doors.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
@@ -316,8 +301,7 @@ class LedgerServer:
             except (StoreFailure, AssertionError) as error:
                 self.failure = self.failure or error
                 log.critical("%s could not be closed cleanly: %s", driver.config.data_dir, error)
-        for connection in list(self._connections.values()):
-            connection.close()
+        self._listener.close_connections()
         drivers, self._drivers = self._drivers, {}
         self._end()
         self._give_loop_back()
@@ -334,28 +318,19 @@ class LedgerServer:
             raise UnknownGroup(f"group {name!r} is not served here; groups: {', '.join(self._drivers)}")
         return await answer_of(self._drivers[name], machine, question, timeout_ms)
 
-    def _close_listener(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
     def _close_threads(self) -> None:
         """What was submitted is on disk when this returns."""
         for thread in self._threads:
             thread.close()
         self._doors.ended()
 
-    def _abort_connections(self) -> None:
-        for connection in list(self._connections.values()):
-            connection.abort()
-
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
-        self._close_listener()
+        self._listener.close()
         self._doors.abandon()
         for driver in self._drivers.values():
             driver.stop()
-        self._abort_connections()
+        self._listener.abort_connections()
         self._close_threads()
         for driver in self._drivers.values():
             self._close_driver(driver, clean=False)
@@ -376,8 +351,8 @@ class LedgerServer:
         """One group's member stopped; the process goes with it, so that nobody overlooks it."""
         if self.failure is None:
             self.failure = error
-        self._close_listener()
-        self._abort_connections()
+        self._listener.close()
+        self._listener.abort_connections()
         self._end()
 
     # ---------------------------------------------------------------- connections
@@ -386,22 +361,19 @@ class LedgerServer:
     def drivers(self) -> list[NodeDriver]:
         return list(self._drivers.values())
 
-    def _accept(self) -> Connection:
-        self._connection_number += 1
-        connection_id = f"{self._run_id}/{self._connection_number}"
-        connection = Connection(self._loop_turn, self._frame, self._connection_lost, connection_id)
-        connection.on_made = self._connection_made
-        return connection
-
-    def _connection_made(self, connection: Connection) -> None:
-        self._connections[connection.connection_id] = connection
+    def _connect(self, connection: Connection) -> None:
+        connection.on_frame = self._frame
 
     def _frame(self, connection: Connection, frame: Frame) -> None:
         """The first frame of a connection; those behind it go to the session that it opens."""
         hello = frame.message
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
-        if hello.role == "client":
+        refusal = refusal_of_other(hello, LOG, self._doors.ports)
+        if refusal is not None:
+            connection.send(frame.group, refusal)
+            connection.close()
+        elif hello.role == "client":
             connection.session = ClientSession(connection, self._drivers, self._close_client)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
             driver = self._drivers.get(frame.group)
@@ -452,12 +424,9 @@ class LedgerServer:
             return
         driver.admit(hello, connection, beside=beside)
 
-    def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
-        self._connections.pop(connection.connection_id, None)
-
     def _close_client(self, connection_id: str) -> None:
         """A stream has moved: nothing that its old connection queued may still be appended."""
-        connection = self._connections.get(connection_id)
+        connection = self._listener.connections.get(connection_id)
         if connection is not None and isinstance(connection.session, ClientSession):
             connection.session.lost()
             connection.abort()

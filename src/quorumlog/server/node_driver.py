@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from quorumlog.client_guard import contain
 from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, Role, RoleChange
 from quorumlog.entry import Durability, Replica
@@ -27,12 +28,12 @@ from quorumlog.errors import (
 from quorumlog.figures import now
 from quorumlog.log_state.control_entries import LEVEL, MOST_NAME_CHARACTERS
 from quorumlog.log_state.log_state import LostRange
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.hello import Hello
 from quorumlog.node import LedgerNode, MachineFactory
-from quorumlog.node.client_guard import contain
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
-from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peers.handshake import Handshake
 from quorumlog.server.peers.name_lookup import NameLookup
@@ -46,7 +47,6 @@ from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.member_directory import MemberDirectory
-from quorumlog.wire.client_messages import Hello
 
 log = logging.getLogger("quorumlog.server")
 
@@ -58,10 +58,15 @@ LEADERLESS_TIMEOUTS = 2
 
 
 class Requester(Protocol):
-    """The connection that something is done for."""
+    """The connection that something was said on; its session takes that in the next turn."""
+
+    session: Any
 
     @property
     def closed(self) -> bool: ...
+    @property
+    def is_full(self) -> bool: ...
+    def when_room(self, act: Callable[[], None]) -> None: ...
     def violate(self, violation: ProtocolViolation) -> None: ...
     def abort(self) -> None: ...
 
@@ -102,7 +107,7 @@ class NodeDriver:
         self._on_failure = on_failure
         self._on_anew = on_anew
         self._on_role_change = on_role_change
-        self._inbox: list[tuple[Requester | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._inbox: list[tuple[Requester | None, Any]] = []
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -165,17 +170,25 @@ class NodeDriver:
 
     # ---------------------------------------------------------------- the loop
 
-    def enter(self, connection: Requester | None, method: Callable[..., None], *arguments: Any) -> None:
-        """Call a method of the node in the next turn; dropped if `connection` is closed by then. What it
-        raises ends that connection, unless it is of the member itself."""
+    def enter(self, connection: Requester | None, said: Any) -> None:
+        """`connection.session.take(self, said)` in the next turn; dropped if the connection is closed by
+        then. What that raises ends the connection, unless it is of the member itself. None: the member's
+        own, and `said` is called."""
         if not self.stopped:
-            self._inbox.append((connection, method, arguments))
+            self._inbox.append((connection, said))
             self.schedule()
+
+    def _enter_again(self, connection: Requester, said: Any) -> None:
+        """There is room for its answer now."""
+        if self.stopped:
+            connection.abort()  # it would never be answered
+        else:
+            self.enter(connection, said)
 
     def _enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
         """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
         if not self.stopped:
-            self._inbox.append((None, method, arguments))
+            self._inbox.append((None, functools.partial(method, *arguments)))
             if not self._turn_scheduled:
                 self._turn()
 
@@ -275,11 +288,16 @@ class NodeDriver:
     def _take_inbox(self) -> None:
         self.node.advance(self._now_ms())
         inbox, self._inbox = self._inbox, []
-        for number, (connection, method, arguments) in enumerate(inbox, 1):
-            if connection is not None and connection.closed:
-                continue
+        for number, (connection, said) in enumerate(inbox, 1):
             try:
-                method(*arguments)
+                if connection is None:
+                    said()
+                elif connection.closed:
+                    continue
+                elif connection.is_full:
+                    connection.when_room(functools.partial(self._enter_again, connection, said))
+                else:
+                    connection.session.take(self, said)
             except BeginsAnew:
                 self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
                 raise
@@ -342,7 +360,7 @@ class NodeDriver:
             if not told.done():
                 told.set_result(reason)
 
-        self.enter(None, self.node.find_successor, done)
+        self.enter(None, functools.partial(self.node.find_successor, done))
         limit_s = (STOP_TIMEOUTS + 1) * self.config.consensus.election_timeout_ms / 1000
         with suppress(TimeoutError):  # of a member that has failed meanwhile
             reason = await asyncio.wait_for(told, limit_s)
@@ -368,7 +386,7 @@ class NodeDriver:
             peer.part()
         self.node.answer_all(reason)
         self.reads.close()
-        for connection, _, _ in inbox:
+        for connection, _ in inbox:
             if connection is not None:
                 connection.abort()  # its requests would never be answered
 
@@ -490,10 +508,10 @@ class NodeDriver:
     def _peer_connected(self, replica: Replica) -> None:
         self._connected.add(replica)
         log.info("%s is connected with %s", self.config.full_name, replica.member_id)
-        self.enter(None, self.node.connected, replica)
+        self.enter(None, functools.partial(self.node.connected, replica))
 
     def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
         if replica in self._connected:  # of its two connections the other one is reported, too
             self._connected.discard(replica)
             log.info("%s has lost %s", self.config.full_name, replica.member_id)
-        self.enter(None, self.node.connection_lost, replica, is_gone)
+        self.enter(None, functools.partial(self.node.connection_lost, replica, is_gone))

@@ -11,6 +11,7 @@ from quorumlog.consensus.replication import NAMED_AFTER
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.net.limits import process_limits
 from quorumlog.node import LedgerNode
 from quorumlog.server.disk_report import DiskReport
 from quorumlog.server.peers.peer_admission import PeerAdmission
@@ -138,7 +139,7 @@ class StatusReport:
         found = (
             *self._node.problems(),
             *stalled,
-            *filter(None, [*dropped, disk]),
+            *filter(None, [*dropped, disk, process_limits().problem]),
             *self._admission.problems(),
         )
         return tuple(dict.fromkeys(found))

@@ -10,12 +10,15 @@ import errno
 import fcntl
 import os
 import stat
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.entry_header import Buffer
+
+T = TypeVar("T")
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -172,6 +175,62 @@ _MAX_BUFFERS = 1024  # IOV_MAX of Linux: pwritev refuses more at once
 _BLOCK_BYTES = 512  # of st_blocks, whatever the file system has
 _LOCK_TRIES = 20
 _LOCK_WAIT_SECONDS = 0.005
+_MOST_KEPT = 8
+
+
+class KeptDescriptors:
+    """Of this process, for its files. Where no other is left, whoever opens a file gets one of them, and
+    who listens closes a connection for it. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[int] = []
+        self._closers: dict[Callable[[], None], None] = {}
+
+    def keep(self, closer: Callable[[], None]) -> None:
+        """From now on. `closer`: called on any thread when one was given away, to close something soon,
+        and then `refill`."""
+        self._closers[closer] = None
+        self.refill()
+
+    def let_go(self, closer: Callable[[], None]) -> None:
+        self._closers.pop(closer, None)
+        with self._lock:
+            while self._kept and not self._closers:
+                os.close(self._kept.pop())
+
+    def refill(self) -> None:
+        """As far as there are descriptors again."""
+        if len(self._kept) == _MOST_KEPT:
+            return
+        with self._lock, suppress(OSError):
+            while self._closers and len(self._kept) < _MOST_KEPT:
+                self._kept.append(os.open(os.devnull, os.O_RDONLY))
+
+    def opened(self, call: Callable[[], T]) -> T:
+        """What `call` returns, which needs a descriptor for a file. Raises OSError."""
+        while True:
+            try:
+                return call()
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS or not self._give():
+                    raise
+
+    def _give(self) -> bool:
+        with self._lock:
+            if not self._kept:
+                return False
+            os.close(self._kept.pop())
+        for closer in list(self._closers):
+            closer()
+        return True
+
+
+kept_descriptors = KeptDescriptors()
+
+
+def _opened(path: str, flags: int) -> int:
+    return kept_descriptors.opened(lambda: os.open(path, flags, _FILE_MODE))
 
 
 class OsFile:
@@ -264,14 +323,14 @@ class OsDisk:
         flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(path, os.open(path, flags, _FILE_MODE))
+        return OsFile(path, _opened(path, flags))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
     def list(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            return sorted(kept_descriptors.opened(lambda: os.listdir(path)))
         except FileNotFoundError:
             return []
 
@@ -294,7 +353,7 @@ class OsDisk:
         os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = _opened(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -310,7 +369,7 @@ class OsDisk:
         )
 
     def lock(self, path: str) -> OsLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+        descriptor = _opened(path, os.O_RDWR | os.O_CREAT)
         try:
             for attempt in range(_LOCK_TRIES):
                 try:
@@ -329,7 +388,7 @@ class OsDisk:
 
     def is_locked(self, path: str) -> bool:
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = _opened(path, os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:

@@ -19,12 +19,12 @@ from quorumlog.log_state.control_entries import (
     ReaderPositions,
     TimeMark,
 )
+from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.testing.machines import DIGEST_NAME
 from quorumlog.testing.operations import ClientAnswer, ClientAppend, ClientEnd, ClientRead
 from quorumlog.wire.client_messages import AppendRequest
-from quorumlog.wire.framing import FrameDecoder, encode_frame
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

@@ -16,6 +16,8 @@ from quorumlog.entry import Durability, Replica
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.peer_hello import member_list_of
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import BeginsAnew, DirectorySetBack
 from quorumlog.store.disk import Disk
@@ -25,8 +27,6 @@ from quorumlog.store.segments import DATA_NAME, segment_name
 from quorumlog.testing.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.testing.network import End
 from quorumlog.testing.wall_clock import WallClock
-from quorumlog.wire.client_messages import Hello, HelloResponse
-from quorumlog.wire.peer_hello import member_list_of
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

@@ -14,9 +14,9 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.messages import Message, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.peer_hello import refusal_of
 from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
-from quorumlog.wire.framing import FrameDecoder, encode_frame
-from quorumlog.wire.peer_hello import refusal_of
 
 if TYPE_CHECKING:
     from quorumlog.testing.cluster import SimCluster

@@ -2,6 +2,5 @@
 
 Read in this order: `client_message` (what they all have), `producer_messages`, `reader_messages`,
 `read_promise` (how fresh an answer has to be), `client_messages` (all that clients and servers say),
-`wire_errors` (errors as messages), `field_names` (what does not fit, by name), `framing` (bytes) and
-`peer_hello` (what two members compare in the first frame).
+`field_names` (what does not fit, by name).
 """

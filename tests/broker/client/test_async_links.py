@@ -15,7 +15,7 @@ from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, SendRequest
 from quorumlog.broker.wire.group_messages import SessionSendRequest
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, OutcomeUnknown, PendingFull, Unreachable
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 IN_SESSION = SessionSendRequest(producer="p", epoch=(1, 1), sequence=0)
 REFUSED = TopicNotPermitted("the topic takes no messages")

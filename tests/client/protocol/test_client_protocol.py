@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,19 +23,18 @@ from quorumlog.errors import (
     RequestTimeout,
     Unreachable,
 )
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import Frame, FrameDecoder
+from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    Hello,
-    HelloResponse,
     MemberInfo,
     ReadRequest,
     StatusRequest,
     StatusResponse,
 )
-from quorumlog.wire.framing import Frame, FrameDecoder
-from quorumlog.wire.wire_errors import error_response
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]
 
@@ -496,3 +496,53 @@ def test_a_read_that_a_living_server_does_not_answer_is_late_all_the_same() -> N
                     host.deliver_answer(link, wire)
         host.pass_time(100.0)
     assert isinstance(read.error, RequestTimeout)
+
+
+class Asking(Host):
+    """Its servers want to be answered twice before they let anybody in."""
+
+    asked = 0
+
+    def serve(self, link: Link, wire: Wire, frame: Frame) -> None:
+        said = frame.message
+        if isinstance(said, Hello) or (isinstance(said, ChallengeResponse) and said.data == b"7"):
+            self.asked += 1
+            wire.to_client.append(Frame("g", Challenge(mechanism="test", data=b"1"), None))
+        elif isinstance(said, ChallengeResponse) and said.data == b"77":
+            super().serve(link, wire, Frame("g", Hello(role="client"), None))
+        else:
+            assert not isinstance(said, ChallengeResponse)
+            super().serve(link, wire, frame)
+
+
+def asking(answer: Callable[[Challenge], bytes] | None) -> Asking:
+    host = Asking(1)
+    host.faults = False
+    host.protocol = ClientProtocol(ADDRESSES, group="g", random=host.random, answer=answer)
+    return host
+
+
+def test_a_client_answers_whatever_it_is_asked_before_it_is_let_in() -> None:
+    host = asking(lambda challenge: b"7" if host.asked % 2 else b"77")
+    request = host.submit()
+    run(host, 1000)
+    assert receipt_of(request).count == 1
+    assert host.asked >= 2
+
+
+def refuse(challenge: Challenge) -> bytes:
+    raise BadRequest(f"no password for {challenge.mechanism}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(None, "asks who this is (test), and this client cannot say"), (refuse, "no password for test")],
+)
+def test_a_client_that_has_no_answer_says_so(
+    answer: Callable[[Challenge], bytes] | None, told: str
+) -> None:
+    host = asking(answer)
+    request = host.submit()
+    run(host, 6000)
+    assert isinstance(request.error, Unreachable)
+    assert told in str(request.error)

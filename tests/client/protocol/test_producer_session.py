@@ -9,17 +9,12 @@ from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
 from quorumlog.errors import AlreadyCommitted, LeaderNotReady, OutcomeUnknown, SequenceGap
 from quorumlog.log_state.control_entries import LEVEL, Epoch
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    AppendResponse,
-    Hello,
-    HelloResponse,
-    StatusRequest,
-)
-from quorumlog.wire.framing import Frame
+from quorumlog.wire.client_messages import AppendRequest, AppendResponse, StatusRequest
 from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse, LastSequence
-from quorumlog.wire.wire_errors import error_response
 from tests.client.protocol.test_client_protocol import ADDRESSES, Host, Wire
 
 

@@ -14,10 +14,12 @@ from quorumlog.broker.client.broker_verbs import (
     Encoded,
     answer_of,
     check_hello,
+    earlier_hello,
     frame_of,
     hello,
     lost_outcome,
     own_host,
+    ungreeted,
 )
 from quorumlog.broker.client.master_route import (
     PROBE_S,
@@ -44,8 +46,9 @@ from quorumlog.errors import (
     OutcomeUnknown,
     ProtocolViolation,
     Unreachable,
+    WrongPort,
 )
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 ALIVE_S = 1.0
 """A broker that was not heard of for so long, while answers are owed that may take their time, is asked
@@ -63,6 +66,7 @@ class Link(asyncio.BufferedProtocol):
         self.is_demoted = False
         """The broker is master no more: what is owed may come, and nothing new is asked for here."""
         self.transport: asyncio.Transport | None = None
+        self.violation: ProtocolViolation | None = None
         self._decoder = broker_decoder()
         self._out: list[Buffer] = []
 
@@ -77,6 +81,7 @@ class Link(asyncio.BufferedProtocol):
         try:
             frames = self._decoder.buffer_updated(nbytes)
         except ProtocolViolation as violation:
+            self.violation = violation
             self.fail(str(violation))
             return
         for frame in frames:
@@ -170,25 +175,22 @@ class AsyncLinks:
                         self._take(link)
                         return link
                     link.fail("it is no master")
-                    refused: Exception = Unreachable("none of the brokers is master")
+                    refused: LedgerError = Unreachable("none of the brokers is master")
                 except (Unreachable, OutcomeUnknown) as error:
+                    if not self._route.follows:
+                        raise
                     refused = error
-                    self._route.failed()
-                if not self._route.follows or time.monotonic() >= deadline_s:
-                    raise refused
+                    self._route.failed(error)
+                if time.monotonic() >= deadline_s:
+                    raise self._route.unreachable(refused)
                 await asyncio.sleep(RETRY_S)
 
     async def _open(self, address: str, timeout_s: float) -> Link:
-        host, port = parse_address(address)
         most_s = min(timeout_s, PROBE_S) if self._route.follows else timeout_s
         try:
             async with asyncio.timeout(most_s):
-                _, link = await asyncio.get_running_loop().create_connection(Link, host, port)
-                try:
-                    check_hello(message_of(await link.ask(0, hello())))
-                except BaseException:
-                    link.fail("it does not greet")
-                    raise
+                link = await self._greeted(address, hello())
+                link = link or await self._greeted(address, earlier_hello())
         except (OSError, TimeoutError) as error:
             reason = "it does not answer"
             if isinstance(error, OSError) and not isinstance(error, TimeoutError):
@@ -196,8 +198,25 @@ class AsyncLinks:
                 number = error.errno or 0
                 reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise Unreachable(f"no broker at {address}: {reason}") from None
+        if link is None:
+            raise ungreeted(address)
         assert link.transport is not None
         self.own_host = own_host(link.transport.get_extra_info("sockname"))
+        return link
+
+    async def _greeted(self, address: str, greeting: list[Buffer]) -> Link | None:
+        """None: it closes the connection without a word."""
+        host, port = parse_address(address)
+        _, link = await asyncio.get_running_loop().create_connection(Link, host, port)
+        try:
+            check_hello(await link.ask(0, greeting), address)
+        except BaseException as error:
+            link.fail("it does not greet")
+            if violation := link.violation or (isinstance(error, ProtocolViolation) and error):
+                raise ungreeted(address, violation) from None
+            if type(error) is not Unreachable:
+                raise
+            return None
         return link
 
     async def _is_master(self, link: Link, timeout_s: float) -> bool:
@@ -255,8 +274,8 @@ class AsyncLinks:
                     raise
             except Unreachable as error:
                 problem = error
-                if not self._route.follows:
-                    raise
+                if not self._route.follows or isinstance(error, WrongPort):
+                    pause_s = None
             except LedgerError as error:
                 problem, pause_s = error, self._route.pause_s(error)
                 if isinstance(error, NotLeader | LeaderNotReady | NotMaster | StaleEpoch):

@@ -53,7 +53,7 @@ from quorumlog.broker.wire.broker_messages import (
     ViewRequest,
 )
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 _TURNS = 1 << 16
 
@@ -105,9 +105,11 @@ class BrokerClient:
             try:
                 found = self._open()
             except (Unreachable, OutcomeUnknown) as error:
-                self._route.failed()
+                if not self._route.follows and isinstance(error, Unreachable):
+                    raise
+                self._route.failed(error)
                 if not self._route.follows or time.monotonic() >= deadline_s:
-                    raise Unreachable(str(error)) from None
+                    raise self._route.unreachable(error) from None
                 found = None
             if found is not None:
                 self._local.link = found

@@ -13,18 +13,20 @@ import msgspec
 from quorumlog.broker.client.broker_verbs import (
     Encoded,
     check_hello,
+    earlier_hello,
     frame_of,
     hello,
     lost_outcome,
     own_host,
+    ungreeted,
 )
 from quorumlog.broker.client.master_route import PROBE_S, SLAVE, role_request
 from quorumlog.broker.wire.broker_framing import broker_decoder, message_of
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleNotice, SendRequest
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import OutcomeUnknown, Unreachable
-from quorumlog.wire.framing import Frame
+from quorumlog.errors import OutcomeUnknown, ProtocolViolation, Unreachable
+from quorumlog.net.frame import Frame
 
 _ROLE_ID = -1
 
@@ -37,22 +39,33 @@ class BlockingLink:
         """The broker is master no more."""
         self.is_superseded: Callable[[], bool] | None = None
         """Asked while an answer is owed: whether another broker is master. None: nobody is asked."""
-        host, port = parse_address(address)
+        self._numbers = itertools.count(1)
+        deadline_s = time.monotonic() + timeout_s
+        if not any(self._greets(each, deadline_s) for each in (hello(), earlier_hello())):
+            raise ungreeted(address)
+        self.host = own_host(self._socket.getsockname())
+
+    def _greets(self, greeting: list[Buffer], deadline_s: float) -> bool:
+        """False: it closes the connection without a word. Raises Unreachable, OutcomeUnknown."""
+        host, port = parse_address(self.address)
         try:
-            self._socket = socket.create_connection((host, port), timeout_s)
+            left_s = max(deadline_s - time.monotonic(), 0.001)
+            self._socket = socket.create_connection((host, port), left_s)
         except OSError as error:
             reason = error.strerror or str(error)
             raise Unreachable(f"no broker at {host}:{port}: {reason}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = broker_decoder()
-        self.host = own_host(self._socket.getsockname())
-        self._numbers = itertools.count(1)
-        deadline_s = time.monotonic() + timeout_s
         try:
-            check_hello(message_of(self._exchange(hello(), 0, deadline_s, is_send=False)))
-        except BaseException:
+            check_hello(self._exchange(greeting, 0, deadline_s, is_send=False), self.address)
+        except BaseException as error:
             self.close()
-            raise
+            if isinstance(error, ProtocolViolation):
+                raise ungreeted(self.address, error) from None
+            if type(error) is not Unreachable:
+                raise
+            return False
+        return True
 
     def ask_role(self, timeout_s: float) -> Frame:
         """Raises Unreachable, OutcomeUnknown."""

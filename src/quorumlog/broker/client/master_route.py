@@ -8,8 +8,8 @@ from quorumlog.broker.errors import InSyncReplicasNotEnough, StaleEpoch
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleRequest, RoleResponse
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import ConfigError, LedgerError, NotLeader, Unreachable
-from quorumlog.wire.framing import Frame
+from quorumlog.errors import ConfigError, LedgerError, NotLeader, Unreachable, WrongPort
+from quorumlog.net.frame import Frame
 
 RETRY_S = 0.02
 PROBE_S = 0.3
@@ -31,6 +31,8 @@ class MasterRoute:
         """The master is looked for."""
         self._place = 0
         self._beside = ""
+        self._wrong: dict[str, WrongPort] = {}
+        """By address: what listens there is no broker."""
         self.term = -1
         """In which the master led that was found last."""
 
@@ -43,12 +45,23 @@ class MasterRoute:
     def others(self) -> list[str]:
         return [each for each in self.addresses if each != self.address]
 
-    def failed(self) -> None:
-        """It does not answer, or is no master and knows none."""
+    def failed(self, error: LedgerError | None = None) -> None:
+        """It does not answer, or is no master and knows none. Raises WrongPort: none of all is a
+        broker."""
+        self._wrong.pop(self.address, None)
+        if isinstance(error, WrongPort):
+            self._wrong[self.address] = error
+            if self._wrong.keys() >= {*self.addresses}:
+                raise error
         if self._beside:
             self._beside = ""
         else:
             self._place = (self._place + 1) % len(self.addresses)
+
+    def unreachable(self, error: LedgerError) -> Unreachable:
+        """What is told in the end of who was tried last, and of whoever will never answer."""
+        others = [str(each) for each in self._wrong.values() if each is not error]
+        return Unreachable("; ".join([str(error), *others]))
 
     def turn(self, master: str) -> None:
         """To the one that is named; empty: to the next."""

@@ -42,14 +42,12 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, NotLeader, StoreFailure
+from quorumlog.net.frame import Frame
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
-from quorumlog.wire.framing import Frame
 
 log = logging.getLogger("quorumlog.broker")
-
-TICK_MS = 50.0
 
 
 class _NoQueues:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from quorumlog.broker.dledger.broker_role import RoleState
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
+from quorumlog.net.frame import Frame
 from quorumlog.node import MachineFactory
-from quorumlog.wire.framing import Frame
 
 if TYPE_CHECKING:
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker

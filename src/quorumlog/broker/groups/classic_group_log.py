@@ -58,7 +58,7 @@ from quorumlog.errors import (
     ResultUnknown,
     StoreFailure,
 )
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 log = logging.getLogger("quorumlog.broker")
 

@@ -68,9 +68,9 @@ from quorumlog.broker.wire.group_names import (
     check_topic_name,
 )
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.frame import Frame
 from quorumlog.node import MachineFactory
 from quorumlog.wire.field_names import named_reason
-from quorumlog.wire.framing import Frame
 
 if TYPE_CHECKING:
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker

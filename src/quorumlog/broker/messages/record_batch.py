@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.ma  # np.unique would load it where it is called first: no file may open then
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 

@@ -179,7 +179,7 @@ class IndexFile:
             raise StoreFailure(refusal(self.path, "written", error)) from error
         with self._lock:
             slots[slot_of] = numbers  # the last one of each slot stays
-            self._dirty_pages.update(np.unique(slot_of // _PAGE_SLOTS).tolist())
+            self._dirty_pages.update((slot_of // _PAGE_SLOTS).tolist())
             self.count += count
             self.end_time_ms, self.end_position = int(times_ms[-1]), int(positions[-1])
             self._is_dirty = True

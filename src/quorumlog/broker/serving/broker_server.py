@@ -18,13 +18,12 @@ from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.messages.record import host_bytes
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.service.ha_service import HAService
+from quorumlog.broker.serving.broker_port import BrokerPort
 from quorumlog.broker.serving.broker_roles import BrokerRoles
 from quorumlog.broker.serving.broker_service import Puts, ServedGroups
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.put_queue import EXPIRY_INTERVAL_S, PutQueue
 from quorumlog.broker.serving.replica_requests import ReplicaRequests
-from quorumlog.broker.serving.waiting_pulls import WaitingPulls
-from quorumlog.broker.wire.broker_framing import broker_decoder
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
     FailoverRequest,
@@ -37,16 +36,13 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.config import parse_address
-from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
-from quorumlog.server.connection import Connection, LoopTurn
-from quorumlog.server.disk_thread import DiskThread
+from quorumlog.errors import BadRequest, LedgerError, StoreFailure
+from quorumlog.net.frame import Frame
 from quorumlog.version import DESCRIPTION
-from quorumlog.wire.framing import Frame
 
 log = logging.getLogger("quorumlog.broker")
 
 GC_THRESHOLD = 50_000
-TICK_MS = 50.0
 NEEDS_DLEDGER = (
     "groups, sessions, delays and topics that change need brokers with --role dledger; of a classic"
     " broker, `pull` by offset"
@@ -74,8 +70,6 @@ class BrokerServer:
         self.roles = BrokerRoles(bind, None if ha_service is None else ha_service.replica)
         self.failure: StoreFailure | None = None
         self._host, self._port = parse_address(bind)
-        self._connections: dict[Connection, None] = {}
-        self._listener: asyncio.Server | None = None
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGTERM or SIGINT, or until the store fails."""
@@ -101,26 +95,19 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._failed: asyncio.Future[Any] = loop.create_future()
-        self._loop_turn = LoopTurn(loop)
         if self._make_failover is not None:
             self.failover = self._make_failover()
             self.failover.failed = self._store_failed
         self.put_queue = PutQueue(self.store.commit_log, loop)
         self.puts: Puts = self.put_queue
-        self.waiting = WaitingPulls(loop)
-        self.reads = DiskThread("broker-reads", loop)
+        self.port = BrokerPort(self, self.address, self._tick, {})
+        self.reads, self.waiting = self.port.reads, self.port.waiting
         self.store.commit_log.store_host = host_bytes(self._host, self._port)
         self.store.reput.dispatched = self._grown
         if self.groups is not None:
             self.puts = self.groups.open(self.put_queue, self.reads, loop)
         self.store.on_failure = self._store_failed
-        try:
-            self._listener = await loop.create_server(
-                self._connection, self._host, self._port, backlog=1024
-            )
-        except OSError as error:
-            self.reads.close()
-            raise ConfigError(f"cannot listen on {self.address}: {error.strerror}") from None
+        await self.port.open()
         self.replica_requests = ReplicaRequests(self.ha_service, loop, is_by_hand=self.failover is None)
         self.store.start()
         self._expire()
@@ -129,10 +116,9 @@ class BrokerServer:
             await self.ha_service.start(self._store_failed)
         if self.failover is not None:
             self.failover.start()
-        self._tick()
+        self.port.tick()
 
     def _tick(self) -> None:
-        self._ticks = self._loop.call_later(TICK_MS / 1000, self._tick)
         if self.groups is not None:
             self.groups.tick(self.store.clock())
 
@@ -181,18 +167,6 @@ class BrokerServer:
         self.roles.lost(session)
         if self.groups is not None:
             self.groups.lost(session)
-
-    def _connection(self) -> Connection:
-        connection = Connection(self._loop_turn, self._first_frame, self._lost, decoder=broker_decoder())
-        self._connections[connection] = None
-        return connection
-
-    def _first_frame(self, connection: Connection, frame: Frame) -> None:
-        connection.session = BrokerSession(self, connection)
-        connection.session.frame(frame)
-
-    def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
-        self._connections.pop(connection, None)
 
     def _expire(self) -> None:
         """RocketMQ's FlushDiskWatcher."""
@@ -253,17 +227,13 @@ class BrokerServer:
         return FailoverResponse(request_id=request.request_id, **failover.status()._asdict())
 
     async def stop(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        self.port.close()
         self._expiry.cancel()
-        self._ticks.cancel()
         if self.failover is not None:
             await self.failover.stop()
         if self.ha_service is not None:
             self.ha_service.stop()
             await self._loop.run_in_executor(None, self.ha_service.join)
         await self._loop.run_in_executor(None, self.store.close)
-        await asyncio.sleep(0)  # what the last flush has answered leaves
-        for connection in list(self._connections):
-            connection.close()
-        self.reads.close()
+        await self.port.close_connections()
+        self.port.ended()

@@ -12,10 +12,12 @@ from quorumlog.broker.queues.consume_queue import ConsumeQueue
 from quorumlog.broker.store_reader import StoreReader
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, StatusResponse
 from quorumlog.errors import StoreFailure
-from quorumlog.wire.framing import Frame
+from quorumlog.net.frame import Frame
 
 if TYPE_CHECKING:
     from quorumlog.broker.serving.broker_session import BrokerSession
+
+TICK_MS = 50.0
 
 
 class Puts(Protocol):

@@ -16,20 +16,17 @@ from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.message import PutResult, PutStatus
 from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.serving.broker_service import BrokerService
+from quorumlog.broker.serving.waiting_pulls import MOST_WAITING
 from quorumlog.broker.store_reader import Pulled
 from quorumlog.broker.wire.broker_framing import (
     GROUP,
     MOST_FRAME_RECORDS_BYTES,
     batch_of,
-    error_response,
     message_of,
     records_of,
 )
 from quorumlog.broker.wire.broker_messages import (
-    BROKER_PROTOCOL,
     AnyBrokerMessage,
-    BrokerHello,
-    BrokerHelloResponse,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
@@ -44,17 +41,27 @@ from quorumlog.broker.wire.broker_messages import (
     StatusRequest,
     ViewRequest,
 )
-from quorumlog.config import FRAME_LIMIT_BYTES
-from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, StoreFailure
-from quorumlog.server.connection import Connection
-from quorumlog.version import DESCRIPTION
-from quorumlog.wire.framing import Frame
+from quorumlog.errors import (
+    BadRequest,
+    ConnectionFull,
+    LedgerError,
+    OutcomeUnknown,
+    Overloaded,
+    ProtocolViolation,
+    StoreFailure,
+)
+from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import Frame
 
 Answered = Callable[[Any], None]
-MOST_READING = 8
+MOST_OPEN = 1_000
+"""Pulls that wait and requests that are to be read for, of one connection."""
+RETRY_FULL_MS = 100
+MOST_MESSAGES = 100_000
+"""Of one answer: as many as fit in it, about."""
+MOST_READING = 2
 """Requests of one client that are read for at a time: nobody knows how much each is answered with."""
-MOST_UNREAD_BYTES = 4 * FRAME_LIMIT_BYTES
-"""Beyond it nothing more is read for a client, until it has taken some of its answers."""
 
 
 def error_of_status(status: PutStatus) -> LedgerError:
@@ -72,21 +79,20 @@ class BrokerSession:
     def __init__(self, server: BrokerService, connection: Connection) -> None:
         self._server = server
         self._connection = connection
-        self._greeted = False
         self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
         self._reading = 0
+        self._open = 0
+        """Of which there are `MOST_OPEN` at most."""
 
     # ---------------------------------------------------------------- as a Session
 
     def frame(self, frame: Frame) -> None:
         message = message_of(frame)
-        if not self._greeted:
-            self._greet(message)
-            return
         if isinstance(message, SendRequest):
             self._send(message, frame)
         elif isinstance(message, PullRequest):
-            self._pull(message, message.wait_ms)
+            if self._opens(message.request_id):
+                self._pull(message, message.wait_ms)
         elif isinstance(message, QueryRequest):
             self._query(message)
         elif isinstance(message, ViewRequest):
@@ -118,14 +124,6 @@ class BrokerSession:
         self._connection.violate(violation)
 
     # ---------------------------------------------------------------- requests
-
-    def _greet(self, message: AnyBrokerMessage) -> None:
-        if not isinstance(message, BrokerHello):
-            raise ProtocolViolation("a connection begins with a hello")
-        self.answer(BrokerHelloResponse(request_id=message.request_id, version=DESCRIPTION))
-        self._greeted = message.protocol == BROKER_PROTOCOL
-        if not self._greeted:
-            self._connection.close()
 
     def _send(self, message: SendRequest, frame: Frame) -> None:
         records = records_of(frame)
@@ -161,10 +159,11 @@ class BrokerSession:
     def _pull(self, message: PullRequest, wait_ms: int) -> None:
         key = QueueKey(message.topic, message.queue_id)
         store = self._server.store
+        most_messages = min(message.most_messages, MOST_MESSAGES)
         most_bytes = min(message.most_bytes, MOST_FRAME_RECORDS_BYTES)
 
         def pull() -> Pulled:
-            return store.reader.pull(key, message.offset, message.most_messages, most_bytes)
+            return store.reader.pull(key, message.offset, most_messages, most_bytes)
 
         def answer(request_id: int, pulled: Pulled) -> tuple[AnyBrokerMessage, RecordBatch | None]:
             response = PullResponse(
@@ -178,11 +177,14 @@ class BrokerSession:
         def done(outcome: Any) -> None:
             if isinstance(outcome, Pulled) and not len(outcome.records) and wait_ms > 0:
                 queue = store.queues.get(key)
-                has_grown = queue is not None and queue.max_offset > message.offset
-                if has_grown or self._server.waiting.add(key, wait_ms, lambda: self._pull(message, 0)):
-                    if has_grown:
-                        self._pull(message, 0)
+                if queue is not None and queue.max_offset > message.offset:
+                    self._pull(message, 0)
                     return
+                if self._server.waiting.add(key, wait_ms, lambda: self._pull(message, 0)):
+                    return
+                outcome = Overloaded(
+                    f"{MOST_WAITING} pulls wait at this broker", retry_after_ms=RETRY_FULL_MS
+                )
             self._respond(message.request_id, outcome, answer)
 
         if not self._connection.closed:
@@ -191,7 +193,9 @@ class BrokerSession:
     def _query(self, message: QueryRequest) -> None:
         def query() -> RecordBatch:
             return self._server.store.reader.query(
-                message.topic, message.key, message.begin_ms, message.end_ms, message.most_messages
+                *(message.topic, message.key, message.begin_ms, message.end_ms),
+                min(message.most_messages, MOST_MESSAGES),
+                MOST_FRAME_RECORDS_BYTES,
             )
 
         self.later(message, query, self._records)
@@ -229,18 +233,24 @@ class BrokerSession:
         answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
     ) -> None:
         """Work that may wait for the disk."""
-        self._read(work, lambda outcome: self._respond(message.request_id, outcome, answer))
+        if self._opens(message.request_id):
+            self._read(work, lambda outcome: self._respond(message.request_id, outcome, answer))
+
+    def _opens(self, request_id: int) -> bool:
+        """Another one, or it is refused."""
+        if self._open >= MOST_OPEN:
+            full = f"{MOST_OPEN} requests of this connection wait for their answers"
+            self.refuse(request_id, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
+            return False
+        self._open += 1
+        return True
 
     def _read(self, work: Callable[[], Any], done: Answered) -> None:
         self._to_read.append((work, done))
         self._read_on()
 
     def _read_on(self) -> None:
-        while (
-            self._to_read
-            and self._reading < MOST_READING
-            and self._connection.unsent_bytes <= MOST_UNREAD_BYTES
-        ):
+        while self._to_read and self._reading < MOST_READING and not self._connection.is_full:
             work, done = self._to_read.popleft()
             self._reading += 1
             self._server.reads.submit(work, partial(self._was_read, done))
@@ -256,6 +266,7 @@ class BrokerSession:
         outcome: Any,
         answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
     ) -> None:
+        self._open -= 1
         if isinstance(outcome, StoreFailure):
             self._server.store.on_failure(outcome)
             outcome = OutcomeUnknown(str(outcome))

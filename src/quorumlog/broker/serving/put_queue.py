@@ -15,6 +15,8 @@ from quorumlog.errors import PendingFull
 Answer = Callable[[PutOutcome], None]
 
 MAX_PENDING_BYTES = 64 << 20
+REQUEST_BYTES = 1 << 10
+"""What a request takes beside its records, about."""
 EXPIRY_INTERVAL_S = 0.1
 
 
@@ -33,13 +35,13 @@ class PutQueue:
         self._is_drain_scheduled = False
 
     def add(self, records: RecordBatch, waits: bool, answer: Answer) -> None:
-        size_bytes = len(records.buffer)
+        size_bytes = len(records.buffer) + REQUEST_BYTES
         if self._pending_bytes + size_bytes > MAX_PENDING_BYTES and self._pending_bytes:
             answer(PendingFull("the broker has as much unanswered as it takes", retry_after_ms=20))
             return
         self._pending_bytes += size_bytes
         self.put_messages += len(records)
-        self.put_bytes += size_bytes
+        self.put_bytes += len(records.buffer)
 
         def done(outcome: PutOutcome) -> None:
             self._answered.append((answer, outcome, size_bytes))

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 from quorumlog.broker.epochs.epoch_history import CopyList, Peer, Run
 from quorumlog.broker.wire.group_messages import AnyGroupMessage
+from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.hello import PROTOCOL_VERSION, Greeting
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
-BROKER_PROTOCOL = 1
+
+class EarlierHello(ClientMessage, frozen=True, kw_only=True, tag=1):
+    """As clients of the release before greeted: they are told that theirs is too old, and no more."""
+
+    protocol: Int = 1
 
 
-class BrokerHello(ClientMessage, frozen=True, kw_only=True, tag=1):
-    """The first frame on every connection."""
+class EarlierHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
+    """To which such a client says that the broker speaks another protocol."""
 
-    protocol: Int = BROKER_PROTOCOL
-
-
-class BrokerHelloResponse(ClientMessage, frozen=True, kw_only=True, tag=2):
-    """The first frame back; with another `protocol` the connection closes after it."""
-
-    protocol: Int = BROKER_PROTOCOL
+    protocol: Int = PROTOCOL_VERSION + 1
     version: Text = ""
 
 
@@ -128,17 +128,6 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=16):
     term: Int = 0
     master: Text = ""
     """Of a broker on a replicated log: who is master, and in which term."""
-
-
-class BrokerErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=17):
-    code: Int
-    message: Text
-    retry_after_ms: Int = 0
-    min_offset: Int = -1
-    max_offset: Int = -1
-    leader_id: Text = ""
-    leader_address: Text = ""
-    """Of the master's broker, where another one is asked for what only a master does."""
 
 
 class RoleRequest(ClientMessage, frozen=True, kw_only=True, tag=82):
@@ -295,8 +284,9 @@ class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
 
 
 AnyBrokerMessage = (
-    BrokerHello
-    | BrokerHelloResponse
+    Greeting
+    | EarlierHello
+    | EarlierHelloResponse
     | SendRequest
     | SendResponse
     | PullRequest
@@ -311,7 +301,7 @@ AnyBrokerMessage = (
     | OffsetResponse
     | StatusRequest
     | StatusResponse
-    | BrokerErrorResponse
+    | ErrorResponse
     | ReplicaRequest
     | PeerRow
     | TailRow

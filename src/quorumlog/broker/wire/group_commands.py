@@ -11,9 +11,9 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from quorumlog.broker import errors as broker_errors
 from quorumlog.broker.wire.group_names import MOST_QUEUES
-from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
+from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.net.errors import error_with
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
@@ -182,11 +182,6 @@ _encode = msgspec.msgpack.Encoder().encode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_question = msgspec.msgpack.Decoder(Question).decode
 _head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-_KINDS: dict[int, type[LedgerError]] = {BadRequest.code: BadRequest} | {
-    kind.code: kind
-    for kind in vars(broker_errors).values()
-    if isinstance(kind, type) and issubclass(kind, LedgerError) and kind.code >= 0
-}
 
 
 def encode(said: Said) -> bytes:
@@ -210,7 +205,7 @@ def read_answer(answer: bytes, kind: type[_T]) -> _T:
         message = msgspec.msgpack.decode(body, type=str)
     except msgspec.DecodeError as error:
         raise ProtocolViolation(f"no answer of the topics and groups: {error}") from None
-    raise _KINDS.get(code, LedgerError)(message)
+    raise error_with(code, message, LedgerError)
 
 
 def refusal_in(outcome: bytes | LedgerError) -> LedgerError | None:

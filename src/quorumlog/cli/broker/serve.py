@@ -308,6 +308,9 @@ def serve(
             f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
 
+    from quorumlog.net.limits import raise_descriptor_limit
+
+    raise_descriptor_limit()
     try:
         server.run(ready)
     finally:

@@ -83,6 +83,9 @@ def serve(
             "--auto-compaction", help="History ends after so many seconds; 0: it does not.", min=0.0
         ),
     ] = 3600.0,
+    max_watches: Annotated[
+        int, typer.Option("--max-watches", help="Of one client; ten times so many of all.", min=1)
+    ] = 10_000,
     etcd_gateway: Annotated[
         str | None,
         typer.Option(
@@ -145,7 +148,7 @@ def serve(
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
     log_to_stderr(log_level)
-    options = StoreOptions(auto_compaction * 1000, quota_mib * MIB)
+    options = StoreOptions(auto_compaction * 1000, quota_mib * MIB, max_watches=max_watches)
     group = server_config.groups[0]
     doors: list[Door] = []
     _check_address("--listen", listen)

@@ -60,6 +60,7 @@ def dev(
 
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
+    from quorumlog.net.limits import raise_descriptor_limit
     from quorumlog.server import LocalCluster
 
     refuse_optimised_python()
@@ -76,6 +77,7 @@ def dev(
     had_terminal = _has_terminal()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
+    raise_descriptor_limit()
     cluster = LocalCluster(members, directory=directory, flush=flush.value, ports=ports)
     cluster.start()
     with closing(cluster):

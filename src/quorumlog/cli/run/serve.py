@@ -134,6 +134,9 @@ def serve(
 
 def run_member(server: LedgerServer) -> None:
     """Until it ends; its status is that of the command."""
+    from quorumlog.net.limits import raise_descriptor_limit
+
+    raise_descriptor_limit()
     status = server.run()
     if isinstance(server.failure, ConfigError):
         raise server.failure

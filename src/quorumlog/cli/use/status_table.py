@@ -222,6 +222,8 @@ def _quorum_sentence(rows: list[MemberStatusRow]) -> str:
     answer = f"{voting} of {newest.voters} voters answer, {needed} are needed"
     if voting < needed and "leader" in roles:
         return f"{answer}; but one leads, and may reach those that do not answer here"
+    if "leader" not in roles and newest.leader_id:
+        return f"{answer}; {newest.leader_id} leads, as {newest.id} says, and does not answer here"
     if voting < needed:
         return f"{answer}: nothing is committed until more of them are back"
     if "leader" not in roles:

@@ -34,7 +34,7 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             frames = self._link.decoder.buffer_updated(nbytes)
         except ProtocolViolation as violation:
-            self._io._lost(self._link, f"protocol violation: {violation}")
+            self._io._lost(self._link, violation)
             return
         if frames:
             self._io._protocol.frames_received(self._link, frames, now_ms())
@@ -201,7 +201,7 @@ class IoLoop:
         self._protocol.link_connected(link, now_ms())
         self._carry_out()
 
-    def _lost(self, link: Link, reason: str) -> None:
+    def _lost(self, link: Link, reason: str | ProtocolViolation) -> None:
         if link.state is not LinkState.CLOSED:
             self._protocol.link_lost(link, reason, now_ms())
             self._carry_out()

@@ -266,7 +266,7 @@ class IoThread:
         """Decoded outside the lock."""
         decoder = connection.link.decoder
         frames = []
-        reason = ""
+        reason: str | ProtocolViolation = ""
         try:
             for _ in range(_READS_PER_WAKE_UP):
                 buffer = decoder.get_buffer()
@@ -280,7 +280,7 @@ class IoThread:
         except BlockingIOError:
             pass
         except ProtocolViolation as violation:
-            reason = f"protocol violation: {violation}"
+            reason = violation
         except OSError as failure:
             reason = system_reason_of(failure)
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -30,17 +30,22 @@ from quorumlog.client.protocol.cluster_view import ClusterView, EventKind, Group
 from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
-from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
-from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import (
+from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup, WrongPort
+from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.net.frame import Frame, encode_frame
+from quorumlog.net.hello import (
+    LOG,
     PROTOCOL_VERSION,
-    ErrorResponse,
-    Hello,
+    Challenge,
+    ChallengeResponse,
+    Greeting,
     HelloResponse,
-    StatusResponse,
+    check_product,
+    client_hello,
 )
-from quorumlog.wire.framing import Frame, encode_frame
-from quorumlog.wire.wire_errors import error_of
+from quorumlog.net.strangers import OtherSoftware
+from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_messages import StatusResponse
 
 
 class Work(NamedTuple):
@@ -64,12 +69,15 @@ class ClientProtocol:
         random: Random,
         timings: ClientTimings | None = None,
         producer: str | None = None,
+        answer: Callable[[Challenge], bytes] | None = None,
     ) -> None:
-        """`producer`: the id under which appends stand in the log once; empty: one of its own."""
+        """`producer`: the id under which appends stand in the log once; empty: one of its own. `answer`:
+        to a server that asks who this is; a LedgerError that it raises ends the connection."""
         assert servers, "a client needs at least one server"
         self.group = group
         self.timings = timings or ClientTimings()
         self.cluster_id = ""
+        self._answer = answer
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
         shuffled = list(servers)
         random.shuffle(shuffled)
@@ -166,12 +174,16 @@ class ClientProtocol:
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
-        link.outbox += encode_frame(self.group, Hello(role="client"))
+        link.outbox += encode_frame(self.group, client_hello(LOG))
         self._links.to_write[link] = None
 
-    def link_lost(self, link: Link, reason: str, now_ms: float) -> None:
+    def link_lost(self, link: Link, reason: str | ProtocolViolation, now_ms: float) -> None:
         """It could not be dialled, broke, was closed by the server, or brought nonsense."""
         self._requests.now_ms = now_ms
+        if isinstance(reason, ProtocolViolation):
+            if link.state is LinkState.GREETING and isinstance(reason, OtherSoftware):
+                self._turned_away(link, reason.at(link.address))
+            reason = f"protocol violation: {reason}"
         if link.state is LinkState.GREETING and reason in (CLOSED, os.strerror(errno.ECONNRESET)):
             reason += NO_GREETING
         if link.state is not LinkState.CLOSED:
@@ -192,6 +204,8 @@ class ClientProtocol:
                 if link.state is LinkState.GREETING:
                     self._greeting_answered(link, message)
                     continue
+                if isinstance(message, Greeting):
+                    raise ProtocolViolation("a greeting in the middle of a connection")
                 request = link.pending.pop(message.request_id, None)
                 if request is None:
                     continue  # it came after its deadline and is nobody's any more
@@ -224,11 +238,31 @@ class ClientProtocol:
 
     # ---------------------------------------------------------------- greetings and probes
 
+    def _challenged(self, link: Link, challenge: Challenge) -> None:
+        if self._answer is None:
+            self._drop(link, f"asks who this is ({challenge.mechanism}), and this client cannot say")
+            return
+        try:
+            answer = ChallengeResponse(data=self._answer(challenge))
+        except LedgerError as error:
+            self._drop(link, str(error))
+            return
+        link.outbox += encode_frame(self.group, answer)
+        self._links.to_write[link] = None
+
     def _greeting_answered(self, link: Link, message: ClientMessage) -> None:
+        if isinstance(message, Challenge):
+            self._challenged(link, message)
+            return
         if isinstance(message, ErrorResponse):
             message = HelloResponse(code=message.code, message=message.message)
         if not isinstance(message, HelloResponse):
             raise ProtocolViolation(f"{type(message).__name__} instead of a greeting")
+        try:
+            check_product(message, LOG, link.address)
+        except WrongPort as refusal:
+            self._turned_away(link, refusal)
+            return
         if message.code != 200:
             self._turned_away(link, error_of(ErrorResponse(code=message.code, message=message.message)))
             return
@@ -262,10 +296,12 @@ class ClientProtocol:
             self._turned_away(link, error_of(message))
 
     def _turned_away(self, link: Link, refusal: LedgerError) -> None:
-        """By the server. If all say "unknown group" no time will help."""
-        if isinstance(refusal, UnknownGroup):
+        """By the server. If all say "unknown group", or are none of a log, no time will help."""
+        if isinstance(refusal, UnknownGroup | WrongPort):
             self.view.group_unknown[link.address] = refusal
-        self._drop(link, f"turned this client away: {refusal}")
+        reason = str(refusal).removeprefix(f"{link.address} ").removeprefix(f"{link.address}: ")
+        is_wrong = isinstance(refusal, WrongPort)
+        self._drop(link, reason if is_wrong else f"turned this client away: {reason}")
         error = self.view.group_unknown_to_all()
         if error is not None:
             self._requests.fail_waiting(error)

@@ -11,12 +11,13 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryRange
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.frame import FrameDecoder
+from quorumlog.net.hello import HelloResponse
 from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
     FindMarkRequest,
-    HelloResponse,
     LayoutRequest,
     MachineReadRequest,
     Numbered,
@@ -24,7 +25,6 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
     WhyKeptRequest,
 )
-from quorumlog.wire.framing import FrameDecoder
 from quorumlog.wire.producer_messages import ConnectProducer, LastSequence, ListProducers
 from quorumlog.wire.reader_messages import ReadersRequest
 

@@ -74,7 +74,7 @@ class ClusterView:
         self.seen_index = -1
         """Highest entry that this client was given, or told of as committed."""
         self.group_unknown: dict[str, LedgerError] = {}
-        """Refusals of servers that do not have the group."""
+        """Refusals of servers that do not have the group, or no log."""
 
     def add_servers(self, addresses: Iterable[str]) -> None:
         """Somebody else has learned that members are there: in the place of what was added before."""

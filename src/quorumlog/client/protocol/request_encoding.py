@@ -9,17 +9,17 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge, LevelNotTold
 from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.net.frame import encode_frame, frame_bytes_of
+from quorumlog.net.hello import HelloResponse
 from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     FinishUpgradeRequest,
-    HelloResponse,
     MachineReadRequest,
     ReadRequest,
     ResetClockRequest,
     StepOverRequest,
 )
-from quorumlog.wire.framing import encode_frame, frame_bytes_of
 from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
 from quorumlog.wire.read_promise import ReadPromise
 

@@ -47,17 +47,16 @@ from quorumlog.errors import (
     TooStale,
     Unreachable,
 )
+from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.wire.client_messages import (
     RESPONSE_OF,
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ErrorResponse,
     ReadRequest,
     ReadResponse,
     StatusResponse,
 )
-from quorumlog.wire.wire_errors import error_of
 
 HINTS = 2
 """So many are followed at once; then whoever is known is asked who leads, too."""
@@ -218,7 +217,11 @@ class RequestTracker:
     # ---------------------------------------------------------------- answers
 
     def answered(
-        self, link: Link, request: Request, message: AnyClientMessage, batch: EntryBatch | None
+        self,
+        link: Link,
+        request: Request,
+        message: ErrorResponse | AnyClientMessage,
+        batch: EntryBatch | None,
     ) -> None:
         """Raises ProtocolViolation for an answer to something else; the request is pending again."""
         request.answered_on = link

@@ -31,8 +31,14 @@ from quorumlog.kv.requests.answers import (
     RangeAnswer,
     TxnAnswer,
 )
-from quorumlog.kv.requests.frames import Kind, StatusAnswer, Watch
 from quorumlog.kv.requests.limits import check
+from quorumlog.kv.requests.messages import (
+    CommandRequest,
+    QuestionRequest,
+    StatusAnswer,
+    StoreStatusRequest,
+    WatchRequest,
+)
 from quorumlog.kv.requests.operations import (
     Command,
     Compact,
@@ -95,7 +101,7 @@ class AsyncKeyValueClient(Generic[V]):
     async def _command(self, command: Command, answer: type[Any]) -> tuple[int, Any]:
         body = encoded(command)
         check(command, len(body))
-        return await self.router.call(Kind.COMMAND, body, answer, changes=True)
+        return await self.router.call(CommandRequest(command=body), answer, changes=True)
 
     # ---------------------------------------------------------------- writing
 
@@ -184,8 +190,8 @@ class AsyncKeyValueClient(Generic[V]):
         check(command, 0)
         if writes(command):
             return self.values.txn(*await self._command(command, TxnAnswer), command)
-        kind = Kind.READ_HERE if stale else Kind.READ
-        found = await self.router.call(kind, encoded(command), TxnAnswer, changes=False)
+        asked = QuestionRequest(question=encoded(command), here=stale)
+        found = await self.router.call(asked, TxnAnswer, changes=False)
         return self.values.txn(*found, command)
 
     # ---------------------------------------------------------------- reading
@@ -264,8 +270,8 @@ class AsyncKeyValueClient(Generic[V]):
         return await self._read_range(asked, stale)
 
     async def _read_range(self, asked: Range, stale: bool = False) -> RangeResult[Any]:
-        kind = Kind.READ_HERE if stale else Kind.READ
-        revision, found = await self.router.call(kind, encoded(asked), RangeAnswer, changes=False)
+        question = QuestionRequest(question=encoded(asked), here=stale)
+        revision, found = await self.router.call(question, RangeAnswer, changes=False)
         return self.values.range(revision, found, keys_only=asked.keys_only)
 
     @overload
@@ -310,7 +316,14 @@ class AsyncKeyValueClient(Generic[V]):
         change says what was there before. Raises Unreachable if nobody follows it in `timeout_s`, and
         what `Watching` says."""
         stop = b"" if end is None else key_of(end)
-        asked = Watch(key_of(key), stop, first_revision, prev_kv, puts, deletions)
+        asked = WatchRequest(
+            key=key_of(key),
+            end=stop,
+            first_revision=first_revision,
+            prev_kv=prev_kv,
+            puts=puts,
+            deletions=deletions,
+        )
         return Watching(self.router, self.values, asked)
 
     def watch_prefix(
@@ -318,7 +331,8 @@ class AsyncKeyValueClient(Generic[V]):
     ) -> Watching[V]:
         """As `watch`, of every key that begins so."""
         start, end = range_of(prefix)
-        return Watching(self.router, self.values, Watch(start, end, first_revision, prev_kv))
+        asked = WatchRequest(key=start, end=end, first_revision=first_revision, prev_kv=prev_kv)
+        return Watching(self.router, self.values, asked)
 
     # ---------------------------------------------------------------- leases, locks, elections
 
@@ -334,7 +348,8 @@ class AsyncKeyValueClient(Generic[V]):
 
     async def leases(self) -> list[tuple[int, int, int]]:
         """(id, TTL in milliseconds, index of the grant) of all that stand."""
-        found = await self.router.call(Kind.READ, encode(Leases()), LeasesAnswer, changes=False)
+        asked = QuestionRequest(question=encode(Leases()))
+        found = await self.router.call(asked, LeasesAnswer, changes=False)
         return found[1].leases
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> Lock:
@@ -355,14 +370,14 @@ class AsyncKeyValueClient(Generic[V]):
 
     async def status(self) -> StatusAnswer:
         """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
-        found = await self.router.call(Kind.STATUS, b"", StatusAnswer, changes=False)
+        found = await self.router.call(StoreStatusRequest(), StatusAnswer, changes=False)
         return found[1]
 
     async def health(self, *, timeout_s: float | None = None) -> None:
         """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
         DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
-        body = encoded(_CHANGES_NOTHING)
-        await self.router.call(Kind.COMMAND, body, TxnAnswer, changes=True, timeout_s=timeout_s)
+        asked = CommandRequest(command=encoded(_CHANGES_NOTHING))
+        await self.router.call(asked, TxnAnswer, changes=True, timeout_s=timeout_s)
         refuses = (await self.status()).refuses  # larger ones
         if refuses:
             raise DiskFull(refuses)

@@ -30,7 +30,7 @@ from quorumlog.kv.client.values import (
     key_of,
 )
 from quorumlog.kv.client.watching import Watching
-from quorumlog.kv.requests.frames import StatusAnswer
+from quorumlog.kv.requests.messages import StatusAnswer
 from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
 
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from quorumlog.errors import LedgerError
 from quorumlog.kv.client.router import RETRY_S, Router
 from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
 from quorumlog.kv.requests.answers import GrantAnswer, RevokeAnswer
-from quorumlog.kv.requests.frames import KeepAlive, Kind
 from quorumlog.kv.requests.limits import MAX_TTL_MS
+from quorumlog.kv.requests.messages import CommandRequest, KeepAliveRequest, TimeToLiveRequest, checked
 from quorumlog.kv.requests.operations import Grant, Revoke, encoded
 
 KEEP_ALIVES_PER_TTL = 3
@@ -41,8 +41,8 @@ class Lease:
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         if not 0 < ttl_s <= MAX_TTL_MS / 1000:  # nan is not
             raise InvalidRequest(f"a TTL is above 0 and at most {MAX_TTL_MS // 1000} s, not {ttl_s}")
-        command = encoded(Grant(max(1, int(ttl_s * 1000)), lease_id))
-        _, granted = await router.call(Kind.COMMAND, command, GrantAnswer, changes=True)
+        command = CommandRequest(command=encoded(Grant(max(1, int(ttl_s * 1000)), lease_id)))
+        _, granted = await router.call(command, GrantAnswer, changes=True)
         lease = cls(router, granted.lease)
         lease._lives(granted.ttl_ms, sent_s)
         return lease
@@ -117,7 +117,7 @@ class Lease:
     async def _keep_alive(self, router: Router, timeout_s: float) -> int:
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         _, (ttl_ms,) = await router.call(
-            Kind.KEEP_ALIVE, encoded(KeepAlive([self.id])), list[int], changes=False, timeout_s=timeout_s
+            checked(KeepAliveRequest(leases=(self.id,))), list[int], changes=False, timeout_s=timeout_s
         )
         if not ttl_ms:
             self.lost.set()
@@ -129,7 +129,7 @@ class Lease:
         """(TTL, what is left of it by the leader's clock, both in milliseconds, keys). Raises
         LeaseNotFound."""
         _, told = await self._router.call(
-            Kind.TIME_TO_LIVE, encoded(self.id), tuple[int, int, list[bytes]], changes=False
+            checked(TimeToLiveRequest(lease=self.id)), tuple[int, int, list[bytes]], changes=False
         )
         return told
 
@@ -142,8 +142,8 @@ class Lease:
     async def revoke(self) -> int:
         """End it; gives how many keys ended with it. Raises LeaseNotFound, OutcomeUnknown."""
         self._stop()
-        command = encoded(Revoke(self.id))
-        _, revoked = await self._router.call(Kind.COMMAND, command, RevokeAnswer, changes=True)
+        command = CommandRequest(command=encoded(Revoke(self.id)))
+        _, revoked = await self._router.call(command, RevokeAnswer, changes=True)
         self.lost.set()
         if self._end is not None:
             self._end.cancel()

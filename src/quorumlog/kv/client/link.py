@@ -11,36 +11,49 @@ from typing import cast
 
 import msgspec
 
+from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation, Unreachable
-from quorumlog.kv.requests.frames import MAX_FRAME_BYTES, FrameReader, Kind, frame
+from quorumlog.kv.requests.messages import (
+    GROUP,
+    CancelRequest,
+    Request,
+    Response,
+    response_decoder,
+)
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import Challenge, Hello, HelloResponse
 
 PING_S = 1.0
 """While something is waited for, so often it is asked whether anybody is there."""
 GRACE_S = 0.1
-Told = Callable[[Kind, bytes], None]
-Answered = tuple[Kind, bytes]
+Told = Callable[[Response], None]
+Answer = Response | HelloResponse | Challenge
+_GREETING = 0
+"""In the place of the id of a request; another one of it asks whether anybody is there."""
 
 
 class LinkLost(Exception):
     """The connection has ended: what was asked on it may have happened."""
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     def __init__(self, address: str) -> None:
         self.address = address
         self.member_id = ""
-        self._reader = FrameReader(MAX_FRAME_BYTES)
+        self._decoder = response_decoder()
         self._transport: asyncio.Transport | None = None
-        self._asked: dict[int, asyncio.Future[Answered]] = {}
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
         self._streams: dict[int, Told] = {}
         self._number = 0
-        self._out: list[bytes] = []
+        self._out: list[Buffer] = []
         self._unheard_s: float | None = None
         """Since when a ping is without an answer, or any other word."""
         self._pings: asyncio.TimerHandle | None = None
         self.unready_since_s: float | None = None
         """Since when this member has refused everything, since it knows no leader."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.violation: ProtocolViolation | None = None
+        """What came in, and is said by no member."""
 
     @classmethod
     async def open(cls, host: str, port: int) -> Link:
@@ -63,21 +76,26 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._unheard_s = None
         try:
-            for number, kind, body in self._reader.receive(data):
-                self._received(number, Kind(kind), body)
-        except (ProtocolViolation, ValueError, msgspec.DecodeError):
+            for _, message, _ in self._decoder.buffer_updated(nbytes):
+                self._received(cast(Answer, message))
+        except ProtocolViolation as violation:
+            self.violation = violation
             self.close()
 
-    def _received(self, number: int, kind: Kind, body: bytes) -> None:
+    def _received(self, message: Answer) -> None:
+        number = message.request_id
         asked = self._asked.pop(number, None)
         if asked is not None:
             if not asked.done():
-                asked.set_result((kind, body))
-        elif number in self._streams:
-            self._streams[number](kind, body)
+                asked.set_result(message)
+        elif number in self._streams and not isinstance(message, HelloResponse | Challenge):
+            self._streams[number](message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -93,24 +111,32 @@ class Link(asyncio.Protocol):
 
     # ---------------------------------------------------------------- asking
 
-    def ask(self, kind: Kind, body: bytes) -> asyncio.Future[Answered]:
+    def greet(self, hello: Hello) -> asyncio.Future[Answer]:
         """Raises LinkLost; its future, too."""
-        number = self._next()
-        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answered
-        self._send(frame(number, kind, body))
+        return self._ask(msgspec.structs.replace(hello, request_id=_GREETING))
+
+    def ask(self, request: Request) -> asyncio.Future[Answer]:
+        """`request` gets its id here. Raises LinkLost; its future, too."""
+        return self._ask(msgspec.structs.replace(request, request_id=self._next()))
+
+    def _ask(self, request: Hello | Request) -> asyncio.Future[Answer]:
+        if not self.is_up:
+            raise LinkLost(self.address)
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asked[request.request_id] = answered
+        self._send(request)
         return answered
 
-    def stream(self, kind: Kind, body: bytes, told: Told) -> int:
+    def stream(self, request: Request, told: Told) -> int:
         """`told` gets whatever comes for it, until the link is lost or `forget` is called."""
         number = self._next()
         self._streams[number] = told
-        self._send(frame(number, kind, body))
+        self._send(msgspec.structs.replace(request, request_id=number))
         return number
 
     def forget(self, number: int) -> None:
         if self._streams.pop(number, None) is not None and self.is_up:
-            self._send(frame(self._next(), Kind.CANCEL, msgspec.msgpack.encode(number)))
+            self._send(CancelRequest(request_id=self._next(), watch=number))
 
     def _next(self) -> int:
         if not self.is_up:
@@ -118,22 +144,22 @@ class Link(asyncio.Protocol):
         self._number += 1
         return self._number
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, message: Hello | Request) -> None:
         if not self._out:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._out.append(data)
+        self._out += encode_frame(GROUP, message)
 
     def _flush(self) -> None:
         out, self._out = self._out, []
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(b"".join(out))
+            self._transport.writelines(out)
 
     def close(self) -> None:
         if self._transport is not None:
             self._flush()
             self._transport.close()
 
-    def keep_watch(self, hello: bytes, silence_s: float) -> None:
+    def keep_watch(self, hello: Hello, silence_s: float) -> None:
         """From now on: who waits here while nobody says a word for so long is told that it is lost. A
         machine that has gone, or stands still, closes nothing."""
         loop = asyncio.get_running_loop()
@@ -150,13 +176,13 @@ class Link(asyncio.Protocol):
             if self._unheard_s is None and (self._asked or self._streams):
                 self._unheard_s = now_s
                 with suppress(LinkLost):
-                    self.ask(Kind.HELLO, hello).add_done_callback(_ignored)
+                    self.greet(hello).add_done_callback(_ignored)
             self._pings = loop.call_later(PING_S, look)
 
         self._pings = loop.call_later(PING_S, look)
 
 
-def _ignored(answered: asyncio.Future[Answered]) -> None:
+def _ignored(answered: asyncio.Future[Answer]) -> None:
     """A loss is told to whoever waits for something."""
     if not answered.cancelled():
         answered.exception()

@@ -21,14 +21,24 @@ from quorumlog.errors import (
     OutcomeUnknown,
     RequestTimeout,
     Unreachable,
+    WrongPort,
 )
-from quorumlog.kv.client.link import Answered, Link, LinkLost
+from quorumlog.kv.client.link import Answer, Link, LinkLost
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import read_answer
-from quorumlog.kv.requests.frames import Hello, Kind, Welcome
 from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
-from quorumlog.wire.client_messages import ErrorResponse
-from quorumlog.wire.wire_errors import error_of
+from quorumlog.kv.requests.messages import AnswerResponse, Request, size_bytes_of
+from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.net.hello import (
+    STORE,
+    WELCOME,
+    Challenge,
+    Hello,
+    HelloResponse,
+    check_product,
+    client_hello,
+)
+from quorumlog.net.strangers import OtherSoftware
 
 T = TypeVar("T")
 RETRY_S = 0.02
@@ -37,10 +47,8 @@ SILENCE_S, SILENT_ELECTIONS = 2.0, 2
 """A member that says nothing for so long, and so many election time-outs, is left for another one."""
 LEAST_ELECTION_MS = 300
 CLOSED = "the client is closed"
-NO_GREETING = "none has greeted in time; are these the ports of stores, not of their logs?"
-_error = msgspec.msgpack.Decoder(ErrorResponse)
-_welcome = msgspec.msgpack.Decoder(Welcome)
-_encode = msgspec.msgpack.encode
+NO_GREETING = "none has greeted in time"
+EARLIER = "closes the connection at this client's greeting, as a member of an earlier release does"
 
 
 class Router:
@@ -75,7 +83,8 @@ class Router:
     # ---------------------------------------------------------------- connecting
 
     async def link(self, deadline_s: float) -> Link:
-        """To the member that seems to lead. Raises Unreachable, ClusterChanged."""
+        """To the member that seems to lead. Raises Unreachable, ClusterChanged; WrongPort where no
+        address is that of a store."""
         if self._link is not None and self._link.is_up:
             return self._link
         try:
@@ -93,14 +102,19 @@ class Router:
             self._next_place()
             self._link = None
         while not self.is_closed:
+            wrong: list[WrongPort] = []
             for _ in self._addresses:
                 try:
                     self._link = await self._open(self._addresses[self._place])
-                except (Unreachable, LinkLost, TimeoutError) as error:
-                    self._failed = str(error) if isinstance(error, Unreachable) else NO_GREETING
+                except (Unreachable, TimeoutError) as error:
+                    self._failed = str(error) or NO_GREETING
+                    if isinstance(error, WrongPort):
+                        wrong.append(error)
                     self._next_place()
                 else:
                     return self._link
+            if len(wrong) == len(self._addresses):
+                raise wrong[0]
             await asyncio.sleep(RETRY_S)
         raise Unreachable(CLOSED)
 
@@ -108,25 +122,22 @@ class Router:
         self._place = (self._place + 1) % len(self._addresses)
 
     async def _open(self, address: tuple[str, int]) -> Link:
-        hello = _encode(Hello(1, self.cluster_id))
+        """Raises Unreachable, TimeoutError, ClusterChanged."""
+        hello = msgspec.structs.replace(client_hello(STORE), cluster_id=self.cluster_id)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             link = await Link.open(*address)
             try:
-                kind, body = await link.ask(Kind.HELLO, hello)
-                if kind is not Kind.WELCOME:
-                    read_answer(body, type(None))
-                    raise Unreachable(f"{link.address} does not greet")
-                welcome = _welcome.decode(body)
-                if self.cluster_id and not welcome.cluster_id:
+                greeting = await greeting_of(link, hello)
+                if self.cluster_id and not greeting.cluster_id:
                     # It may come to be one of another cluster.
                     raise Unreachable(f"{link.address} belongs to no cluster yet")
             except BaseException:
                 link.close()
                 raise
-        self.cluster_id = self.cluster_id or welcome.cluster_id
-        self.election_timeout_ms = welcome.election_timeout_ms
-        link.member_id = welcome.member_id
-        self._of_member[welcome.member_id] = address
+        self.cluster_id = self.cluster_id or greeting.cluster_id
+        self.election_timeout_ms = greeting.election_timeout_ms
+        link.member_id = greeting.member_id
+        self._of_member[greeting.member_id] = address
         link.keep_watch(hello, max(SILENCE_S, SILENT_ELECTIONS * self.election_timeout_ms / 1000))
         return link
 
@@ -153,11 +164,12 @@ class Router:
     # ---------------------------------------------------------------- asking
 
     async def call(
-        self, kind: Kind, body: bytes, answer: type[T], *, changes: bool, timeout_s: float | None = None
+        self, request: Request, answer: type[T], *, changes: bool, timeout_s: float | None = None
     ) -> tuple[int, T]:
         """(revision, answer). `changes`: it may not be carried out twice. Raises LedgerError."""
-        if len(body) > MAX_REQUEST_BYTES:
-            raise InvalidRequest(f"a request of {len(body)} bytes is above {MAX_REQUEST_BYTES}")
+        size_bytes = size_bytes_of(request)
+        if size_bytes > MAX_REQUEST_BYTES:
+            raise InvalidRequest(f"a request of {size_bytes} bytes is above {MAX_REQUEST_BYTES}")
         deadline_s = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         refusal: LedgerError | None = None
         while True:
@@ -169,7 +181,7 @@ class Router:
                 # Not `wait_for`: that of Python 3.11 takes an answer that comes as the caller is
                 # cancelled for all there is, and who gave up on a lock would wait for ever.
                 async with asyncio.timeout(left_s):
-                    answered = await link.ask(kind, body)
+                    answered = await link.ask(request)
             except (LinkLost, TimeoutError) as error:
                 if changes:
                     what = "the connection was lost" if isinstance(error, LinkLost) else "time is over"
@@ -177,10 +189,11 @@ class Router:
                         f"{what} before {link.address} has answered: the change may be made"
                     ) from None
                 continue
-            refusal = self._refusal(answered)
-            if refusal is None:
+            if isinstance(answered, AnswerResponse):
                 link.unready_since_s = None
-                return read_answer(answered[1], answer)
+                return read_answer(answered.answer, answer)
+            assert isinstance(answered, ErrorResponse), answered
+            refusal = error_of(answered)
             if not refusal.retriable:
                 raise refusal
             if isinstance(refusal, NotLeader) or self._stays_unready(link, refusal):
@@ -198,7 +211,24 @@ class Router:
             link.unready_since_s = now_s
         return now_s - link.unready_since_s >= max(self.election_timeout_ms, LEAST_ELECTION_MS) / 1000
 
-    @staticmethod
-    def _refusal(answered: Answered) -> LedgerError | None:
-        kind, body = answered
-        return error_of(_error.decode(body)) if kind is Kind.ERROR else None
+
+async def greeting_of(link: Link, hello: Hello) -> HelloResponse:
+    """Raises Unreachable, WrongPort, ClusterChanged."""
+    try:
+        greeting: Answer = await link.greet(hello)
+    except LinkLost:
+        if isinstance(link.violation, OtherSoftware):
+            raise link.violation.at(link.address) from None
+        raise Unreachable(f"{link.address} {EARLIER}") from None
+    if isinstance(greeting, HelloResponse):
+        check_product(greeting, STORE, link.address)
+        if greeting.code == WELCOME:
+            return greeting
+        greeting = ErrorResponse(code=greeting.code, message=greeting.message)
+    if isinstance(greeting, Challenge):
+        asks = f"{link.address} asks who this is ({greeting.mechanism}), and this client cannot say"
+        raise Unreachable(asks)
+    if not isinstance(greeting, ErrorResponse):
+        raise Unreachable(f"{link.address} does not greet")
+    refusal = error_of(greeting)
+    raise refusal if not refusal.retriable else Unreachable(f"{link.address}: {refusal}")

@@ -15,15 +15,14 @@ from quorumlog.kv.client.codecs import V
 from quorumlog.kv.client.link import Link, LinkLost
 from quorumlog.kv.client.router import RETRY_S, Router
 from quorumlog.kv.client.values import Change, Values
-from quorumlog.kv.errors import error_of
+from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import Event
-from quorumlog.kv.requests.frames import Kind, Watch
-from quorumlog.kv.requests.limits import check_watch
-from quorumlog.kv.requests.operations import encode
+from quorumlog.kv.requests.messages import EventsResponse, Response, WatchRequest, checked
+from quorumlog.net.errors import ErrorResponse, error_of
 
-_events = msgspec.msgpack.Decoder(tuple[int, list[Event]])
-_ended = msgspec.msgpack.Decoder(tuple[int, str, int])
 FOREVER_S = 1e9
+_EVENT_BYTES = 64
+"""Of an event beside its keys and values."""
 MOST_HELD_BYTES = 16 << 20
 """Beyond it no more is taken until half is given: a member keeps the rest as history."""
 
@@ -34,9 +33,11 @@ class Watching(Generic[V]):
     history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
     cannot read."""
 
-    def __init__(self, router: Router, values: Values[V], asked: Watch) -> None:
+    def __init__(self, router: Router, values: Values[V], asked: WatchRequest) -> None:
         """Raises InvalidRequest."""
-        check_watch(asked)
+        asked = checked(asked)
+        if not asked.key:
+            raise InvalidRequest("a key is at least one byte")
         self._router = router
         self._values = values
         self._asked = asked
@@ -92,7 +93,7 @@ class Watching(Generic[V]):
             over.set()
 
         asked = msgspec.structs.replace(self._asked, first_revision=self._received)
-        self._number = link.stream(Kind.WATCH, encode(asked), self._told)
+        self._number = link.stream(asked, self._told)
         self._link = link
         link.lost.add_done_callback(lost)
         try:
@@ -100,16 +101,15 @@ class Watching(Generic[V]):
         finally:
             link.lost.remove_done_callback(lost)
 
-    def _told(self, kind: Kind, body: bytes) -> None:
-        if kind is Kind.EVENTS:
-            next_revision, events = _events.decode(body)
-            fresh = [event for event in events if event.kv.mod_revision >= self._received]
+    def _told(self, message: Response) -> None:
+        if isinstance(message, EventsResponse):
+            fresh = [event for event in message.events if event.kv.mod_revision >= self._received]
             if fresh:
-                self._hold(fresh, len(body))
-            self._received = max(self._received, next_revision)
+                self._hold(fresh, sum(map(_size_bytes, fresh)))
+            self._received = max(self._received, message.next_revision)
             self._began.set()
-        elif kind is Kind.ENDED:
-            self._fail(error_of(*_ended.decode(body)))
+        elif isinstance(message, ErrorResponse):
+            self._fail(error_of(message))
             self._task.cancel()
 
     def _hold(self, events: list[Event], size_bytes: int) -> None:
@@ -181,3 +181,8 @@ class Watching(Generic[V]):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+
+def _size_bytes(event: Event) -> int:
+    told = (event.kv, event.prev_kv)
+    return _EVENT_BYTES + sum(len(kv.key) + len(kv.value) for kv in told if kv is not None)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,21 +11,45 @@ from typing import cast
 
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, ProtocolViolation
-from quorumlog.kv.requests.frames import FROM_CLIENT_BYTES, FrameReader
+from quorumlog.errors import ConnectionFull, ProtocolViolation
+from quorumlog.kv.requests.messages import (
+    GROUP,
+    CancelRequest,
+    EventsResponse,
+    Request,
+    Response,
+    WatchRequest,
+    request_decoder,
+    size_bytes_of,
+)
+from quorumlog.kv.requests.old_greeting import words_to_old_client
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
+from quorumlog.kv.service.sessions import refuse
 from quorumlog.kv.store.changes import Feed
 from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.kv.store.memory_engine import MemoryEngine
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import (
+    STORE,
+    WELCOME,
+    ChallengeResponse,
+    Hello,
+    HelloResponse,
+    refusal_of_other,
+)
+from quorumlog.net.listener import Listener
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.node.client_guard import contain
-from quorumlog.stray_log import StrayLog, open_port_level
+from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 
-WRITE_BUFFER_BYTES = 16 << 20
-CLOSED_MESSAGE = "the member is stopping"
+REQUEST_BYTES = 1024
+"""What a request takes beside its command or question, with room to spare."""
+MOST_ASKED_BYTES = 32 << 20
+"""Of one client that sends without waiting for answers."""
+RETRY_FULL_MS = 100
 
 
 def boot_ms() -> float:
@@ -35,73 +57,90 @@ def boot_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class _Connection(asyncio.Protocol):
-    """One client; a `Session` of the service. What a turn of the loop brings is written at its end."""
+class _Client:
+    """One client: the session of its connection, and a `Session` of the service."""
 
-    def __init__(self, door: KeyValueDoor) -> None:
+    def __init__(self, door: KeyValueDoor, connection: Connection) -> None:
         self._door = door
-        self._reader = FrameReader(FROM_CLIENT_BYTES)
-        self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
+        self._connection = connection
+        self._is_greeted = False
+        self._asked: dict[int, int] = {}
+        """How large the requests are that are not answered, by their ids."""
+        self._asked_bytes = 0
+        self._waits = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._door.connections[self] = None
+    def frame(self, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, Hello):
+            self._greeted(frame.group, message)
+        elif not self._is_greeted or isinstance(message, ChallengeResponse):
+            raise ProtocolViolation(f"{type(message).__name__} is no request of a store's client")
+        else:
+            self._requested(cast(Request, message))
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for number, kind, body in self._reader.receive(data):
-                self._door.service.request(self, number, kind, body)
-        except Exception as error:
-            contain(error, self)
+    def _requested(self, request: Request) -> None:
+        """Raises ProtocolViolation."""
+        number = request.request_id
+        if not isinstance(request, WatchRequest | CancelRequest):
+            if number in self._asked:
+                raise ProtocolViolation(f"two requests with the id {number} wait for answers")
+            size_bytes = REQUEST_BYTES + size_bytes_of(request)
+            if self._asked_bytes + size_bytes > MOST_ASKED_BYTES:
+                full = f"{len(self._asked)} requests of this connection wait: ask less at once"
+                refuse(self, number, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
+                return
+            self._asked[number] = size_bytes
+            self._asked_bytes += size_bytes
+        self._door.service.request(self, request)
 
-    def violate(self, violation: ProtocolViolation) -> None:
-        self._door.strays.closing("a client of the key-value store", violation)
-        self.abort()
+    def _greeted(self, group: str, hello: Hello) -> None:
+        """Another one behind the first asks whether anybody is there."""
+        refusal = refusal_of_other(hello, STORE, self._door.ports)
+        if refusal is not None:
+            self._answer_hello(group, refusal)
+            return
+        self._is_greeted = True
+        self._door.service.greet(self, hello.cluster_id, partial(self._answer_hello, group))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._out.clear()
-        self._door.connections.pop(self, None)
+    def _answer_hello(self, group: str, response: HelloResponse) -> None:
+        self._connection.send(group, response)
+        if response.code != WELCOME:
+            self._connection.close()
+
+    def lost(self) -> None:
         self._door.service.lost(self)
 
-    def pause_writing(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
+    def writable(self) -> None:
+        """Watches that have fallen behind are looked at by the next tick."""
 
-    def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+    def violate(self, violation: ProtocolViolation) -> None:
+        self._connection.violate(violation)
 
     # ---------------------------------------------------------------- Session
 
-    def send(self, data: bytes) -> None:
-        if self._transport is None:
-            return
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._out.append(data)
+    def send(self, message: Response) -> None:
+        if not isinstance(message, EventsResponse):
+            self._asked_bytes -= self._asked.pop(message.request_id, 0)
+        self._connection.send(GROUP, message)
+        if self._connection.is_full and not self._waits:
+            # The machine answers no more of its questions, and nothing else says that it may again.
+            self._waits = True
+            self._connection.when_room(self._has_room)
 
-    def _flush(self) -> None:
-        out, self._out = self._out, []
-        if self._transport is not None and not self._transport.is_closing() and out:
-            self._transport.write(b"".join(out))
+    def _has_room(self) -> None:
+        self._waits = False
+        self._door.service.go_on()
+
+    @property
+    def is_full(self) -> bool:
+        return self._connection.is_full
+
+    def abort(self) -> None:
+        self._connection.abort()
 
     @property
     def unsent_bytes(self) -> int:
-        if self._transport is None:
-            return 0
-        return self._transport.get_write_buffer_size() + sum(map(len, self._out))
+        return self._connection.unsent_bytes
 
 
 class KeyValueDoor:
@@ -120,9 +159,15 @@ class KeyValueDoor:
         self._feed = Feed()
         self._engine = engine
         self._open_engine: Engine | None = None
-        self.connections: dict[_Connection, None] = {}
-        self.strays = StrayLog(log)
-        self._server: asyncio.Server | None = None
+        self._listener = Listener(
+            "the key-value store",
+            self._connect,
+            decoder=request_decoder,
+            last_words=words_to_old_client,
+            option="the store's address",
+        )
+        self.ports: Mapping[str, str] = {}
+        """Where this process listens, by product."""
         self._timer: asyncio.TimerHandle | None = None
         self._service: KeyValueService | None = None
 
@@ -149,9 +194,7 @@ class KeyValueDoor:
     @property
     def address(self) -> str:
         """Where it listens."""
-        assert self._server is not None, "the door is not open"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
+        return self._listener.address
 
     async def open(self, member: DoorMember) -> None:
         """See `Door.open`. Raises ConfigError where it cannot listen."""
@@ -159,15 +202,9 @@ class KeyValueDoor:
         self._service = KeyValueService(member, self._feed, self._options, boot_ms)
         self._feed.wake = partial(_wake, loop, self._service.drain)
         host, port = self._listen
-        try:
-            self._server = await loop.create_server(lambda: _Connection(self), host, port)
-        except OSError as error:
-            used = error.errno == errno.EADDRINUSE
-            hint = "another process uses the port: stop it, or change it" if used else "change it"
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise ConfigError(
-                f"the key-value store cannot listen on {host}:{port}: {reason}; {hint}"
-            ) from error
+        await self._listener.open(host, port)
+        member.ports[STORE] = self.address
+        self.ports = member.ports
         log.log(
             open_port_level(host),
             "the key-value store listens on %s, without authentication: whoever reaches it may read and"
@@ -175,6 +212,9 @@ class KeyValueDoor:
             self.address,
         )
         self._tick()
+
+    def _connect(self, connection: Connection) -> None:
+        connection.session = _Client(self, connection)
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
@@ -188,15 +228,13 @@ class KeyValueDoor:
     async def close(self) -> None:
         """See `Door.close`."""
         self._end()
-        for connection in list(self.connections):
-            connection.close()
+        self._listener.close_connections()
         await asyncio.sleep(0)
 
     def abandon(self) -> None:
         """See `Door.abandon`."""
         self._end()
-        for connection in list(self.connections):
-            connection.abort()
+        self._listener.abort_connections()
 
     def ended(self) -> None:
         """See `Door.ended`."""
@@ -208,8 +246,7 @@ class KeyValueDoor:
         self._feed.wake = _nobody
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, drain: Callable[[], None]) -> None:

@@ -2,5 +2,5 @@
 a client of all members' stores, so that it answers wherever the leader is.
 
 Read in this order: `from_json` (what is asked), `to_json` (what is answered), `routes` (what is done),
-`members` (who else has a gateway), `gateway` (HTTP).
+`members` (who else has a gateway), `http_decoder` (HTTP), `gateway`.
 """

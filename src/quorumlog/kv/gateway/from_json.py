@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests.frames import Watch
+from quorumlog.kv.requests.messages import WatchRequest
 from quorumlog.kv.requests.operations import (
     MOST,
     Compare,
@@ -204,7 +204,7 @@ _INNER: dict[str, Callable[[Given], Operation]] = {
 }
 
 
-def watch_of(given: Given) -> Watch:
+def watch_of(given: Given) -> WatchRequest:
     """What a request for a watch is to create."""
     given = known(given, "create_request", "cancel_request", "progress_request")
     create = given.get("create_request")
@@ -217,11 +217,11 @@ def watch_of(given: Given) -> Watch:
     if not isinstance(filters, list):
         raise InvalidRequest("filters is no list")
     names = {_name_of({"filter": each}, "filter", (NO_PUT, NO_DELETE)) for each in filters}
-    return Watch(
-        bytes_of(create, "key"),
-        bytes_of(create, "range_end"),
-        number_of(create, "start_revision"),
-        flag_of(create, "prev_kv"),
-        NO_PUT not in names,
-        NO_DELETE not in names,
+    return WatchRequest(
+        key=bytes_of(create, "key"),
+        end=bytes_of(create, "range_end"),
+        first_revision=number_of(create, "start_revision"),
+        prev_kv=flag_of(create, "prev_kv"),
+        puts=NO_PUT not in names,
+        deletions=NO_DELETE not in names,
     )

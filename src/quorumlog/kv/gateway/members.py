@@ -1,4 +1,4 @@
-"""GatewayMembers: which members have a gateway, and where. Each member's store says so as it greets."""
+"""GatewayMembers: which members have a gateway, and where. Each member's store says so in its status."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
-
-from quorumlog.errors import Unreachable
+from quorumlog.errors import LedgerError
 from quorumlog.kv.client.link import Link, LinkLost
-from quorumlog.kv.requests.frames import Hello, Kind, Welcome
+from quorumlog.kv.client.router import greeting_of
+from quorumlog.kv.requests.answers import read_answer
+from quorumlog.kv.requests.messages import AnswerResponse, StatusAnswer, StoreStatusRequest
+from quorumlog.net.hello import STORE, client_hello
 
 ASK_TIMEOUT_S = 1.0
 KNOWN_S = 5.0
 """So long nobody is asked again."""
-_welcome = msgspec.msgpack.Decoder(Welcome).decode
 
 
 class GatewayMembers:
     def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
         """Of the members' stores."""
         self._addresses = addresses
-        self._known: dict[tuple[str, int], Welcome] = {}
+        self._known: dict[tuple[str, int], StatusAnswer] = {}
         self._asked_s = -KNOWN_S
 
     async def all(self) -> list[tuple[str, str]]:
@@ -35,12 +35,13 @@ class GatewayMembers:
         return sorted(found.items())
 
     async def _ask(self, address: tuple[str, int]) -> None:
-        with suppress(Unreachable, LinkLost, TimeoutError, msgspec.DecodeError):
+        with suppress(LedgerError, LinkLost, TimeoutError):
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 link = await Link.open(*address)
                 try:
-                    kind, body = await link.ask(Kind.HELLO, msgspec.msgpack.encode(Hello()))
+                    await greeting_of(link, client_hello(STORE))
+                    answered = await link.ask(StoreStatusRequest())
                 finally:
                     link.close()
-            if kind is Kind.WELCOME:
-                self._known[address] = _welcome(body)
+            if isinstance(answered, AnswerResponse):
+                self._known[address] = read_answer(answered.answer, StatusAnswer)[1]

@@ -44,8 +44,14 @@ from quorumlog.kv.requests.answers import (
     RevokeAnswer,
     TxnAnswer,
 )
-from quorumlog.kv.requests.frames import KeepAlive, Kind
 from quorumlog.kv.requests.limits import check
+from quorumlog.kv.requests.messages import (
+    CommandRequest,
+    KeepAliveRequest,
+    QuestionRequest,
+    TimeToLiveRequest,
+    checked,
+)
 from quorumlog.kv.requests.operations import (
     MOST,
     Command,
@@ -55,6 +61,7 @@ from quorumlog.kv.requests.operations import (
     Leases,
     Range,
     Revoke,
+    Txn,
     encode,
     writes,
 )
@@ -117,39 +124,36 @@ class Routes:
             }
         )
 
-    async def _ask(self, kind: Kind, asked: Any, expected: type[Any], *, changes: bool) -> Told:
-        body = encode(asked)
-        check(asked, len(body))
-        revision, found = await self._client.router.call(kind, body, expected, changes=changes)
+    async def _tell(self, asked: Any, expected: type[Any]) -> Told:
+        revision, found = await self._ask(asked, expected)
         return {"header": self._header(revision), **answer(found, revision)}
 
     # ---------------------------------------------------------------- keys
 
     async def _range(self, given: Given) -> Told:
-        return await self._ask(Kind.READ, range_of(given), RangeAnswer, changes=False)
+        return await self._tell(range_of(given), RangeAnswer)
 
     async def _put(self, given: Given) -> Told:
-        return await self._ask(Kind.COMMAND, put_of(given), PutAnswer, changes=True)
+        return await self._tell(put_of(given), PutAnswer)
 
     async def _delete(self, given: Given) -> Told:
-        return await self._ask(Kind.COMMAND, delete_of(given), DeleteAnswer, changes=True)
+        return await self._tell(delete_of(given), DeleteAnswer)
 
     async def _txn(self, given: Given) -> Told:
-        txn = txn_of(given)
-        changes = writes(txn)
-        kind = Kind.COMMAND if changes else Kind.READ
-        return await self._ask(kind, txn, TxnAnswer, changes=changes)
+        return await self._tell(txn_of(given), TxnAnswer)
 
-    async def _command(self, command: Command, expected: type[Any]) -> tuple[int, Any]:
-        body = encode(command)
-        check(command, len(body))
-        return await self._client.router.call(Kind.COMMAND, body, expected, changes=True)
+    async def _ask(self, asked: Command | Range, expected: type[Any]) -> tuple[int, Any]:
+        body = encode(asked)
+        check(asked, len(body))
+        changes = writes(asked) if isinstance(asked, Range | Txn) else True
+        request = CommandRequest(command=body) if changes else QuestionRequest(question=body)
+        return await self._client.router.call(request, expected, changes=changes)
 
     async def _compact(self, given: Given) -> Told:
         given = known(given, "revision", "physical")
         flag_of(given, "physical")
         compact = Compact(number_of(given, "revision"))
-        revision, _ = await self._command(compact, CompactAnswer)
+        revision, _ = await self._ask(compact, CompactAnswer)
         return {"header": self._header(revision)}
 
     # ---------------------------------------------------------------- leases
@@ -160,20 +164,19 @@ class Routes:
         given = known(given, "TTL", "ID")
         ttl_ms = min(number_or_none_of(given, "TTL") * 1000, MOST)  # one far above is refused as such
         grant = Grant(ttl_ms or 1, number_of(given, "ID"))
-        revision, found = await self._command(grant, GrantAnswer)
+        revision, found = await self._ask(grant, GrantAnswer)
         told = {"ID": str(found.lease), "TTL": str(found.ttl_ms // 1000)}
         return {"header": self._header(revision), **told}
 
     async def _keep_alive(self, given: Given) -> Told:
         lease = number_of(known(given, "ID"), "ID")
-        asked = encode(KeepAlive([lease]))
-        call = self._client.router.call
-        revision, (ttl_ms,) = await call(Kind.KEEP_ALIVE, asked, list[int], changes=False)
+        asked = checked(KeepAliveRequest(leases=(lease,)))
+        revision, (ttl_ms,) = await self._client.router.call(asked, list[int], changes=False)
         told = without_defaults({"ID": str(lease), "TTL": str(ttl_ms // 1000)})
         return {"result": {"header": self._header(revision), **told}}
 
     async def _revoke(self, given: Given) -> Told:
-        revision, _ = await self._command(Revoke(number_of(known(given, "ID"), "ID")), RevokeAnswer)
+        revision, _ = await self._ask(Revoke(number_of(known(given, "ID"), "ID")), RevokeAnswer)
         return {"header": self._header(revision)}
 
     async def _time_to_live(self, given: Given) -> Told:
@@ -181,10 +184,10 @@ class Routes:
         given = known(given, "ID", "keys")
         lease = number_of(given, "ID")
         wants_keys = flag_of(given, "keys")
-        call = self._client.router.call
+        asked = checked(TimeToLiveRequest(lease=lease))
         try:
-            revision, (ttl_ms, left_ms, keys) = await call(
-                Kind.TIME_TO_LIVE, encode(lease), tuple[int, int, list[bytes]], changes=False
+            revision, (ttl_ms, left_ms, keys) = await self._client.router.call(
+                asked, tuple[int, int, list[bytes]], changes=False
             )
         except LeaseNotFound:
             return {"header": await self._newest_header(), "ID": str(lease), "TTL": "-1"}
@@ -195,14 +198,13 @@ class Routes:
 
     async def _newest_header(self) -> Told:
         """Where the answer is a refusal of ours, which has no revision, and none of etcd's."""
-        asked = encode(Range(b"\0", count_only=True))
-        revision, _ = await self._client.router.call(Kind.READ, asked, RangeAnswer, changes=False)
+        revision, _ = await self._ask(Range(b"\0", count_only=True), RangeAnswer)
         return self._header(revision)
 
     async def _leases(self, given: Given) -> Told:
         known(given)
-        call = self._client.router.call
-        revision, found = await call(Kind.READ, encode(Leases()), LeasesAnswer, changes=False)
+        asked = QuestionRequest(question=encode(Leases()))
+        revision, found = await self._client.router.call(asked, LeasesAnswer, changes=False)
         leases = [{"ID": str(lease)} for lease, _, _ in found.leases]
         return {"header": self._header(revision), **without_defaults({"leases": leases})}
 

@@ -7,7 +7,7 @@ import hashlib
 from base64 import b64encode
 from typing import Any
 
-from quorumlog.errors import LedgerError
+from quorumlog.errors import LedgerError, Overloaded
 from quorumlog.kv.errors import (
     Compacted,
     FutureRevision,
@@ -33,6 +33,7 @@ _ERRORS: dict[type[LedgerError], tuple[int, str]] = {
     LeaseExists: (FAILED_PRECONDITION, "lease already exists"),
     NoSpace: (RESOURCE_EXHAUSTED, "mvcc: database space exceeded"),
     KeyNotFound: (INVALID_ARGUMENT, "key not found"),
+    Overloaded: (RESOURCE_EXHAUSTED, "too many requests"),
 }
 _LONG_TTL = "a TTL must be"
 _INVALID = {

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quorumlog.errors import ProtocolViolation, ResultUnknown
-from quorumlog.kv.errors import KeyValueError, error_of, number_of
+from quorumlog.errors import LedgerError, ProtocolViolation, ResultUnknown
+from quorumlog.kv.errors import Compacted, error_of
 from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES
 from quorumlog.kv.requests.operations import KeyValue
 
@@ -109,8 +109,9 @@ def done(revision: int, body: object) -> bytes:
     return _encode((DONE, revision, body))
 
 
-def refused(error: KeyValueError) -> bytes:
-    return _encode((error.code, str(error), number_of(error)))
+def refused(error: LedgerError) -> bytes:
+    number = error.compacted_revision if isinstance(error, Compacted) else 0
+    return _encode((error.code, str(error), number))
 
 
 def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
@@ -119,8 +120,6 @@ def read_answer(answer: bytes, kind: type[T]) -> tuple[int, T]:
         code, second, third = _head.decode(answer)
         if code != DONE:
             message = msgspec.msgpack.decode(second, type=str)
-            if code == ResultUnknown.code:
-                raise ResultUnknown(message)
             raise error_of(code, message, msgspec.msgpack.decode(third, type=int))
         decoder = _decoders.get(kind)
         if decoder is None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from quorumlog.kv.errors import InvalidRequest
-from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import (
     FROM_KEY,
-    MOST,
     Command,
     Compact,
     Compare,
@@ -68,15 +66,6 @@ def check(command: Command | Range, size_bytes: int) -> None:
         _check_operation(command, MAX_DEPTH, MAX_OPERATIONS)
     else:
         assert isinstance(command, Revoke | Compact), command
-
-
-def check_watch(asked: Watch) -> None:
-    """Raises InvalidRequest."""
-    first = asked.first_revision
-    if not isinstance(first, int) or not 0 <= first <= MOST:
-        raise InvalidRequest(f"the first revision of a watch is a number from 0 on, not {first!r}")
-    if not asked.key:
-        raise InvalidRequest("a key is at least one byte")
 
 
 def _check_operation(operation: Operation, depth: int, most: int) -> None:

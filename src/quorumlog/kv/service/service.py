@@ -8,18 +8,26 @@ from functools import partial
 
 import msgspec
 
-from quorumlog.errors import ConnectionFull, LedgerError, ProtocolViolation, ResultUnknown
+from quorumlog.errors import ConnectionFull, LedgerError, ResultUnknown
 from quorumlog.kv.errors import ClusterChanged, InvalidRequest, NoSpace
 from quorumlog.kv.requests import answers
 from quorumlog.kv.requests.answers import LeaseKeysAnswer, StandAnswer, read_answer
-from quorumlog.kv.requests.frames import Hello, KeepAlive, Kind, StatusAnswer, Watch, Welcome, frame
 from quorumlog.kv.requests.limits import MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, check, may_answer_much
+from quorumlog.kv.requests.messages import (
+    CancelRequest,
+    CommandRequest,
+    KeepAliveRequest,
+    QuestionRequest,
+    Request,
+    StatusAnswer,
+    TimeToLiveRequest,
+    WatchRequest,
+)
 from quorumlog.kv.requests.operations import (
     Command,
     Compact,
     Grant,
     LeaseKeys,
-    Number,
     Put,
     Stand,
     Txn,
@@ -30,13 +38,13 @@ from quorumlog.kv.service.command_batches import CommandBatches, Done
 from quorumlog.kv.service.compactor import Compactor
 from quorumlog.kv.service.lease_clock import LeaseClock
 from quorumlog.kv.service.sessions import Session, answer, refuse
-from quorumlog.kv.service.watch_hub import WatchHub
+from quorumlog.kv.service.watch_hub import MOST_WATCHES, WatchHub
 from quorumlog.kv.store.changes import Begins, Changed, CompactedTo, Ended, Feed, Granted
 from quorumlog.kv.store.machine import MACHINE_NAME
+from quorumlog.net.hello import STORE, HelloResponse
 from quorumlog.node import DoorMember
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.version import VERSION
-from quorumlog.wire.field_names import named_reason
 
 READ_TIMEOUT_MS = 5_000
 TICK_MS = 50.0
@@ -47,9 +55,8 @@ LEADERLESS_TIMEOUTS = 2
 """Election time-outs without a leader, after which watches are sent to another member."""
 HOUR_MS = 3_600_000
 MOST_UNREAD_BYTES = 2 * MAX_ANSWER_BYTES
-"""Of one client that asks and does not read: what is larger than `SMALL_BYTES` is not added to that."""
+"""Of one client that writes and reads no answers: to that only those of `SMALL_BYTES` are added."""
 SMALL_BYTES = 4096
-RETRY_UNREAD_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +67,8 @@ class StoreOptions:
     """Above it puts are refused, while deletions and compaction go on."""
     etcd_gateway: str = ""
     """URL of this member's gateway, for who asks which there are."""
-
-
-_hello = msgspec.msgpack.Decoder(Hello).decode
-_watch = msgspec.msgpack.Decoder(Watch).decode
-_number = msgspec.msgpack.Decoder(Number).decode
-_keep_alive = msgspec.msgpack.Decoder(KeepAlive).decode
-_BODIES: dict[int, object] = {
-    Kind.HELLO: Hello,
-    Kind.WATCH: Watch,
-    Kind.CANCEL: Number,
-    Kind.TIME_TO_LIVE: Number,
-    Kind.KEEP_ALIVE: KeepAlive,
-}
+    max_watches: int = MOST_WATCHES
+    """Of one client; ten times so many of all."""
 
 
 class KeyValueService:
@@ -90,8 +86,8 @@ class KeyValueService:
         self._compactor = Compactor(options.auto_compaction_ms)
         self._compacted = 0
         """History below is gone, as far as the store has told."""
-        self.watches = WatchHub(self._ask_history)
-        self._kept_alive: list[tuple[Session, int, list[int], float]] = []
+        self.watches = WatchHub(self._ask_history, options.max_watches)
+        self._kept_alive: list[tuple[Session, KeepAliveRequest, float]] = []
         self._stand = StandAnswer()
         self._is_looking = False
         self._had_leader_ms = now_ms()
@@ -99,49 +95,37 @@ class KeyValueService:
 
     # ---------------------------------------------------------------- requests
 
-    def request(self, session: Session, number: int, kind: int, body: bytes) -> None:
-        """Raises ProtocolViolation for what no client sends."""
+    def request(self, session: Session, request: Request) -> None:
         try:
-            self._request(session, number, kind, body)
-        except (InvalidRequest, NoSpace, ClusterChanged) as refusal:
-            refuse(session, number, refusal)
-        except msgspec.ValidationError as error:
-            reason = named_reason(error, body, _BODIES.get(kind, object))
-            refuse(session, number, InvalidRequest(f"no request of the key-value store: {reason}"))
-        except msgspec.DecodeError as error:
-            raise ProtocolViolation(f"no request of the key-value store: {error}") from None
+            self._request(session, request)
+        except (InvalidRequest, NoSpace, ConnectionFull) as refusal:
+            refuse(session, request.request_id, refusal)
 
-    def _request(self, session: Session, number: int, kind: int, body: bytes) -> None:
-        if kind == Kind.COMMAND:
-            command = self._checked(body)
-            alone = may_answer_much(command)
-            body = encode(command) if isinstance(command, Grant) else body
-            self._commands.add(body, partial(self._commanded, session, number), alone=alone)
-        elif kind == Kind.READ:
-            self._read(session, number, body)
-        elif kind == Kind.READ_HERE:
-            done = partial(self._answered, session, number)
-            self._enter(
-                lambda m: m.ask_here(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session), session
-            )
-        elif kind == Kind.KEEP_ALIVE:
-            leases = _keep_alive(body).leases
+    def _request(self, session: Session, request: Request) -> None:
+        number = request.request_id
+        if isinstance(request, CommandRequest):
+            command = self._checked(request.command)
+            body = encode(command) if isinstance(command, Grant) else request.command
+            done = partial(self._commanded, session, number)
+            self._commands.add(body, done, alone=may_answer_much(command))
+        elif isinstance(request, QuestionRequest):
+            self._ask(session, request)
+        elif isinstance(request, KeepAliveRequest):
             if not self._kept_alive:
                 self._enter(self._confirm_kept_alive)
-            self._kept_alive.append((session, number, leases, self._now_ms()))
-        elif kind == Kind.WATCH:
-            self.watches.add(session, number, _watch(body))
-        elif kind == Kind.CANCEL:
-            self.watches.cancel(session, _number(body))
-        elif kind == Kind.TIME_TO_LIVE:
-            self._time_to_live(session, number, body)
-        elif kind == Kind.STATUS:
-            self._status(session, number)
-        elif kind == Kind.HELLO:
-            hello = _hello(body)
-            self._enter(lambda m: self._greet(session, number, hello, m), session)
+            self._kept_alive.append((session, request, self._now_ms()))
+        elif isinstance(request, WatchRequest):
+            self.watches.add(session, request)
+        elif isinstance(request, CancelRequest):
+            self.watches.cancel(session, request.watch)
+        elif isinstance(request, TimeToLiveRequest):
+            self._time_to_live(session, request)
         else:
-            raise ProtocolViolation(f"a request of the unknown kind {kind}")
+            self._status(session, number)
+
+    def go_on(self) -> None:
+        """Somebody has read what was left unread: there may be questions that wait for that."""
+        self._member.enter(lambda: None)
 
     def lost(self, session: Session) -> None:
         """Its connection has ended."""
@@ -151,18 +135,31 @@ class KeyValueService:
     def _enter(self, act: Callable[[DoorMember], None], client: object = None) -> None:
         self._member.enter(lambda: act(self._member), client)
 
-    def _greet(self, session: Session, number: int, hello: Hello, member: DoorMember) -> None:
-        cluster_id = member.cluster_id
-        if hello.cluster_id and cluster_id and hello.cluster_id != cluster_id:
-            changed = (
-                f"this is cluster {cluster_id}, not {hello.cluster_id}: begin with its newest state"
+    def greet(
+        self, session: Session, known_cluster_id: str, greeted: Callable[[HelloResponse], None]
+    ) -> None:
+        """`known_cluster_id`: of the store that the client saw before, if any. `greeted` gets what its
+        connection begins or ends with."""
+
+        def greet(member: DoorMember) -> None:
+            cluster_id = member.cluster_id
+            config = member.node().config
+            if known_cluster_id and cluster_id and known_cluster_id != cluster_id:
+                changed = (
+                    f"this is cluster {cluster_id}, not {known_cluster_id}: begin with its newest state"
+                )
+                greeted(HelloResponse(code=ClusterChanged.code, message=changed, product=STORE))
+                return
+            greeted(
+                HelloResponse(
+                    product=STORE,
+                    cluster_id=cluster_id,
+                    member_id=config.member_id,
+                    election_timeout_ms=config.consensus.election_timeout_ms,
+                )
             )
-            refuse(session, number, ClusterChanged(changed))
-            return
-        config = member.node().config
-        timeout_ms = config.consensus.election_timeout_ms
-        welcome = Welcome(1, cluster_id, config.member_id, timeout_ms, self._options.etcd_gateway)
-        session.send(frame(number, Kind.WELCOME, encode(welcome)))
+
+        self._enter(greet, session)
 
     # ---------------------------------------------------------------- commands and reads
 
@@ -191,21 +188,26 @@ class KeyValueService:
             refuse(session, number, outcome)
         elif outcome == answers.CARRIED_OUT or len(outcome) > MAX_ANSWER_BYTES:
             refuse(session, number, ResultUnknown(answers.TOO_LARGE))
-        elif _is_too_much(session, outcome):
+        elif len(outcome) > SMALL_BYTES and session.unsent_bytes > MOST_UNREAD_BYTES:
             unread = "it was carried out; its answer is left out, for those before it were not read"
             refuse(session, number, ResultUnknown(unread))
         else:
             answer(session, number, outcome)
 
-    def _read(self, session: Session, number: int, body: bytes) -> None:
-        done = partial(self._answered, session, number)
-        self._enter(lambda m: m.ask(MACHINE_NAME, body, READ_TIMEOUT_MS, done, session), session)
+    def _ask(self, session: Session, request: QuestionRequest) -> None:
+        done = partial(self._answered, session, request.request_id)
+
+        def ask(member: DoorMember) -> None:
+            asks = member.ask_here if request.here else member.ask
+            asks(MACHINE_NAME, request.question, READ_TIMEOUT_MS, done, session)
+
+        self._enter(ask, session)
 
     def _answered(self, session: Session, number: int, outcome: Answer) -> None:
         if isinstance(outcome, LedgerError):
             refuse(session, number, outcome)
         else:
-            _tell(session, number, outcome[0])
+            answer(session, number, outcome[0])
 
     def _ask_history(self, question: bytes, done: Done) -> None:
         def answered(outcome: Answer) -> None:
@@ -225,17 +227,17 @@ class KeyValueService:
                 outcome = self._member.refusal_unless_leading() or outcome
             self.drain()
             self.leases.lead(self._member.leads_in, self._now_ms())
-            for session, number, leases, arrived_ms in waiting:
+            for session, request, arrived_ms in waiting:
                 if isinstance(outcome, LedgerError):
-                    refuse(session, number, outcome)
+                    refuse(session, request.request_id, outcome)
                     continue
-                kept = [self.leases.keep_alive(each, term, arrived_ms) for each in leases]
-                answer(session, number, answers.done(self.watches.told, kept))
+                kept = [self.leases.keep_alive(each, term, arrived_ms) for each in request.leases]
+                answer(session, request.request_id, answers.done(self.watches.told, kept))
 
         member.ask(MACHINE_NAME, encode(Stand()), READ_TIMEOUT_MS, confirmed, self)
 
-    def _time_to_live(self, session: Session, number: int, body: bytes) -> None:
-        lease = _number(body)
+    def _time_to_live(self, session: Session, request: TimeToLiveRequest) -> None:
+        number, lease = request.request_id, request.lease
 
         def answered(outcome: Answer) -> None:
             if isinstance(outcome, LedgerError):
@@ -251,7 +253,7 @@ class KeyValueService:
                 refuse(session, number, follows)  # only the leader counts
                 return
             left_ms = self.leases.left_ms(lease, self._now_ms())
-            _tell(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
+            answer(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))
 
         question = encode(LeaseKeys(lease))
         self._enter(lambda m: m.ask(MACHINE_NAME, question, READ_TIMEOUT_MS, answered, session), session)
@@ -358,24 +360,12 @@ class KeyValueService:
                         outcome[1],
                         VERSION,
                         self._member.node().lacks_space,
+                        self._options.etcd_gateway,
                     ),
                 ),
             )
 
         self._enter(asked, session)
-
-
-def _is_too_much(session: Session, body: bytes) -> bool:
-    return len(body) > SMALL_BYTES and session.unsent_bytes > MOST_UNREAD_BYTES
-
-
-def _tell(session: Session, number: int, body: bytes) -> None:
-    """What may be asked again."""
-    if _is_too_much(session, body):
-        unread = f"this connection has left {MOST_UNREAD_BYTES} bytes of answers unread: read them first"
-        refuse(session, number, ConnectionFull(unread, retry_after_ms=RETRY_UNREAD_MS))
-    else:
-        answer(session, number, body)
 
 
 def _grows(command: Command) -> bool:

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.errors import LedgerError
-from quorumlog.kv.errors import Compacted, KeyValueError, error_of
-from quorumlog.kv.requests.frames import Kind, Watch, frame
+from quorumlog.errors import ConnectionFull, LedgerError
+from quorumlog.kv.errors import InvalidRequest, error_of
 from quorumlog.kv.requests.limits import contains
+from quorumlog.kv.requests.messages import EventsResponse, WatchRequest
 from quorumlog.kv.requests.operations import History, decode_key_value, encode
-from quorumlog.kv.service.sessions import Session
+from quorumlog.kv.service.sessions import Session, refuse
 from quorumlog.kv.store.changes import Changed
 from quorumlog.kv.store.keyspace import Written
 
@@ -28,6 +28,9 @@ CAUGHT_UP_BYTES = 1 << 20
 RETRY_MS = 100.0
 MOST_ASKING = 4
 """Watches of one client that ask for history at a time: nobody knows how much each is told."""
+MOST_WATCHES, FULL_CLIENTS = 10_000, 10
+"""Of one client, and of so many such clients on a member: every change is looked at for each range."""
+RETRY_FULL_MS = 1_000
 PROGRESS_MS = 60_000.0
 """A watch that hears nothing is told so often how far the store is."""
 
@@ -37,9 +40,9 @@ _history = msgspec.msgpack.Decoder(tuple[int, int, list[tuple[msgspec.Raw, msgsp
 
 
 class OneWatch:
-    def __init__(self, session: Session, number: int, asked: Watch, next_revision: int) -> None:
+    def __init__(self, session: Session, asked: WatchRequest, next_revision: int) -> None:
         self.session = session
-        self.number = number
+        self.number = asked.request_id
         self.asked = asked
         self.bounds = asked.key, asked.end
         self.next_revision = next_revision
@@ -52,9 +55,13 @@ class OneWatch:
 
 
 class WatchHub:
-    def __init__(self, ask_history: AskHistory) -> None:
+    def __init__(self, ask_history: AskHistory, most_watches: int = MOST_WATCHES) -> None:
+        """`most_watches`: of one client."""
         self._ask_history = ask_history
-        self._watches: dict[tuple[Session, int], OneWatch] = {}
+        self._most_watches = most_watches
+        self._watches: dict[Session, dict[int, OneWatch]] = {}
+        """By the id of their request."""
+        self._count = 0
         self._of_key: dict[bytes, dict[OneWatch, None]] = {}
         """In step, of one key each."""
         self._of_range: dict[OneWatch, None] = {}
@@ -69,17 +76,29 @@ class WatchHub:
         self._next_progress_ms = 0.0
 
     def __len__(self) -> int:
-        return len(self._watches)
+        return self._count
 
     # ---------------------------------------------------------------- watches
 
-    def add(self, session: Session, number: int, asked: Watch) -> None:
-        key = session, number
-        if key in self._watches:
-            self._end(self._watches[key], KeyValueError(f"watch {number} is there already"))
-        watch = OneWatch(session, number, asked, asked.first_revision or self.told + 1)
-        self._watches[key] = watch
-        session.send(frame(number, Kind.EVENTS, encode((watch.next_revision, ()))))
+    def add(self, session: Session, asked: WatchRequest) -> None:
+        """Raises ConnectionFull, InvalidRequest."""
+        watches = self._watches.get(session, {})
+        if asked.request_id in watches:
+            raise InvalidRequest(f"watch {asked.request_id} is there already")
+        for whose, count, most in (
+            ("this connection", len(watches), self._most_watches),
+            ("this member", self._count, self._most_watches * FULL_CLIENTS),
+        ):
+            if count >= most:
+                raise ConnectionFull(
+                    f"{whose} has {count} watches, as many as it may: cancel some, watch ranges of keys,"
+                    " or raise the limit (quorumlog kv serve --max-watches)",
+                    retry_after_ms=RETRY_FULL_MS,
+                )
+        watch = OneWatch(session, asked, asked.first_revision or self.told + 1)
+        self._watches.setdefault(session, watches)[asked.request_id] = watch
+        self._count += 1
+        self._send(watch, [])
         if asked.first_revision:
             self._behind[watch] = None
             self._catch_up(watch, 0.0)
@@ -87,19 +106,21 @@ class WatchHub:
             self._step_in(watch)
 
     def cancel(self, session: Session, number: int) -> None:
-        watch = self._watches.pop((session, number), None)
+        watch = self._watches.get(session, {}).pop(number, None)
         if watch is not None:
+            self._count -= 1
             self._forget(watch)
 
     def lost(self, session: Session) -> None:
-        for _, number in [key for key in self._watches if key[0] is session]:
+        for number in list(self._watches.get(session, ())):
             self.cancel(session, number)
+        self._watches.pop(session, None)
         self._asking.pop(session, None)
         self._waiting.pop(session, None)
 
     def sessions(self) -> list[Session]:
         """That have watches."""
-        return list(dict.fromkeys(session for session, _ in self._watches))
+        return [session for session, watches in self._watches.items() if watches]
 
     def _step_in(self, watch: OneWatch) -> None:
         self._behind.pop(watch, None)
@@ -127,11 +148,9 @@ class WatchHub:
             if not of_key:
                 del self._of_key[watch.asked.key]
 
-    def _end(self, watch: OneWatch, error: KeyValueError) -> None:
+    def _end(self, watch: OneWatch, error: LedgerError) -> None:
         self.cancel(watch.session, watch.number)
-        number = error.compacted_revision if isinstance(error, Compacted) else 0
-        ended = encode((error.code, str(error), number))
-        watch.session.send(frame(watch.number, Kind.ENDED, ended))
+        refuse(watch.session, watch.number, error)
 
     # ---------------------------------------------------------------- what the store tells
 
@@ -162,7 +181,7 @@ class WatchHub:
                 self._send(watch, events)
 
     def _in_step(self) -> list[OneWatch]:
-        return [watch for watch in self._watches.values() if watch.in_step]
+        return [each for of in self._watches.values() for each in of.values() if each.in_step]
 
     def _match(self, revision: int, written: Written, found: dict[OneWatch, list[Any]]) -> None:
         watches = self._of_key.get(written.key, ())
@@ -179,7 +198,9 @@ class WatchHub:
 
     @staticmethod
     def _send(watch: OneWatch, events: list[Any]) -> None:
-        watch.session.send(frame(watch.number, Kind.EVENTS, encode((watch.next_revision, events))))
+        watch.session.send(
+            EventsResponse(request_id=watch.number, next_revision=watch.next_revision, events=events)
+        )
 
     def begins(self, revision: int) -> None:
         """The store holds what it did not tell of: what happened before is read from its history."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import is_full
 from quorumlog.config import StoreConfig
 from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import (
@@ -223,8 +224,8 @@ class MachineDriver:
                 self._open(binding, committed_index)
         elif self._saving is not None and self._is_slice_next and not self._saving.is_away:
             self._write_slice(self._saving)
-        elif any(each.behind_index <= self.applied_index for each in self._questions):
-            self._answer(self._runner)
+        elif ready := self._ready_questions():
+            self._answer(self._runner, ready)
         elif self.applied is not None and self._saving is None and self.snapshots.is_due(now_ms):
             self._save(self._runner, self.applied)
         elif self.applied_index < committed_index:
@@ -521,10 +522,18 @@ class MachineDriver:
                 far = f"{self.applied_index}, not up to {each.behind_index} yet"
                 each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"), -1)
 
-    def _answer(self, runner: MachineRunner) -> None:
+    def _ready_questions(self) -> list[Question]:
+        """But those of who leaves megabytes of answers unread."""
+        ready: list[Question] = []
+        for each in self._questions:
+            if each.behind_index <= self.applied_index and not is_full(each.owner):
+                ready.append(each)
+                if len(ready) == MOST_QUESTIONS:
+                    break
+        return ready
+
+    def _answer(self, runner: MachineRunner, ready: list[Question]) -> None:
         applied_index = self.applied_index
-        ready = [each for each in self._questions if each.behind_index <= applied_index]
-        del ready[MOST_QUESTIONS:]
 
         def answered(result: object) -> None:
             assert isinstance(result, list), result

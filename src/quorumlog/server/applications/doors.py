@@ -54,6 +54,8 @@ class Doors:
                 raise ConfigError(f"a door leads to group {door.group!r}; there are {', '.join(groups)}")
         self._doors = [(door.group or groups[0], door) for door in doors]
         self._machines = machines
+        self.ports: dict[str, str] = {}
+        """Where this process listens, by product."""
 
     def machines_of(self, group: str) -> dict[str, MachineFactory]:
         """All that its member runs. Raises ConfigError."""
@@ -68,7 +70,7 @@ class Doors:
     async def open(self, drivers: Callable[[str], NodeDriver | None]) -> None:
         """`drivers`: of a group, as it is when asked: a log that is replaced gets another one."""
         for group, door in self._doors:
-            await door.open(_member_of(group, drivers))
+            await door.open(_member_of(group, drivers, self.ports))
 
     def role_changed(self, group: str, change: RoleChange) -> None:
         for leads_to, door in self._doors:
@@ -88,7 +90,9 @@ class Doors:
             door.ended()
 
 
-def _member_of(group: str, drivers: Callable[[str], NodeDriver | None]) -> DoorMember:
+def _member_of(
+    group: str, drivers: Callable[[str], NodeDriver | None], ports: dict[str, str]
+) -> DoorMember:
     def running() -> NodeDriver | None:
         driver = drivers(group)
         return None if driver is None or driver.stopped else driver
@@ -98,4 +102,4 @@ def _member_of(group: str, drivers: Callable[[str], NodeDriver | None]) -> DoorM
         if driver is not None:
             driver.enter(None, act)
 
-    return DoorMember(lambda: None if (driver := running()) is None else driver.node, enter)
+    return DoorMember(lambda: None if (driver := running()) is None else driver.node, enter, ports)

@@ -45,5 +45,5 @@ async def answer_of(driver: NodeDriver, machine: str, question: bytes, timeout_m
         else:
             told.set_result(answer[0])
 
-    driver.enter(None, driver.node.machines.ask, machine, question, timeout_ms, done)
+    driver.enter(None, lambda: driver.node.machines.ask(machine, question, timeout_ms, done))
     return await told

@@ -5,21 +5,25 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
+from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConnectionFull, IndexOutOfRange, LedgerError
+from quorumlog.net.connection import Connection
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS
-from quorumlog.server.clients.read_promises import ReadPromises, age_of
-from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
+from quorumlog.server.clients.read_promises import age_of, refusal_of_age, wait_for_promise
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
-from quorumlog.wire.wire_errors import error_response
 
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
+
+Reply = Callable[[NodeDriver, ClientMessage, ClientMessage | LedgerError, EntryBatch | None], None]
 
 
 class _Read(NamedTuple):
@@ -30,9 +34,9 @@ class _Read(NamedTuple):
 
 
 class ClientReads:
-    def __init__(self, connection: Connection, promises: ReadPromises) -> None:
+    def __init__(self, connection: Connection, reply: Reply) -> None:
         self._connection = connection
-        self._promises = promises
+        self._reply = reply
         self._reads: deque[_Read] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -44,67 +48,64 @@ class ClientReads:
         self._reads.clear()
 
     def ask(self, driver: NodeDriver, request: ReadRequest) -> None:
+        read, node, promise = _Read(driver, request), driver.node, request.promise
+        is_above = request.first_index > node.committed_index
         refusal: LedgerError | None = None
-        if request.promise is not None:
-            if self._may_wait_longer(driver, request):
-                kept = functools.partial(self._promised, driver, request)
-                self._promises.wait(driver, request.promise, kept)
-            return
-        refusal = driver.node.refusal_unless_leading() if request.from_leader else None
-        if refusal is not None:
-            self._answer(_Read(driver, request), refusal)
-            return
-        is_above = request.first_index > driver.node.committed_index
-        may_wait = is_above and request.wait_ms > 0
-        if not may_wait and not (request.from_leader and (is_above or request.to_end)):
-            self._queue(_Read(driver, request))
-            return
-        if not self._may_wait_longer(driver, request):
-            return
-        if may_wait:
-            self._wait(_Read(driver, request))
-        else:
-            # Where the log ends only a leader knows: is it one still?
-            confirmed = functools.partial(self._promised, driver, request, -math.inf)
-            driver.node.confirm_leadership(confirmed, self._connection)
-
-    def _may_wait_longer(self, driver: NodeDriver, request: ReadRequest) -> bool:
-        if self._waiting_reads >= WAITING_READS_LIMIT:
-            error = ConnectionFull(
+        if promise is None:
+            refusal = node.refusal_unless_leading() if request.from_leader else None
+            may_wait = is_above and request.wait_ms > 0
+            asks_for_end = request.from_leader and (is_above or request.to_end)
+            if refusal is None and not may_wait and not asks_for_end:
+                self._queue(read)
+                return
+        if refusal is None and self._waiting_reads >= WAITING_READS_LIMIT:
+            refusal = ConnectionFull(
                 f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
             )
-            self._answer(_Read(driver, request), error)
-            return False
+        if refusal is not None:
+            self._answer(read, refusal)
+            return
         self._waiting_reads += 1
-        return True
+        granted = functools.partial(self._granted, driver, request)
+        if promise is not None:
+            wait_for_promise(driver, promise, granted, self._connection)
+        elif may_wait:
+            self._wait(read)
+        else:
+            # Where the log ends only a leader knows: is it one still?
+            node.confirm_leadership(granted, self._connection)
+
+    def _granted(
+        self, driver: NodeDriver, request: ReadRequest, outcome: float | LedgerError | None
+    ) -> None:
+        """The member leads (None), or is as fresh as it has to be, as of when; or neither."""
+        if isinstance(outcome, LedgerError):
+            self._waiting_reads -= 1
+            self._answer(_Read(driver, request), outcome)
+            return
+        read = _Read(driver, request, -math.inf if outcome is None else outcome)
+        if outcome is not None and self._is_above(read) and request.wait_ms > 0:
+            self._wait(read)
+        else:
+            self._waiting_reads -= 1
+            self._queue(read)
+
+    @staticmethod
+    def _is_above(read: _Read) -> bool:
+        return read.request.first_index > read.driver.node.committed_index
 
     def _wait(self, read: _Read) -> None:
-        if read.driver.reads.refusal is not None:
-            self._woken(read)
-            return
-        wait_ms = min(read.request.wait_ms, WAIT_LIMIT_MS)
+        reads = read.driver.reads
         woken = functools.partial(self._woken, read)
-        read.driver.reads.wait_for(read.request.first_index, wait_ms, woken)
+        if reads.refusal is not None:
+            woken()
+        else:
+            reads.wait_for(read.request.first_index, min(read.request.wait_ms, WAIT_LIMIT_MS), woken)
 
     def _woken(self, read: _Read) -> None:
         self._waiting_reads -= 1
-        if read.request.first_index > read.driver.node.committed_index:
+        if self._is_above(read):
             self._answer(read, read.driver.reads.refusal)
-        else:
-            self._queue(read)
-
-    def _promised(
-        self, driver: NodeDriver, request: ReadRequest, since_ms: float, refusal: LedgerError | None
-    ) -> None:
-        """The member leads, or is as fresh as it has to be."""
-        read = _Read(driver, request, since_ms)
-        is_above = request.first_index > driver.node.committed_index
-        if refusal is None and request.promise is not None and is_above and request.wait_ms > 0:
-            self._wait(read)
-            return
-        self._waiting_reads -= 1
-        if refusal is not None:
-            self._answer(read, refusal)
         else:
             self._queue(read)
 
@@ -119,8 +120,8 @@ class ClientReads:
             return
         self._is_starting_reads = True
         while self._reads and not self._is_reading and not self._connection.closed:
-            if self._connection.unsent_bytes > WRITE_BUFFER_BYTES:
-                break  # `writable` goes on, above the same bytes
+            if self._connection.is_full:
+                break  # `writable` goes on
             read = self._reads.popleft()
             self._is_reading = True
             read.driver.reads.read(
@@ -143,23 +144,20 @@ class ClientReads:
         if request.promise is not None and (
             not isinstance(outcome, LedgerError) or isinstance(outcome, IndexOutOfRange)
         ):
-            refusal = self._promises.refusal_of_age(driver, request.promise, since_ms)
-            outcome = refusal or outcome
+            outcome = refusal_of_age(driver, request.promise, since_ms) or outcome
         if isinstance(outcome, LedgerError):
             if isinstance(outcome, IndexOutOfRange):
                 outcome.age_ms = age_of(driver, since_ms)
-            self._connection.send(driver.config.group, error_response(request.request_id, outcome))
+            self._reply(driver, request, outcome, None)
             return
-        self._connection.send(
-            driver.config.group,
-            ReadResponse(
-                request_id=request.request_id,
-                first_index=request.first_index,
-                count=outcome.count if outcome is not None else 0,
-                ledger_begin_index=node.store.begin.index + 1,
-                committed_index=node.committed_index,
-                age_ms=age_of(driver, since_ms),
-                heads=request.heads and outcome is not None,
-            ),
-            outcome.heads() if request.heads and outcome is not None else outcome,
+        response = ReadResponse(
+            request_id=request.request_id,
+            first_index=request.first_index,
+            count=outcome.count if outcome is not None else 0,
+            ledger_begin_index=node.store.begin.index + 1,
+            committed_index=node.committed_index,
+            age_ms=age_of(driver, since_ms),
+            heads=request.heads and outcome is not None,
         )
+        batch = outcome.heads() if request.heads and outcome is not None else outcome
+        self._reply(driver, request, response, batch)

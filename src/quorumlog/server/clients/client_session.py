@@ -1,4 +1,4 @@
-"""What a client asks on one connection: append, read, status, transfer, layout.
+"""What a client asks on one connection, and what it is answered.
 
 Streams: the leader accepts request n of a stream only behind n - 1 on the same connection. When n is
 refused after it was accepted (the batch that it joined could not be written, or leadership was lost
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client_guard import contain
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
@@ -20,57 +22,29 @@ from quorumlog.errors import (
     LedgerError,
     OutcomeUnknown,
     ProtocolViolation,
+    ResultUnknown,
     UnknownGroup,
 )
+from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import Frame
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.clients.client_reads import ClientReads
-from quorumlog.server.clients.log_questions import LOG_QUESTIONS, LogQuestions
-from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
-from quorumlog.server.clients.member_requests import change_members
-from quorumlog.server.clients.order_requests import finish_upgrade, reset_clock
-from quorumlog.server.clients.producer_requests import (
-    PRODUCER_REQUESTS,
-    ProducerRequest,
-    ProducerRequests,
-    ranges_on_wire,
-)
-from quorumlog.server.clients.read_promises import ReadPromises
-from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequests
-from quorumlog.server.connection import Connection
+from quorumlog.server.clients.requests import ANSWER_LIMIT_BYTES, SERVED, Serving
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import begins_anew
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
+    RESPONSE_OF,
     AppendRequest,
     AppendResponse,
-    ChangeMembersRequest,
-    FinishUpgradeRequest,
-    MachineReadRequest,
     ReadRequest,
-    ResetClockRequest,
     StatusRequest,
-    StepOverRequest,
-    TransferRequest,
-    TransferResponse,
 )
-from quorumlog.wire.framing import Frame
-from quorumlog.wire.wire_errors import error_response
 
-_REQUESTS = (
-    AppendRequest,
-    ReadRequest,
-    StatusRequest,
-    TransferRequest,
-    ChangeMembersRequest,
-    ResetClockRequest,
-    FinishUpgradeRequest,
-    MachineReadRequest,
-    StepOverRequest,
-    *LOG_QUESTIONS,
-    *PRODUCER_REQUESTS,
-    *READER_REQUESTS,
-)
+WAITING_LIMIT = 1000
+"""Requests of a connection that are neither appends nor reads, which have bounds of their own."""
 
 
 class ClientSession:
@@ -85,56 +59,48 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
-        promises = ReadPromises(connection)
-        self._reads = ClientReads(connection, promises)
-        self._questions = MachineQuestions(connection, promises)
-        self._log_questions = LogQuestions(connection)
-        self._producers = ProducerRequests(connection)
-        self._readers = ReaderRequests(connection)
+        self._reads = ClientReads(connection, self._reply)
+        self._waiting = 0
         self._in_flight_bytes = 0
         """Of appends that are not answered yet."""
 
     def frame(self, frame: Frame) -> None:
-        group, request, batch = frame
+        request: Any
+        group, request, _ = frame
+        if type(request) not in RESPONSE_OF:
+            raise ProtocolViolation(f"{type(request).__name__} from a client")
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, _REQUESTS):
-                raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(
                 f"group {group!r} is not served here; groups: {known}", groups=self._drivers
             )
             self._connection.send(group, error_response(request.request_id, error))
-        elif driver.stopped and (number := getattr(request, "request_id", None)) is not None:
-            self._refuse(driver, number, begins_anew(driver.config.member_id))
-        elif isinstance(request, AppendRequest):
-            if request.previous_connection:
-                self._close_client(request.previous_connection)
-            driver.enter(self._connection, self._append, driver, request, batch)
-        elif isinstance(request, ReadRequest):
-            driver.enter(self._connection, self._reads.ask, driver, request)
-        elif isinstance(request, StatusRequest):
-            driver.enter(self._connection, self._status, driver, request)
-        elif isinstance(request, TransferRequest):
-            driver.enter(self._connection, self._transfer, driver, request)
-        elif isinstance(request, ProducerRequest):
-            driver.enter(self._connection, self._producers.ask, driver, request)
-        elif isinstance(request, LOG_QUESTIONS):
-            driver.enter(self._connection, self._log_questions.ask, driver, request)
-        elif isinstance(request, ChangeMembersRequest):
-            driver.enter(self._connection, change_members, driver, request, self._connection)
-        elif isinstance(request, ResetClockRequest):
-            driver.enter(self._connection, reset_clock, driver, request, self._connection)
-        elif isinstance(request, FinishUpgradeRequest):
-            driver.enter(self._connection, finish_upgrade, driver, request, self._connection)
-        elif isinstance(request, MachineReadRequest):
-            driver.enter(self._connection, self._questions.ask, driver, request)
-        elif isinstance(request, StepOverRequest):
-            driver.enter(self._connection, self._questions.step_over, driver, request)
-        elif isinstance(request, READER_REQUESTS):
-            driver.enter(self._connection, self._readers.ask, driver, request)
+        elif driver.stopped:
+            self._reply(driver, request, begins_anew(driver.config.member_id))
         else:
-            raise ProtocolViolation(f"{type(request).__name__} from a client")
+            if isinstance(request, AppendRequest) and request.previous_connection:
+                self._close_client(request.previous_connection)
+            driver.enter(self._connection, frame)
+
+    def take(self, driver: NodeDriver, frame: Frame) -> None:
+        """In the member's turn."""
+        request: Any
+        _, request, batch = frame
+        if isinstance(request, AppendRequest):
+            self._append(driver, request, batch)
+        elif isinstance(request, ReadRequest):
+            self._reads.ask(driver, request)
+        elif isinstance(request, StatusRequest):
+            status = driver.status.response(request.request_id)
+            self._reply(driver, request, msgspec.structs.replace(status, groups=tuple(self._drivers)))
+        elif self._waiting >= WAITING_LIMIT:
+            full = f"{WAITING_LIMIT} requests wait on this connection"
+            self._reply(driver, request, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
+        else:
+            self._waiting += 1
+            serving = SERVED[type(request)](driver, request, self._connection)
+            self._serve(driver, request, serving, None)
 
     def lost(self) -> None:
         """What is proposed ends by itself, its answer goes nowhere; what is only queued is dropped."""
@@ -142,33 +108,61 @@ class ClientSession:
         for driver in self._drivers.values():
             driver.node.discard_requests_of(self._connection)
 
-    def _refuse(self, driver: NodeDriver, request_id: int, error: LedgerError) -> None:
-        self._connection.send(driver.config.group, error_response(request_id, error))
+    def writable(self) -> None:
+        self._reads.next_read()
+
+    def _reply(
+        self,
+        driver: NodeDriver,
+        request: ClientMessage,
+        outcome: ClientMessage | LedgerError,
+        batch: EntryBatch | None = None,
+    ) -> None:
+        """The one answer to a request, or its refusal."""
+        if isinstance(outcome, LedgerError):
+            outcome = error_response(request.request_id, outcome)
+        self._connection.send(driver.config.group, outcome, batch)
+
+    def _serve(self, driver: NodeDriver, request: ClientMessage, serving: Serving, outcome: Any) -> None:
+        """It goes on with the `outcome` that it waited for, until it waits for a later one, or ends."""
+        response: ClientMessage | LedgerError
+        try:
+            serving.send(outcome)(functools.partial(self._serve, driver, request, serving))
+            return
+        except StopIteration as end:
+            response = msgspec.structs.replace(end.value, request_id=request.request_id)
+        except LedgerError as refusal:
+            response = refusal
+        except Exception as error:
+            self._waiting -= 1
+            contain(error, self._connection)
+            return
+        self._waiting -= 1
+        self._reply(driver, request, response)
+        if self._waiting and self._connection.is_full:
+            self._connection.when_room(driver.schedule)
 
     # ---------------------------------------------------------------- append
 
     def _append(self, driver: NodeDriver, request: AppendRequest, batch: EntryBatch | None) -> None:
         if batch is None:
-            self._refuse(driver, request.request_id, BadRequest("an append needs at least one entry"))
-            return
-        if request.stream and (request.expected_last is not None or request.machine):
-            error = BadRequest("an append of a stream can have no expected_last and no machine")
-            self._refuse(driver, request.request_id, error)
+            self._reply(driver, request, BadRequest("an append needs at least one entry"))
             return
         session, place = request.session, None
-        if session is not None:
+        refusal: LedgerError | None = None
+        if request.stream and (request.expected_last is not None or request.machine):
+            refusal = BadRequest("an append of a stream can have no expected_last and no machine")
+        elif session is not None:
+            place = SessionPlace(session.producer, session.epoch, session.sequence)
             if request.stream or request.expected_last is not None:
                 refusal = BadRequest(
                     "an append of a session can be in no stream, nor have expected_last"
                 )
-                self._refuse(driver, request.request_id, refusal)
-                return
-            place = SessionPlace(session.producer, session.epoch, session.sequence)
-        if request.stream:
-            out_of_order = self._streams.accept((driver.config.group, request.stream), request.number)
-            if out_of_order is not None:
-                self._refuse(driver, request.request_id, out_of_order)
-                return
+        elif request.stream:
+            refusal = self._streams.accept((driver.config.group, request.stream), request.number)
+        if refusal is not None:
+            self._reply(driver, request, refusal)
+            return
         size_bytes = batch.total_bytes
         in_flight_bytes = self._in_flight_bytes
         self._in_flight_bytes += size_bytes
@@ -197,50 +191,39 @@ class ClientSession:
         self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome
     ) -> None:
         self._in_flight_bytes -= size_bytes
-        group = driver.config.group
         if request.stream:
-            key = (group, request.stream)
+            key = (driver.config.group, request.stream)
             if isinstance(outcome, AppendReceipt | OutcomeUnknown):
                 self._streams.answered(key)
             else:
                 self._streams.refused(key, request.number)
         if isinstance(outcome, AppendReceipt) and outcome.results:
-            outcome = within_a_frame(outcome)
-        if not isinstance(outcome, AppendReceipt):
-            self._refuse(driver, request.request_id, outcome)
+            outcome = _within_a_frame(outcome)
+        if isinstance(outcome, LedgerError):
+            self._reply(driver, request, outcome)
             return
-        self._connection.send(
-            group,
-            AppendResponse(
-                request_id=request.request_id,
-                term=outcome.term,
-                first_index=outcome.first_index,
-                count=outcome.count,
-                durability=outcome.durability,
-                ranges=ranges_on_wire(outcome) if outcome.ranges else (),
-                results=outcome.results,
-                failures=outcome.failures,
-            ),
+        response = AppendResponse(
+            request_id=request.request_id,
+            term=outcome.term,
+            first_index=outcome.first_index,
+            count=outcome.count,
+            durability=outcome.durability,
+            ranges=tuple((each.first_index, each.count, each.term) for each in outcome.ranges)
+            if outcome.ranges
+            else (),
+            results=outcome.results,
+            failures=outcome.failures,
         )
+        self._reply(driver, request, response)
 
-    # ---------------------------------------------------------------- the rest
 
-    def writable(self) -> None:
-        self._reads.next_read()
-
-    def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
-        status = driver.status.response(request.request_id)
-        groups = tuple(self._drivers)
-        self._connection.send(driver.config.group, msgspec.structs.replace(status, groups=groups))
-
-    def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
-        def done(outcome: TransferOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = TransferResponse(
-                request_id=request.request_id, leader_id=outcome.leader_id or "", term=outcome.term
-            )
-            self._connection.send(driver.config.group, response)
-
-        driver.node.transfer(request.to_member_id, done)
+def _within_a_frame(receipt: AppendReceipt) -> AppendOutcome:
+    """Of an append with results: the receipt, if they fit."""
+    size_bytes = sum(len(result) for result in receipt.results if result is not None)
+    size_bytes += sum(len(why) for _, why in receipt.failures)
+    if size_bytes <= ANSWER_LIMIT_BYTES:
+        return receipt
+    return ResultUnknown(
+        f"entries {receipt.first_index} .. {receipt.last_index} are committed, and their results, of"
+        f" {size_bytes} bytes, fit into no frame: append fewer commands at once"
+    )

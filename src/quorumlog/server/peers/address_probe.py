@@ -6,11 +6,11 @@ import asyncio
 from contextlib import suppress
 
 from quorumlog.config import MemberAddress
-from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.peer_hello import Identity, identity_of
 from quorumlog.server.peers.name_lookup import NameLookup
-from quorumlog.wire.client_messages import Hello, HelloResponse
-from quorumlog.wire.framing import Frame
-from quorumlog.wire.peer_hello import Identity, identity_of
 
 PROBE_TIMEOUT_S = 1.0
 """Below the time in which whoever waits for the outcome gives its own connection up."""

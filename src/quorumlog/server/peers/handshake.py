@@ -6,9 +6,9 @@ from typing import Any
 
 from quorumlog.config import GroupConfig
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.net.hello import WELCOME, Hello, HelloResponse
+from quorumlog.net.peer_hello import member_list_of
 from quorumlog.store.member_directory import MemberDirectory
-from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
-from quorumlog.wire.peer_hello import member_list_of
 
 
 class Handshake:

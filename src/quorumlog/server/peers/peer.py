@@ -13,13 +13,13 @@ from quorumlog.consensus.messages import carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.hello import Hello
+from quorumlog.net.peer_hello import Identity, identity_of
 from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
-from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.dropped_messages import DroppedMessages
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.wire.client_messages import Hello
-from quorumlog.wire.peer_hello import Identity, identity_of
 
 
 class Peer:

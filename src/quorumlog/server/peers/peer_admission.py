@@ -24,12 +24,12 @@ from typing import NamedTuple
 from quorumlog.config import GroupConfig
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError
-from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.hello import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
+from quorumlog.net.peer_hello import Identity, differing_addresses, identity_of, ids_of, refusal_of
 from quorumlog.server.peers.address_probe import who_answers
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer, place_of, says_place
-from quorumlog.wire.client_messages import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
-from quorumlog.wire.peer_hello import Identity, differing_addresses, identity_of, ids_of, refusal_of
 
 STANDS_S = 10.0
 """So long after it was refused last somebody who tries again and again is a problem."""

@@ -14,10 +14,10 @@ from contextlib import suppress
 from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
 from quorumlog.consensus.messages import AnyPeerMessage, carries_push
 from quorumlog.errors import ProtocolViolation
-from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import DUPLICATE, Hello, HelloResponse
 from quorumlog.server.peers.name_lookup import NameLookup
-from quorumlog.wire.client_messages import DUPLICATE, Hello, HelloResponse
-from quorumlog.wire.framing import Frame
 
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 1.0

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from quorumlog.consensus.messages import Message
 from quorumlog.entry import Replica
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import Hello
 from quorumlog.node.peer_connections import Way
-from quorumlog.server.connection import Connection
 from quorumlog.server.peers.peer import Peer
-from quorumlog.wire.client_messages import Hello
-from quorumlog.wire.framing import Frame
 
 
 class PeerSession:
@@ -27,10 +28,10 @@ class PeerSession:
         hello: Hello,
         group: str,
         peer: Peer,
-        enter: Callable[..., None],
-        receive: Callable[..., None],
+        enter: Callable[[Connection, Message], None],
+        receive: Callable[[Any], None],
     ) -> None:
-        """`enter(connection, receive, message)` hands a message to the node in the next turn."""
+        """`enter(connection, message)` has it taken in the next turn, by `receive` of the node."""
         self._connection = connection
         self._replica = Replica(hello.member_id, hello.directory_id)
         self._group = group
@@ -48,11 +49,14 @@ class PeerSession:
             )
         msgspec.structs.force_setattr(message, "sender", self._replica)
         if self._peer.connections.connected_to:
-            self._enter(self._connection, self._receive, message)
+            self._enter(self._connection, message)
         else:
-            enter = functools.partial(self._enter, self._connection, self._receive, message)
+            enter = functools.partial(self._enter, self._connection, message)
             batch_bytes = frame.batch.total_bytes if frame.batch is not None else 0
             self._peer.connections.hold(self._way, batch_bytes, enter)
+
+    def take(self, _driver: object, message: Message) -> None:
+        self._receive(message)
 
     def lost(self) -> None:
         self._peer.inbound_lost(self._way.role, self._connection)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from quorumlog.config import MemberAddress, parse_address
 from quorumlog.entry import Replica
-from quorumlog.server.connection import Connection
+from quorumlog.net.connection import Connection
+from quorumlog.net.hello import Hello
+from quorumlog.net.peer_hello import Identity
 from quorumlog.server.peers.peer import Peer, place_of
-from quorumlog.wire.client_messages import Hello
-from quorumlog.wire.peer_hello import Identity
 
 STAYS_S = 3.0
 INVITED_S = 30.0

@@ -21,8 +21,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     StoreFailure,
 )
-from quorumlog.wire.client_messages import ErrorResponse
-from quorumlog.wire.wire_errors import error_of, error_response
+from quorumlog.net.errors import ErrorResponse, error_of, error_response
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

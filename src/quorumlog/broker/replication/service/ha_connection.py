@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.client_guard import contain
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.client_guard import contain
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import StrayLog
 

@@ -12,9 +12,9 @@ from statistics import mean
 import pytest
 import uvloop
 
-from quorumlog.server.connection import TURN_FRAMES, Connection, LoopTurn
+from quorumlog.net.connection import TURN_FRAMES, Connection, LoopTurn
+from quorumlog.net.frame import LARGE_FRAME_BYTES, encode_frame
 from quorumlog.wire.client_messages import StatusRequest
-from quorumlog.wire.framing import LARGE_FRAME_BYTES, encode_frame
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 

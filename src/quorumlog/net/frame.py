@@ -37,17 +37,23 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.hello import Greeting
+from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AnyClientMessage
 from quorumlog.wire.field_names import named_reason
 
-AnyFrameMessage = AnyPeerMessage | AnyClientMessage
+AnyFrameMessage = AnyPeerMessage | Greeting | ErrorResponse | AnyClientMessage
 WITH_BATCH = (PushEntryRequest, RangeResponse)
 
 MAGIC = b"QLG\x01"
 FRAME_HEADER_BYTES = 24
 DEFAULT_MAX_FRAME_BYTES = FRAME_LIMIT_BYTES
 RECEIVE_BUFFER_BYTES = 256 * 1024
+"""What a connection that sends much has to receive into."""
+FIRST_BUFFER_BYTES = 4 * 1024
+"""And before it has sent so much at once; it grows by fours."""
 LARGE_FRAME_BYTES = 64 * 1024
 """A frame above this that has not arrived whole is received into a buffer of its own."""
 
@@ -72,7 +78,8 @@ class Frame(NamedTuple):
 def encode_frame(
     group: str, message: AnyFrameMessage | ClientMessage, batch: EntryBatch | None = None
 ) -> list[Buffer]:
-    """Buffers to write one after the other; the second, if any, is `batch.buffer` itself. A peer message
+    """Buffers to write one after the other; the second, if any, is `batch.buffer` itself, or a control
+    part that is too large to be copied. A peer message
     goes without its `sender`, and its own `batch` behind it."""
     if isinstance(message, Message):
         if isinstance(message, WITH_BATCH) and message.batch is not None:
@@ -83,7 +90,10 @@ def encode_frame(
             message = msgspec.structs.replace(message, sender=NOBODY)
     control = _ENCODER.encode((group, message))
     if batch is None or batch.count == 0:
-        tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0) + control
+        tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0)
+        if len(control) > LARGE_FRAME_BYTES:
+            return [MAGIC + crc32(control, crc32(tail)).to_bytes(4, "little") + tail, control]
+        tail += control
         return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
     buffer = batch.buffer
     sizes = _SIZE.pack(len(buffer)) if batch.count == 1 else batch.sizes.astype("<u4").tobytes()
@@ -110,20 +120,29 @@ class FrameDecoder:
     __slots__ = (
         "_control",
         "_end",
+        "_greeting_bytes",
         "_large",
         "_large_end",
+        "_limit_bytes",
         "_max_frame_bytes",
         "_receive",
         "_start",
         "_violation",
     )
 
-    def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES, control: Any = _DECODER) -> None:
-        """`control`: decodes (group, message), of whatever messages are spoken on this connection."""
+    def __init__(
+        self,
+        max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        control: Any = _DECODER,
+        greeting_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+    ) -> None:
+        """`control`: decodes (group, message), of whatever messages are spoken on this connection.
+        `greeting_bytes`: the most that the first frame may have."""
         assert max_frame_bytes >= FRAME_HEADER_BYTES, max_frame_bytes
         self._max_frame_bytes = max_frame_bytes
+        self._limit_bytes = self._greeting_bytes = min(greeting_bytes, max_frame_bytes)
         self._control = control
-        self._receive = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self._receive = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = 0
         """First byte not yet handed out as part of a frame; `_start <= _end`."""
         self._end = 0
@@ -147,6 +166,10 @@ class FrameDecoder:
             return FRAME_HEADER_BYTES - begun
         return int(_HEADER.unpack_from(self._receive, self._start)[3]) - begun
 
+    def greets_again(self) -> None:
+        """The next frame is still one of the greeting."""
+        self._limit_bytes = self._greeting_bytes
+
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._large is not None:
@@ -161,7 +184,7 @@ class FrameDecoder:
             if self._large is not None:
                 return self._large_updated(count)
             self._end += count
-            assert self._end <= RECEIVE_BUFFER_BYTES, (self._end, RECEIVE_BUFFER_BYTES)
+            assert self._end <= len(self._receive), (self._end, len(self._receive))
             return self._take_frames()
         except ProtocolViolation as violation:
             self._violation = str(violation)
@@ -182,32 +205,48 @@ class FrameDecoder:
     def _take_frames(self) -> list[Frame]:
         frames: list[Frame] = []
         receive, start, end = self._receive, self._start, self._end
+        was_full = end == len(receive)
+        begun_bytes = 0
+        """Of the frame at the end, as far as it is known."""
         while end - start >= FRAME_HEADER_BYTES:
             header = _HEADER.unpack_from(receive, start)
             frame_bytes, control_bytes, count = header[3:]
-            self._check_lengths(header[0], frame_bytes, control_bytes, count)
+            if header[0] != MAGIC:
+                raise OtherSoftware(bytes(receive[start:end]))
+            self._check_lengths(frame_bytes, control_bytes, count)
             if end - start < frame_bytes:
                 if frame_bytes > LARGE_FRAME_BYTES:
                     self._begin_large(frame_bytes)
                     return frames
+                begun_bytes = frame_bytes
                 break
             stop = start + frame_bytes
             frames.append(_decode(receive[start:stop], header, self._control, copy=True))
+            self._limit_bytes = self._max_frame_bytes
             self._start = start = stop
-        if start == end:
+        else:
+            # Others may wait for more from here before they say more.
+            if end - start >= len(MAGIC) and receive[start : start + 4] != MAGIC:
+                raise OtherSoftware(bytes(receive[start:end]))
+        capacity = len(receive)
+        if was_full or begun_bytes > capacity:
+            capacity = min(max(4 * capacity, begun_bytes), RECEIVE_BUFFER_BYTES)
+        if capacity > len(receive):
+            self._receive = memoryview(bytearray(capacity))
+            self._receive[: end - start] = receive[start:end]
+            self._start, self._end = 0, end - start
+        elif start == end:
             self._start = self._end = 0
-        elif RECEIVE_BUFFER_BYTES - end < LARGE_FRAME_BYTES:
+        elif capacity - end < max(begun_bytes, capacity // 4):
             # What is left is the beginning of one small frame: after this move the whole of it fits.
             receive[: end - start] = receive[start:end]
             self._start, self._end = 0, end - start
         return frames
 
-    def _check_lengths(self, magic: bytes, frame_bytes: int, control_bytes: int, count: int) -> None:
-        if magic != MAGIC:
-            raise ProtocolViolation(f"a frame begins with {magic!r} instead of {MAGIC!r}")
-        if frame_bytes > self._max_frame_bytes:
+    def _check_lengths(self, frame_bytes: int, control_bytes: int, count: int) -> None:
+        if frame_bytes > self._limit_bytes:
             raise ProtocolViolation(
-                f"a frame of {frame_bytes} bytes is above the limit of {self._max_frame_bytes} bytes"
+                f"a frame of {frame_bytes} bytes is above the limit of {self._limit_bytes} bytes"
             )
         least = FRAME_HEADER_BYTES + control_bytes + count * (4 + HEADER_BYTES)
         if frame_bytes < least or (count == 0 and frame_bytes != least):

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from quorumlog.config import MemberAddress
-from quorumlog.wire.client_messages import Hello, HelloResponse
-from quorumlog.wire.peer_hello import member_list_of, refusal_of
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.peer_hello import member_list_of, refusal_of
 
 LIST = member_list_of(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in (2, 0, 1))
 

@@ -10,31 +10,34 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import MIB
+from quorumlog.client_guard import contain
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.client_guard import contain
-from quorumlog.stray_log import StrayLog
-from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.framing import (
+from quorumlog.net.frame import (
     RECEIVE_BUFFER_BYTES,
     AnyFrameMessage,
     Frame,
     FrameDecoder,
     encode_frame,
+    frame_bytes_of,
 )
+from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES
+from quorumlog.stray_log import StrayLog
+from quorumlog.wire.client_message import ClientMessage
 
 log = logging.getLogger("quorumlog.server")
 
 FrameHandler = Callable[["Connection", Frame], None]
 LostHandler = Callable[["Connection", bool], None]
+LastWords = Callable[[Exception], bytes | None]
+"""What a client is told before its connection is closed for this, where it understands no frames."""
 
-WRITE_BUFFER_BYTES = 4 * MIB
-"""A client that leaves more unread is asked for nothing until it has caught up."""
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
+SMALL_BYTES = 4 * 1024
+"""As little may wait for a client uncounted: most answers are a fraction of it."""
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: TCP's own
 back-off would stay silent for up to two minutes."""
@@ -46,8 +49,8 @@ _ACKNOWLEDGED_AT = 120
 
 
 class LoopTurn:
-    """One turn of the loop, for all its connections: how much they take in, and a write at its end of
-    what each was given to send.
+    """One turn of the loop, for all its connections, whatever port they came to: how much they take in,
+    and a write at its end of what each was given to send.
 
     Hundreds of clients that send without waiting for answers fill the kernel's buffers with more than a
     second's work, and a loop that took all of it at one look would miss its heartbeats. So once a turn
@@ -61,9 +64,24 @@ class LoopTurn:
         self._frames = 0
         self._is_begun = False
         self._paused: list[Connection] = []
+        self._late: list[Connection] = []
+        """Those of them that found the turn overfull: the next begins with them."""
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is full."""
         self.strays = StrayLog(log)
+        self._unsent: dict[Connection, int] = {}
+        """Bytes held for clients that have not read them, of each when it was sent something last."""
+        self._unsent_bytes = 0
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> LoopTurn:
+        """The one that all ports of a loop share."""
+        turn = _TURNS.get(loop)
+        if turn is None:
+            for closed in [each for each in _TURNS if each.is_closed()]:
+                del _TURNS[closed]
+            turn = _TURNS[loop] = cls(loop)
+        return turn
 
     @property
     def is_overfull(self) -> bool:
@@ -71,15 +89,40 @@ class LoopTurn:
         return self._frames >= 2 * TURN_FRAMES
 
     def took(self, frames: int, connection: Connection) -> None:
+        paused = self._late if self.is_overfull else self._paused
         self._frames += frames
         if self._frames >= TURN_FRAMES and self.share_bytes == RECEIVE_BUFFER_BYTES:
             self.share_bytes //= 2
         if self.share_bytes < RECEIVE_BUFFER_BYTES:
             # The loop would ask this socket again and again, as long as it fills its buffer.
-            if not self._paused:
+            if not self._paused and not self._late:
                 self._loop.call_soon(self.flush)
-            self._paused.append(connection)
+            paused.append(connection)
             connection.pause_reading()
+
+    def look_at_unsent(self, connection: Connection) -> None:
+        """Of a client, which was sent something."""
+        unsent = connection.held_bytes
+        self._unsent_bytes += unsent - self._unsent.pop(connection, 0)
+        if unsent:
+            self._unsent[connection] = unsent
+        if self._unsent_bytes <= ALL_UNSENT_BYTES:
+            return
+        # Many will have read since they were looked at.
+        self._unsent = {each: unsent for each in self._unsent if (unsent := each.held_bytes)}
+        self._unsent_bytes = sum(self._unsent.values())
+        while self._unsent_bytes > ALL_UNSENT_BYTES:
+            most = max(self._unsent, key=lambda each: self._unsent[each])
+            self.strays.closing(
+                most.peer_name,
+                f"it does not read its answers: {self._unsent[most]} bytes are held for it, and"
+                f" {self._unsent_bytes} for all",
+            )
+            most.abort()
+
+    def forget(self, connection: Connection) -> None:
+        """Nothing of it waits any more."""
+        self._unsent_bytes -= self._unsent.pop(connection, 0)
 
     def begin(self) -> None:
         """Whoever calls this calls `flush` before it returns to the loop."""
@@ -95,7 +138,7 @@ class LoopTurn:
         sending, self._sending = self._sending, []
         for connection in sending:
             connection.flush()
-        if self._paused:
+        if self._paused or self._late:
             self._share_again()
         self._frames = 0
 
@@ -104,9 +147,22 @@ class LoopTurn:
             self.share_bytes = min(2 * self.share_bytes, RECEIVE_BUFFER_BYTES)
         else:
             self.share_bytes = max(self.share_bytes // 2, LEAST_SHARE_BYTES)
-        paused, self._paused = self._paused, []
+        paused = self._late + self._paused
+        self._late, self._paused = [], []
         for connection in paused:
             connection.resume_reading()
+
+
+_TURNS: dict[asyncio.AbstractEventLoop, LoopTurn] = {}
+
+
+class Decoder(Protocol):
+    """Bytes in, frames out: as `FrameDecoder`, for a port that speaks in frames of another kind."""
+
+    @property
+    def missing_bytes(self) -> int: ...
+    def get_buffer(self, sizehint: int = -1) -> memoryview: ...
+    def buffer_updated(self, count: int) -> list[Frame]: ...
 
 
 class Session(Protocol):
@@ -129,21 +185,30 @@ class Connection(asyncio.BufferedProtocol):
         on_frame: FrameHandler,
         on_lost: LostHandler,
         connection_id: str = "",
-        decoder: FrameDecoder | None = None,
+        decoder: Decoder | None = None,
     ) -> None:
-        """`decoder`: of a door that speaks messages of its own."""
+        """`decoder`: of a port that speaks messages of its own."""
         self._loop_turn = loop_turn
-        self._on_frame = on_frame
+        self.on_frame = on_frame
         self.session: Session | None = None
-        self._on_lost = on_lost
+        self.on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
-        self._decoder = FrameDecoder() if decoder is None else decoder
+        self.last_words: LastWords | None = None
+        self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._flushed_bytes = 0
+        """When it was sent something last."""
         self._written_bytes = 0
         self._is_clogged = False
         """The other side does not read what it is sent."""
+        self.is_client = False
+        """It may be closed where clients take too much."""
+        self._held: list[Frame] = []
+        """They came, and are taken once there is room for their answers."""
+        self._waiting: list[Callable[[], None]] = []
         self.closed = False
         self._closed_by_us = False
 
@@ -151,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -163,37 +228,75 @@ class Connection(asyncio.BufferedProtocol):
             self.on_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        buffer = self._decoder.get_buffer()
+        buffer = self.decoder.get_buffer()
         turn = self._loop_turn
         if turn.share_bytes == RECEIVE_BUFFER_BYTES:
             return buffer
         # A frame that has begun may end: it would take dozens of turns otherwise.
         share_bytes = 0 if turn.is_overfull else turn.share_bytes
-        return buffer[: max(share_bytes, self._decoder.missing_bytes)]
+        return buffer[: max(share_bytes, self.decoder.missing_bytes)]
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            frames = self._decoder.buffer_updated(nbytes)
-            for frame in frames:
-                if self.closed:
-                    return
-                if self.session is not None:
-                    self.session.frame(frame)
-                else:
-                    self._on_frame(self, frame)
+            frames = self.decoder.buffer_updated(nbytes)
+            self._take(self._held + frames if self._held else frames)
         except Exception as error:
             contain(error, self)
             return
-        self._loop_turn.took(len(frames), self)
+        if not self.closed:
+            self._loop_turn.took(len(frames), self)
+
+    def greets_again(self) -> None:
+        """What comes next is still of the greeting."""
+        if isinstance(self.decoder, FrameDecoder):
+            self.decoder.greets_again()
+
+    def _take(self, frames: list[Frame]) -> None:
+        self._held = []
+        for number, frame in enumerate(frames):
+            if self.closed:
+                return
+            if self.is_full:
+                self._held = frames[number:]
+                self.pause_reading()
+                return
+            if self.session is not None:
+                self.session.frame(frame)
+            else:
+                self.on_frame(self, frame)
+
+    @property
+    def is_full(self) -> bool:
+        """Megabytes wait to be sent: what would be answered has to wait, too."""
+        return self._is_clogged or self._out_bytes >= UNSENT_BYTES
+
+    def when_room(self, act: Callable[[], None]) -> None:
+        """Call `act` once it is not full any more, in the order of these calls; never if it is lost."""
+        if self.is_full:
+            self._waiting.append(act)
+        else:
+            act()
+
+    def _go_on(self) -> None:
+        """There is room again."""
+        waiting, self._waiting = self._waiting, []
+        try:
+            for act in waiting:
+                act()
+            self._take(self._held)
+        except Exception as error:
+            contain(error, self)
+            return
+        self.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._transport = None
-        self._out.clear()
+        self._forget()
         by_peer = not self._closed_by_us and (
             exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
         )
-        self._on_lost(self, by_peer)
+        self.on_lost(self, by_peer)
         if self.session is not None:
             self.session.lost()
             self.session = None  # the two hold each other, and a connection holds a large buffer
@@ -204,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._is_clogged = False
-        self.resume_reading()
+        self._go_on()
         if not self.closed and self.session is not None:
             self.session.writable()
 
@@ -213,7 +316,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self._transport.is_closing() and not self._is_clogged:
+        if self._is_clogged or self._held:
+            return
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # ---------------------------------------------------------------- sending and closing
@@ -224,36 +329,57 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         try:
-            frame = encode_frame(group, message, batch)
+            self.write(encode_frame(group, message, batch))
         except Exception as error:
             contain(error, self)
+
+    def write(self, buffers: list[Buffer]) -> None:
+        """What a port sends that speaks in frames of its own."""
+        if self.closed:
             return
         if not self._out:
             self._loop_turn.add(self)
-        self._out += frame
+        self._out += buffers
+        self._out_bytes += frame_bytes_of(buffers)
 
     def flush(self) -> None:
         if self._transport is not None and self._out:
             out, self._out = self._out, []
-            self._written_bytes += sum(map(len, out))
+            self._written_bytes += self._out_bytes
+            self._flushed_bytes, self._out_bytes = self._out_bytes, 0
             if len(out) == 1:
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
+            if self.is_client and (
+                self._flushed_bytes > SMALL_BYTES
+                or self._transport.get_write_buffer_size() > SMALL_BYTES
+            ):
+                self._loop_turn.look_at_unsent(self)
+            if self._is_clogged or self.closed:
+                return
+            if self._held or self._waiting:
+                self._go_on()
             # The kernel may take an answer of megabytes at once: then nothing is ever paused or resumed.
-            if not self._is_clogged and self.session is not None:
+            if self.session is not None:
                 self.session.writable()
 
     @property
     def unsent_bytes(self) -> int:
         if self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + sum(map(len, self._out))
+        return self._transport.get_write_buffer_size() + self._out_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Of memory, about: a buffer of which one byte is unsent is held as a whole."""
+        unsent = self.unsent_bytes
+        return unsent + self._flushed_bytes if unsent else 0
 
     @property
     def sent_bytes(self) -> int:
         """All that was ever given to send."""
-        return self._written_bytes + sum(map(len, self._out))
+        return self._written_bytes + self._out_bytes
 
     @property
     def acknowledged_bytes(self) -> int:
@@ -266,6 +392,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""
+        words = None if self.last_words is None else self.last_words(violation)
+        if words is not None:
+            self.write([words])
         self._loop_turn.strays.closing(self.peer_name, violation)
         self.close()
 
@@ -293,5 +422,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self.closed = True
             self._closed_by_us = True
-            self._out.clear()
+            self._forget()
             self._transport.abort()
+
+    def _forget(self) -> None:
+        self._out.clear()
+        self._out_bytes = 0
+        self._held.clear()
+        self._waiting.clear()
+        self._loop_turn.forget(self)

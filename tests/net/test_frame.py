@@ -30,16 +30,8 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry import EntryId, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.repair import PIECE_BYTES
-from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    ErrorResponse,
-    Hello,
-    ReadResponse,
-    StatusRequest,
-)
-from quorumlog.wire.framing import (
+from quorumlog.net.errors import ErrorResponse
+from quorumlog.net.frame import (
     FRAME_HEADER_BYTES,
     LARGE_FRAME_BYTES,
     MAGIC,
@@ -49,6 +41,15 @@ from quorumlog.wire.framing import (
     FrameDecoder,
     encode_frame,
     frame_bytes_of,
+)
+from quorumlog.net.hello import Hello
+from quorumlog.node.repair import PIECE_BYTES
+from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    MachineReadResponse,
+    ReadResponse,
+    StatusRequest,
 )
 
 VOTER = Replica("n1", "d1")
@@ -430,3 +431,12 @@ def test_long_runs_of_random_cuts_reuse_the_receive_buffer() -> None:
         data = data[cut:]
     received += len(decoder.receive_data(data))
     assert received == sent
+
+
+def test_a_large_control_part_is_not_copied() -> None:
+    """An answer of megabytes was copied three times over."""
+    response = MachineReadResponse(answer=bytes(LARGE_FRAME_BYTES + 1), applied_index=7)
+    head, control = encode_frame("default", response)
+    assert len(head) == FRAME_HEADER_BYTES
+    (frame,) = FrameDecoder().receive_data(b"".join((head, control)))
+    assert frame.message == response

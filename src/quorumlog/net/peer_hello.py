@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from quorumlog.config import MemberAddress
 from quorumlog.entry import Durability
-from quorumlog.wire.client_messages import Hello, HelloResponse
+from quorumlog.net.hello import Hello, HelloResponse
 
 
 def member_list_of(members: Iterable[MemberAddress]) -> str:

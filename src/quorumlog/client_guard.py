@@ -16,8 +16,8 @@ from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreF
 T = TypeVar("T")
 
 MEMBER = ("quorumlog.node.", "quorumlog.consensus.", "quorumlog.log_state.", "quorumlog.store.")
-PASSED_THROUGH = ("quorumlog.node.client_guard", "quorumlog.node.door_member")
-"""They hand over what serving code has said, and what the member answers."""
+PASSED_THROUGH = ("quorumlog.node.door_member",)
+"""It hands over what serving code has said, and what the member answers."""
 
 
 class Client(Protocol):
@@ -25,6 +25,11 @@ class Client(Protocol):
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Close the connection, and say why, once."""
+
+
+def is_full(client: object) -> bool:
+    """It does not read what it was answered: more has to wait (see `Connection.is_full`)."""
+    return bool(getattr(client, "is_full", False))
 
 
 def contain(error: Exception, client: object) -> None:

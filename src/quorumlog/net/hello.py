@@ -1,0 +1,120 @@
+"""The one greeting: what is said first on every connection, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quorumlog.errors import WrongPort
+from quorumlog.wire.client_message import ClientMessage, Int, Text
+
+PROTOCOL_VERSION = 1
+
+LOG, STORE, BROKER = "log", "key-value store", "broker"
+"""What a port serves, as a Hello and its answer name it, and people."""
+
+WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
+"""Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and has
+just answered at its address. UNSETTLED: it is connected, and has not."""
+
+
+PEER_ROLES = ("control", "data")
+"""Of a member; everybody else is a client."""
+
+
+class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
+    """The first frame on every connection, from who dialled."""
+
+    protocol: Int = PROTOCOL_VERSION
+    role: Text
+    """`client`, `control` (heartbeats, votes, COMMIT) or `data` (COMPARE, TRUNCATE, APPEND)."""
+    member_id: Text = ""
+    directory_id: Text = ""
+    """Both empty for a client."""
+    to_member_id: Text = ""
+    """Whom the dialler expects to reach; a peer listening under another id refuses."""
+    cluster_id: Text = ""
+    """Empty while unformed."""
+    members: Text = ""
+    """The dialler's member list, `n0=host:port,...` sorted by id: lists that differ are reported."""
+    segment_bytes: Int = 0
+    durability: Text = ""
+    run_id: Text = ""
+    """Drawn at each start of a process: tells two processes on copies of one directory apart. A client
+    gives that of its `rival`."""
+    listens_on: Text = ""
+    """`host:port`, of a peer; may be another than the one in `members`."""
+    rival: Text = ""
+    """Of a client: another process speaks as the member that this connection leads to, in a sentence."""
+    level: Int = 0
+    """Of the log's format, up to which a peer knows it (`log_state/control_entries.py`)."""
+    product: Text = LOG
+    """Whose port it is meant for."""
+    line_end: Text = ""
+    """Of a client: what serves lines, as HTTP and Redis, answers once there is an end of one."""
+
+
+class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
+    """The first frame back. `code` 200, or the connection closes after it and `message` says why."""
+
+    protocol: Int = PROTOCOL_VERSION
+    code: Int = 200
+    message: Text = ""
+    member_id: Text = ""
+    directory_id: Text = ""
+    cluster_id: Text = ""
+    members: Text = ""
+    segment_bytes: Int = 0
+    durability: Text = ""
+    connection_id: Text = ""
+    """Names this connection on this server; a stream that moves to a new one gives it back."""
+    max_entry_bytes: Int = 0
+    max_frame_bytes: Int = 0
+    run_id: Text = ""
+    knows_conditions: bool = False
+    """`AppendRequest.expected_last` is looked at; an older server would append whatever it says."""
+    level: Int = 0
+    """As in Hello."""
+    knows_promises: bool = False
+    """`promise` of a read or a question is kept; an older server would answer as it is."""
+    product: Text = LOG
+    """Whose port it is. An earlier release's log lets in whoever comes."""
+    election_timeout_ms: Int = 0
+    """How long a silent leader is waited for, at least; 0: not said."""
+
+
+class Challenge(ClientMessage, frozen=True, kw_only=True, tag=62):
+    """Between Hello and HelloResponse, as often as the server likes: who is it that dialled? A client of
+    an earlier release does not know it, and goes."""
+
+    mechanism: Text
+    data: bytes = b""
+
+
+class ChallengeResponse(ClientMessage, frozen=True, kw_only=True, tag=70):
+    data: bytes
+
+
+Greeting = Hello | HelloResponse | Challenge | ChallengeResponse
+
+
+def client_hello(product: str) -> Hello:
+    return Hello(role="client", product=product, line_end="\r\n\r\n")
+
+
+def refusal_of_other(hello: Hello, product: str, ports: Mapping[str, str]) -> HelloResponse | None:
+    """Of the port of `product`, where the hello is meant for another one. `ports`: addresses of the
+    group's ports in this process, by product."""
+    if hello.product == product:
+        return None
+    address = ports.get(hello.product)
+    elsewhere = f"its {hello.product} listens at {address}" if address else f"no {hello.product}'s"
+    reason = f"this is the port of the {product} of a group, {elsewhere}"
+    # An earlier client, which knows nothing of products, asks no further where its group is not served.
+    return HelloResponse(request_id=hello.request_id, code=NOT_SERVED, message=reason, product=product)
+
+
+def check_product(response: HelloResponse, product: str, address: str) -> None:
+    """Of a client of `product`, which has dialled `address`. Raises WrongPort."""
+    if response.product != product:
+        reason = response.message or f"this is the port of a {response.product}, not of a {product}"
+        raise WrongPort(f"{address}: {reason}")

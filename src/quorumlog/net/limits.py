@@ -1,0 +1,131 @@
+"""ProcessLimits: what the connections of a process may take, those of all its ports together."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+from quorumlog.config import MIB
+
+GREETING_MS = 5000
+"""Whoever was let in has said its Hello by then, whole, or is closed."""
+GREETING_BYTES = 16 * 1024
+"""Of a Hello at most; and of memory for what comes in, until it is there."""
+UNSENT_BYTES = 4 * MIB
+"""Of answers that wait to be sent on one connection: beyond them no more requests are taken from it."""
+ALL_UNSENT_BYTES = 192 * MIB
+"""Held for all clients of a loop: beyond them the one that leaves most is closed."""
+WANTED_DESCRIPTORS = 65_536
+_UNLIMITED = 1 << 20
+
+
+def descriptors_in_force() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+def descriptors_in_use() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # there is none left to look with
+        return 0
+
+
+def raise_descriptor_limit() -> None:
+    """For a process that is ours: commands do it, and never a server that somebody embeds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+class ProcessLimits:
+    """Three quarters of the descriptors that nothing else has are for whoever connects; a quarter is
+    kept back for the store and for other members. Half of that is for connections of which it is not
+    known yet who they are: a member says so in its Hello."""
+
+    def __init__(
+        self,
+        descriptors: Callable[[], int] = descriptors_in_force,
+        in_use: Callable[[], int] = descriptors_in_use,
+    ) -> None:
+        self._descriptors = descriptors
+        self._in_use = in_use
+        self._others = 0
+        """Descriptors that are no connections, as they were counted last."""
+        self._open: dict[object, None] = {}
+        """Of every loop of this process."""
+        self._silent: OrderedDict[object, Callable[[], None]] = OrderedDict()
+        """Those of them that have not said who they are, and what closes each; the oldest first."""
+        self.accepted = 0
+        self.refused = 0
+        self._is_refusing = False
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._open)
+
+    @property
+    def most_connections(self) -> int:
+        return self._free * 3 // 4
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._descriptors() - self._others)
+
+    def enter(self, connection: object, close: Callable[[], None]) -> bool:
+        """True if it is one of those that anybody may have; otherwise only a member's may stay. `close`
+        is called on any thread."""
+        self.accepted += 1
+        self._open[connection] = None
+        self._silent[connection] = close
+        if len(self._open) == self._descriptors() // 4:
+            self._others = max(0, self._in_use() - len(self._open))
+        return len(self._open) <= self.most_connections
+
+    def greeted(self, connection: object) -> None:
+        self._silent.pop(connection, None)
+
+    def leave(self, connection: object) -> None:
+        self._silent.pop(connection, None)
+        self._open.pop(connection, None)
+        if self._is_refusing and len(self._open) < self.most_connections * 7 // 8:
+            self._is_refusing = False
+
+    @property
+    def is_beyond_all(self) -> bool:
+        """What is kept back is used up as well, as far as connections may use it."""
+        return len(self._open) > self._free * 7 // 8
+
+    def close_silent(self) -> None:
+        """Who has said nothing for longest, on whatever port: a member says who it is at once."""
+        with suppress(KeyError):
+            _, close = self._silent.popitem(last=False)
+            close()
+
+    @property
+    def problem(self) -> str:
+        """Empty while nobody is refused."""
+        if not self._is_refusing:
+            return ""
+        return (
+            "connections are refused: the limit of open files, ulimit -n, allows no more (now"
+            f" {len(self._open)} of {self.most_connections}; {self.refused} refused since the start)"
+        )
+
+    def refuse(self) -> bool:
+        """One more was refused. True of the first in a row: there is a line in the log for it."""
+        self.refused += 1
+        is_first = not self._is_refusing
+        self._is_refusing = True
+        return is_first
+
+
+_LIMITS = ProcessLimits()
+
+
+def process_limits() -> ProcessLimits:
+    return _LIMITS

@@ -1,0 +1,320 @@
+"""What clients ask besides entries: of each kind of request, a function that returns the response or
+raises the refusal, and may await what the member tells later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+from quorumlog.consensus.membership import Membership
+from quorumlog.consensus.ready import RoleChange
+from quorumlog.errors import BadRequest, CommandError, LedgerError
+from quorumlog.log_state.control_entries import MOST_INDEX, Hold
+from quorumlog.log_state.log_state import LogState, Reader, Reset
+from quorumlog.node.member_changes import MemberChange, MemberVerb
+from quorumlog.node.operator_orders import FinishedUpgrade
+from quorumlog.node.producer_sessions import Connected, KnownProducer
+from quorumlog.node.reader_moves import ReaderMove, ReaderStand
+from quorumlog.node.retention import WhyKept
+from quorumlog.server.clients.read_promises import age_of, refusal_of_age, wait_for_promise
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
+from quorumlog.store.log_begin import Mark
+from quorumlog.wire import client_messages as wire
+from quorumlog.wire import producer_messages as producers
+from quorumlog.wire import reader_messages as readers
+from quorumlog.wire.client_message import ClientMessage
+
+ANSWER_LIMIT_BYTES = 8 << 20
+"""Of an answer of a state machine, or of the results of an append."""
+LIST_LIMIT = 10_000
+"""Producers of one answer at most, whatever the request asks."""
+
+Done = Callable[[Any], None]
+Serving = Coroutine[Callable[[Done], None], Any, ClientMessage]
+
+
+class Told:
+    """What the member tells later to whom `ask` is called with; a refusal is raised."""
+
+    def __init__(self, ask: Callable[[Done], None]) -> None:
+        self._ask = ask
+
+    def __await__(self) -> Generator[Callable[[Done], None], Any, Any]:
+        outcome = yield self._ask
+        if isinstance(outcome, LedgerError):
+            raise outcome
+        return outcome
+
+
+# ---------------------------------------------------------------- the log
+
+
+async def layout(driver: NodeDriver, _: wire.LayoutRequest, owner: object) -> ClientMessage:
+    config, node = driver.config, driver.node
+    start = node.store.start or LogStart(LOG_ORIGIN, b"")
+    return wire.LayoutResponse(
+        member_id=config.member_id,
+        cluster_id=node.directory.formation.cluster_id,
+        segment_bytes=config.storage.segment_bytes,
+        index_segment_bytes=config.storage.index_segment_bytes,
+        begin_index=start.point.index,
+        begin_term=start.point.term,
+        begin_chain=start.point.chain,
+        begin_position=start.point.position,
+        begin_record=start.record,
+    )
+
+
+async def find_mark(driver: NodeDriver, request: wire.FindMarkRequest, owner: object) -> ClientMessage:
+    node = driver.node
+    mark: Mark | None = await Told(
+        lambda done: (
+            node.marks.at_index(request.index, done)
+            if request.index >= 0
+            else node.marks.at_time(request.time_ms, done)
+        )
+    )
+    return wire.FindMarkResponse(
+        index=-1 if mark is None else mark.index,
+        time_ms=-1 if mark is None else mark.time_ms,
+        ledger_begin_index=node.store.begin.index + 1,
+        committed_index=node.committed_index,
+        clock_resets=node.marks.clock_resets,
+    )
+
+
+async def why_kept(driver: NodeDriver, _: wire.WhyKeptRequest, owner: object) -> ClientMessage:
+    raise_if(driver.node.refusal_unless_leading())
+    why: WhyKept = await Told(driver.node.retention.explain)
+    return wire.WhyKeptResponse(
+        keep_from_index=why.keep_from_index,
+        used_ratio=why.used_ratio,
+        segments=tuple(
+            wire.SegmentInfo(
+                first_index=each.first_index,
+                stop_index=each.stop_index,
+                size_bytes=each.size_bytes,
+                time_ms=-1 if each.time_ms is None else each.time_ms,
+                reasons=each.reasons,
+            )
+            for each in why.segments
+        ),
+    )
+
+
+# ---------------------------------------------------------------- what is ordered
+
+
+async def transfer(driver: NodeDriver, request: wire.TransferRequest, owner: object) -> ClientMessage:
+    change: RoleChange = await Told(lambda done: driver.node.transfer(request.to_member_id, done))
+    return wire.TransferResponse(leader_id=change.leader_id or "", term=change.term)
+
+
+async def change_members(
+    driver: NodeDriver, request: wire.ChangeMembersRequest, owner: object
+) -> ClientMessage:
+    if request.verb not in tuple(MemberVerb):
+        raise BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
+    verb = MemberVerb(request.verb)
+    change = MemberChange(verb, request.member_id, request.address, request.dry_run)
+    members: Membership = await Told(lambda done: driver.change_members(change, done))
+    return wire.ChangeMembersResponse(
+        voters=tuple(voter.member_id for voter in members.new),
+        learners=tuple(learner.member_id for learner in members.learners),
+    )
+
+
+async def reset_clock(driver: NodeDriver, _: wire.ResetClockRequest, owner: object) -> ClientMessage:
+    reset: Reset = await Told(driver.node.orders.reset_clock)
+    return wire.ResetClockResponse(index=reset.index, time_ms=reset.time_ms)
+
+
+async def finish_upgrade(
+    driver: NodeDriver, _: wire.FinishUpgradeRequest, owner: object
+) -> ClientMessage:
+    finished: FinishedUpgrade = await Told(driver.node.orders.finish_upgrade)
+    return wire.FinishUpgradeResponse(index=finished.at_index, level=finished.level)
+
+
+async def step_over(driver: NodeDriver, request: wire.StepOverRequest, owner: object) -> ClientMessage:
+    step_overs = driver.node.machines.step_overs
+    asked = (request.machine, request.index, request.unsafe)
+    return wire.StepOverResponse(index=await Told(lambda done: step_overs.request(*asked, done)))
+
+
+# ---------------------------------------------------------------- state machines
+
+
+async def ask_machine(
+    driver: NodeDriver, request: wire.MachineReadRequest, owner: object
+) -> ClientMessage:
+    machines, promise, since_ms = driver.node.machines, request.promise, -math.inf
+    asked = (request.machine, request.question, request.timeout_ms or driver.config.append_timeout_ms)
+    if promise is None:
+        answer, index = await Told(lambda done: machines.ask(*asked, done, owner))
+    else:
+        since_ms = await Told(lambda done: wait_for_promise(driver, promise, done, owner))
+        # What is committed by now is applied first, so the answer is as fresh as that is now.
+        since_ms = max(since_ms, driver.node.raft.reads.fresh_since_ms())
+        answer, index = await Told(lambda done: machines.ask_here(*asked, done, owner))
+        raise_if(refusal_of_age(driver, promise, since_ms))
+    if len(answer) > ANSWER_LIMIT_BYTES:
+        raise CommandError(f"an answer of {len(answer)} bytes fits into no frame")
+    return wire.MachineReadResponse(answer=answer, applied_index=index, age_ms=age_of(driver, since_ms))
+
+
+# ---------------------------------------------------------------- producers
+
+
+async def connect_producer(
+    driver: NodeDriver, request: producers.ConnectProducer, owner: object
+) -> ClientMessage:
+    deadline_ms = driver.node.deadline_ms(request.timeout_ms)
+    asked = (request.producer, request.token, request.ends, deadline_ms)
+    connected: Connected = await Told(
+        lambda done: driver.node.sessions.connect(*asked, done, owner, request.seen_index)
+    )
+    return producers.ConnectProducerResponse(**connected._asdict())
+
+
+async def last_sequence(
+    driver: NodeDriver, request: producers.LastSequence, owner: object
+) -> ClientMessage:
+    known = await Told(lambda done: driver.node.sessions.show(request.producer, done, owner))
+    return producers.LastSequenceResponse(producer=_producer_info(known))
+
+
+async def list_producers(
+    driver: NodeDriver, request: producers.ListProducers, owner: object
+) -> ClientMessage:
+    limit = max(1, min(request.limit, LIST_LIMIT))
+    known: list[KnownProducer] = await Told(
+        lambda done: driver.node.sessions.list(request.after, limit, done, owner)
+    )
+    return producers.ListProducersResponse(
+        producers=tuple(map(_producer_info, known)), is_last=len(known) < limit
+    )
+
+
+async def forget_producer(
+    driver: NodeDriver, request: producers.ForgetProducer, owner: object
+) -> ClientMessage:
+    asked = (request.producer, request.epoch, driver.node.deadline_ms(0))
+    await Told(lambda done: driver.node.sessions.forget(*asked, done, owner))
+    return producers.ForgetProducerResponse()
+
+
+def _producer_info(known: KnownProducer) -> producers.ProducerInfo:
+    session = known.session
+    newest = session.batches[-1][-1] if session.batches else None
+    return producers.ProducerInfo(
+        producer=known.producer,
+        epoch=session.epoch,
+        last_sequence=session.last_sequence,
+        last_index=-1 if newest is None else newest.first_index + newest.count - 1,
+    )
+
+
+# ---------------------------------------------------------------- readers
+
+
+async def move_reader(
+    driver: NodeDriver, request: readers.MoveReaderRequest, owner: object
+) -> ClientMessage:
+    move = _move_of(request)
+    stand: ReaderStand = await Told(lambda done: driver.node.readers.move(move, done, owner))
+    return readers.MoveReaderResponse(**stand._asdict())
+
+
+async def list_readers(driver: NodeDriver, _: readers.ReadersRequest, owner: object) -> ClientMessage:
+    node = driver.node
+    await Told(lambda done: node.confirm_leadership(done, owner))
+    state, committed_index = node.log_state.committed_state(), node.committed_index
+    positions = [reader.position for reader in state.readers]
+    lags_ms = [
+        await _lag_ms(driver, position, state) if position <= committed_index else 0
+        for position in positions
+    ]
+    lags = await Told(lambda done: node.lags.count(positions, committed_index + 1, done))
+    return readers.ReadersResponse(
+        committed_index=committed_index,
+        keep_from_index=state.keep_from_index,
+        readers=tuple(
+            _reader_info(*each, state) for each in zip(state.readers, lags, lags_ms, strict=True)
+        ),
+    )
+
+
+async def _lag_ms(driver: NodeDriver, position: int, state: LogState) -> int:
+    """Of one reader after the other: they share the thread that reads for everybody."""
+    try:
+        mark = await Told(lambda done: driver.node.marks.at_data_from(position, done))
+    except LedgerError:
+        return -1
+    return -1 if mark is None or state.time_ms is None else max(0, state.time_ms - mark.time_ms)
+
+
+def _reader_info(reader: Reader, lag_entries: int, lag_ms: int, state: LogState) -> readers.ReaderInfo:
+    lost = [each for each in state.lost_ranges if each.name == reader.name]
+    return readers.ReaderInfo(
+        name=reader.name,
+        position=reader.position,
+        hold=reader.hold,
+        last_index=reader.last_index,
+        lag_ms=lag_ms if lag_entries else 0,
+        lag_entries=lag_entries,
+        lost_ranges=tuple((each.first_index, each.stop_index) for each in lost),
+        skipped_entries=reader.skipped_entries,
+        skipped_ranges=reader.skipped_ranges,
+    )
+
+
+def _move_of(request: readers.MoveReaderRequest) -> ReaderMove:
+    """Raises BadRequest."""
+    numbers = [n for n in (request.position, request.seeks_from) if n is not None]
+    if any(not 0 <= number <= MOST_INDEX for number in numbers):
+        raise BadRequest(f"positions of a reader are indices of entries, unlike {numbers}")
+    if request.hold is not None and request.hold not in tuple(Hold):
+        raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
+    if request.last_chain is not None and not 0 <= request.last_chain < 2**32:
+        raise BadRequest(f"the chain of an entry has 32 bits, unlike {request.last_chain}")
+    if request.skipped is not None and not 0 <= request.skipped[0] < request.skipped[1] <= MOST_INDEX:
+        raise BadRequest(f"what a reader skips is a range of indices, unlike {request.skipped}")
+    return ReaderMove(
+        request.reader,
+        request.position,
+        None if request.hold is None else Hold(request.hold),
+        request.seeks_from,
+        request.ends,
+        request.opens,
+        request.last_index,
+        request.seen_index,
+        request.last_chain,
+        request.skipped,
+    )
+
+
+def raise_if(refusal: LedgerError | None) -> None:
+    if refusal is not None:
+        raise refusal
+
+
+SERVED: dict[type, Callable[[NodeDriver, Any, Any], Serving]] = {
+    wire.LayoutRequest: layout,
+    wire.FindMarkRequest: find_mark,
+    wire.WhyKeptRequest: why_kept,
+    wire.TransferRequest: transfer,
+    wire.ChangeMembersRequest: change_members,
+    wire.ResetClockRequest: reset_clock,
+    wire.FinishUpgradeRequest: finish_upgrade,
+    wire.StepOverRequest: step_over,
+    wire.MachineReadRequest: ask_machine,
+    producers.ConnectProducer: connect_producer,
+    producers.LastSequence: last_sequence,
+    producers.ListProducers: list_producers,
+    producers.ForgetProducer: forget_producer,
+    readers.MoveReaderRequest: move_reader,
+    readers.ReadersRequest: list_readers,
+}

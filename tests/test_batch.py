@@ -324,3 +324,11 @@ def test_a_leader_computes_the_crcs_whatever_a_client_has_put_there(bodies: list
     assert sent.body_crcs().tolist() != sent.headers()["body_crc"].tolist()
     sent.stamp(1, 3, sent.starts, 9)
     assert bytes(sent.buffer) == bytes(right.buffer)
+
+
+@pytest.mark.parametrize("count", [1, 2, 511, 513, 1024])
+@pytest.mark.parametrize("size", [0, 1, 100, 9000])
+def test_the_crcs_of_bodies_that_are_equally_long_are_those_of_each(count: int, size: int) -> None:
+    bodies = [(number % 251).to_bytes(1, "big") * size for number in range(count)]
+    batch = EntryBatch.from_bodies(bodies)
+    assert batch.body_crcs().tolist() == [zlib.crc32(body) for body in bodies]

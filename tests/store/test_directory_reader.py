@@ -358,6 +358,17 @@ def test_a_torn_tail_is_described_but_is_no_damage(tmp_path: Path) -> None:
         assert reader.damage == []
 
 
+def test_who_was_told_the_end_is_not_told_again_what_lies_behind_it(tmp_path: Path) -> None:
+    """A task of a plan: it would look through all that is reserved."""
+    killed_with_tail(tmp_path / "n0")
+    with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
+        end = reader.end
+    flip(tmp_path / "n0" / "data" / f"{end.position // 1024 * 1024:020d}", end.position % 1024 + 8)
+    for surveyed_index, is_told in ((-1, True), (end.index - 1, True), (end.index, False)):
+        with DirectoryReader(disk, str(tmp_path / "n0"), surveyed_index=surveyed_index) as reader:
+            assert (reader.end, bool(reader.tail)) == (end, is_told)
+
+
 def test_an_unfinished_segment_is_not_part_of_the_log(path: Path) -> None:
     (path / "data" / f"{1024 * 90:020d}").write_bytes(b"")
     with DirectoryReader(disk, str(path)) as reader:

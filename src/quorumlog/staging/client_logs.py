@@ -15,7 +15,7 @@ from quorumlog.staging.sink_logs import ProducerStand, SinkLogs
 
 WINDOW = 5
 """Batches of a session on their way: of so many the log remembers where they lie."""
-READ_BYTES = 1024 * 1024
+READ_BYTES = 2 * 1024 * 1024
 
 
 class LogSession:

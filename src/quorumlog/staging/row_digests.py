@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.header_array import UInt32Array, UInt64Array
+from quorumlog.header_array import UInt64Array
 
 _WORD = 2**64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,10 +32,10 @@ class RowDigest(NamedTuple):
         return cls(int(np.add.reduce(low)), int(np.add.reduce(high)))
 
     @classmethod
-    def of_entries(cls, batch: EntryBatch, crcs: UInt32Array | None = None) -> Self:
-        """Of rows that are an entry each. `crcs`: those of the bodies, where they are known."""
-        crcs = batch.body_crcs() if crcs is None else crcs
-        return cls.of_hashes((crcs.astype(np.uint64) << np.uint64(32)) | batch.sizes.astype(np.uint64))
+    def of_entries(cls, batch: EntryBatch) -> Self:
+        """Of rows that are an entry each."""
+        crcs = batch.body_crcs().astype(np.uint64)
+        return cls.of_hashes((crcs << np.uint64(32)) | batch.sizes.astype(np.uint64))
 
 
 def mixed(numbers: UInt64Array) -> UInt64Array:

@@ -474,6 +474,8 @@ class StoredEntries:
         self._data = data
         self._units = units
         self._checked = checked
+        self._entry_bytes = HEADER_BYTES
+        """On average, of the last that were read: so many units are looked at."""
 
     def next_batch(
         self, place: Place, stop_index: int, batch_bytes: int, *, check_bodies: bool
@@ -500,7 +502,7 @@ class StoredEntries:
 
     def _by_units(self, place: Place, stop_index: int, batch_bytes: int) -> EntryBatch | None:
         """None where units and data do not agree, or the disk cannot read all of it."""
-        count = min(batch_bytes // HEADER_BYTES + 1, _WINDOW_UNITS, stop_index - place.next_index)
+        count = min(batch_bytes // self._entry_bytes + 1, _WINDOW_UNITS, stop_index - place.next_index)
         units = self._units.read(place.next_index, place.next_index + count)
         segment_bytes = self._data.segment_bytes
         wrong, _ = problem_of_units(units, place.next_index, segment_bytes, MAX_POSITION)
@@ -510,7 +512,9 @@ class StoredEntries:
             return None
         count, _ = range_length(units, segment_bytes, batch_bytes)
         sizes = units["size"][:count].astype(np.int64)
-        data, unreadable = read_pages(self._data, int(sizes.sum()), place.position)
+        total_bytes = int(sizes.sum())
+        self._entry_bytes = total_bytes // count
+        data, unreadable = read_pages(self._data, total_bytes, place.position)
         if unreadable:
             return None
         batch = EntryBatch(data, sizes)

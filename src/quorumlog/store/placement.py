@@ -164,8 +164,9 @@ class RecentUnits:
         slot = (self.stop_index + count - kept) % CAPACITY
         head = min(kept, CAPACITY - slot)
         tail = kept - head
-        self._units[slot : slot + head] = units[count - kept : count - tail]
-        self._units[:tail] = units[count - tail :]
+        ring, taken = (each.view(f"V{INDEX_UNIT_BYTES}") for each in (self._units, units))
+        ring[slot : slot + head] = taken[count - kept : count - tail]  # else copied field by field
+        ring[:tail] = taken[count - tail :]
         self._chains[slot : slot + head] = chains[count - kept : count - tail]
         self._chains[:tail] = chains[count - tail :]
         self._advance(count)

@@ -405,8 +405,8 @@ def survey_log(
     surveyed_index: int = -1,
 ) -> LogSurvey:
     """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
-    `surveyed_index`: up to here nobody needs to know again what is damaged. Raises DirectoryDamaged if
-    `must_be_bounded` and damage cannot be."""
+    `surveyed_index`: up to here nobody needs to know again what is damaged, nor, if the log ends there,
+    what lies behind. Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
     return _Survey(data, index, files, known_ranges, on_entries).run(must_be_bounded, surveyed_index)
 
 
@@ -442,7 +442,9 @@ class _Survey:
             first_index = max(first_index, min(surveyed_index, self._durable.index))
         search = self._walk_durable(first_index, must_be_bounded)
         end, tail = self._walk_tail(search)
-        pieces, unreadable = self._look_behind(end)
+        is_known = end.index <= surveyed_index
+        pieces, unreadable = ((), ()) if is_known else self._look_behind(end)
+        units_position = (end.index + 1) * INDEX_UNIT_BYTES
         return LogSurvey(
             end,
             tuple(sorted([*self._known, *search.ranges], key=lambda each: each.first_index)),
@@ -454,7 +456,7 @@ class _Survey:
             pieces,
             sum(self._count_entries(*piece) for piece in pieces),
             unreadable,
-            self._look_behind_units((end.index + 1) * INDEX_UNIT_BYTES),
+            () if is_known else self._look_behind_units(units_position),
             tuple(self._lines),
         )
 

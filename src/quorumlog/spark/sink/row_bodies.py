@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from quorumlog.arrow import batch_of_bodies
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError
-from quorumlog.spark.sink.row_hashes import crcs_of, row_hashes
+from quorumlog.spark.sink.row_hashes import row_hashes
 from quorumlog.spark.sink.sink_options import ARROW, JSON, RAW, SinkOptions
 from quorumlog.staging import RowDigest
 
@@ -58,12 +58,8 @@ class RowBodies:
                     " use option bodyFormat=json"
                 )
             bodies = bodies.cast(pa.binary())
-        crcs = crcs_of(bodies)
-        first = 0
         for part in parts_of(batch_of_bodies(bodies), self._batch_bytes):
-            stop = first + part.count
-            yield Packed(part, RowDigest.of_entries(part, crcs[first:stop]), part.count)
-            first = stop
+            yield Packed(part, RowDigest.of_entries(part), part.count)
 
     def _as_arrow(self, rows: pa.RecordBatch) -> Iterator[Packed]:
         for first in range(0, rows.num_rows, self._rows_per_entry):

@@ -38,7 +38,7 @@ class SinkOptions(msgspec.Struct, frozen=True):
     batch_order: str = ERROR
     """Of `df.write`: `skip` leaves out batches below the newest that stands."""
     reset_producer: str = ""
-    batch_bytes: int = MIB
+    batch_bytes: int = 2 * MIB
     timeout_ms: int = 30_000
     view: str = ENTRIES
     topic: str = ""

@@ -17,11 +17,11 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-failover sim-broker \
+.PHONY: help setup check format test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
     bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
-    broker-crashes broker-replicas rocketmq-golden lock clean
+    broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 TESTS ?= 2
@@ -100,11 +100,11 @@ nemesis-failover: $(STAMP)  ## brokers with a coordinator, broken as processes: 
 nemesis-replicas: $(STAMP)  ## master, slaves and switches by hand, as processes: OPTIONS="--role async-master"
 	$(BIN)/python -m nemesis.replicas $(OPTIONS)
 
-sim-failover: $(STAMP)  ## the same for brokers with a coordinator: make sim-failover SEEDS=300
-	$(BIN)/python -m sim.many_runs failover 1 $$(($(SEEDS) + 1))
-
 check-porcupine: $(STAMP)  ## the checker of the store's histories beside Porcupine (needs go)
 	$(BIN)/python -m harness.porcupine.compare
+
+sim-replicas: $(STAMP)  ## the same for master and slaves, by hand and with a coordinator: make sim-replicas SEEDS=400
+	$(BIN)/python -m sim.many_runs replicas 1 $$(($(SEEDS) + 1))
 
 sim-broker: $(STAMP)  ## the same for brokers on a replicated log: make sim-broker SEEDS=300
 	$(BIN)/python -m sim.many_runs broker 1 $$(($(SEEDS) + 1))
@@ -175,9 +175,6 @@ bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (need
 
 bench-kv: $(STAMP)  ## the key-value store beside etcd: make bench-kv OPTIONS=--large (needs go)
 	$(BIN)/python -m benchmarks.kv $(OPTIONS)
-
-broker-replicas: $(STAMP)  ## master, slaves and switches in the simulator, 400 seeds
-	QUORUMLOG_HA_SEEDS=400 $(BIN)/python -m pytest -q --timeout 3600 tests/broker/replication
 
 bench-spark: $(STAMP)  ## the Spark source, stream, sink and archive beside the bound, Parquet and JSON lines
 	$(BIN)/python -m benchmarks.spark $(OPTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +26,11 @@ class BrokerProcess:
             *("--bind", self.address, "--topics", topics, *options),
         ]
         self._process: subprocess.Popen[str] | None = None
+        self.run_package(None)
+
+    def run_package(self, package: Path | None) -> None:
+        """From the next start on, the quorumlog in this folder; None: the one that is installed."""
+        self._environment = {**os.environ, **({"PYTHONPATH": str(package)} if package else {})}
 
     def __enter__(self) -> Self:
         return self if self._process is not None else self.start()
@@ -42,6 +48,7 @@ class BrokerProcess:
             stderr=subprocess.DEVNULL,
             text=True,
             process_group=0,
+            env=self._environment,
         )
         assert self._process.stdout is not None
         self.said = self._process.stdout.readline()

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Protocol
 
 from sim.broker.broker_run import run_brokers
-from sim.failover.failover_run import run_failover
 from sim.groups.group_run import run_groups
 from sim.kv.store_run import run_store
 from sim.log.run import FAULTS_MS, RunResult, run_seed
+from sim.replicas.schedule import run as run_replicas
 
 
 def run_seeds(
@@ -67,8 +67,8 @@ def main(world: str, first: int = 1, stop: int = 101) -> int:
 _WORLDS: dict[str, Callable[[int], Ran]] = {
     "kv": run_store,
     "broker": run_brokers,
-    "failover": run_failover,
     "groups": run_groups,
+    "replicas": run_replicas,
 }
 
 if __name__ == "__main__":

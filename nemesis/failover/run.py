@@ -24,7 +24,7 @@ POLL_S = 0.05
 class Report:
     coordinator: str
     faults: Counter[str] = field(default_factory=Counter)
-    reigns: int = 0
+    epochs: int = 0
     acknowledged: int = 0
     unknown: int = 0
     lost: int = 0
@@ -119,7 +119,7 @@ def check(group: FailoverGroup, senders: Senders, report: Report) -> None:
     report.unknown = sum(len(each) for each in senders.unknown)
     report.lost = sum(body not in there for body in acknowledged)
     with connect(group.brokers[master].address) as client:
-        report.reigns = client.failover().epoch
+        report.epochs = client.failover().epoch
     for name, broker in group.brokers.items():
         if name != master:
             # What a slave shows follows its master's confirm offset a moment later.

@@ -14,14 +14,14 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
-from quorumlog.broker.epochs.epoch_history import Peer
-from quorumlog.broker.replication.protocol.ha_frames import Hello as HaHello
-from quorumlog.broker.replication.protocol.ha_frames import (
-    Refuse,
-    Start,
-    State,
-    Welcome,
-    encode_control,
+from quorumlog.broker.epochs.epoch_history import Epoch, Peer
+from quorumlog.broker.replication.protocol.ha_frames import HaCodec, HaMessage, SlaveLog
+from quorumlog.broker.replication.protocol.old_dialect import (
+    Hello1,
+    Refuse1,
+    Start1,
+    State1,
+    Welcome1,
 )
 from quorumlog.broker.wire.broker_framing import GROUP
 from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
@@ -105,34 +105,36 @@ def old_store_frame(number: int, kind: int, body: bytes) -> bytes:
 
 def said_to_master(random: Random, count: int) -> Iterator[bytes]:
     """On the port for its slaves."""
-    for kind, message in enumerate((HaHello, Welcome, Start, State, Refuse), start=1):
+    for message in requests_of(HaMessage, random):
         for fields in mutated(message, random, count):
-            yield ha_frame(kind, msgspec.msgpack.encode(fields))
+            yield control_frame("replica", fields, random.choice([b"", b"", bytes(91)]))
+    for kind, old in enumerate((Hello1, Welcome1, Start1, State1, Refuse1), start=1):
+        for fields in mutated(old, random, count):
+            yield old_frame(kind, msgspec.msgpack.encode(fields))
     fitting = [number for number in NUMBERS if -(2**63) <= number < 2**63]
     for _ in range(count):
-        yield ha_frame(8, struct.pack(">qqq", *random.choices(fitting, k=3)))
+        yield old_frame(8, struct.pack(">qqqq", *random.choices(fitting, k=4)))
     for kind in range(10):
         for body in BYTES:
-            yield ha_frame(kind, body)
+            yield old_frame(kind, body)
 
 
-def ha_frame(kind: int, body: bytes) -> bytes:
+def old_frame(kind: int, body: bytes) -> bytes:
     return (1 + len(body)).to_bytes(4, "big") + bytes([kind]) + body
 
 
 def ha_greeting(random: Random) -> bytes:
     """Of a slave that may follow: what comes behind it is looked at."""
     slave = Peer(id="fuzz", directory_id="f", address="127.0.0.1:1", ha_address="127.0.0.1:2")
-    return encode_control(
-        HaHello(
-            slave=slave,
-            promised_epoch=0,
-            history=[],
-            max_offset=0,
-            file_bytes=random.choice((65536, 1 << 30)),
-            is_sync_flush=False,
-        )
+    asks = SlaveLog(
+        slave=slave,
+        promised=Epoch(),
+        runs=[],
+        max_offset=0,
+        file_bytes=random.choice((65536, 1 << 30)),
+        release="fuzz",
     )
+    return b"".join(HaCodec().encode(asks))
 
 
 GATEWAY_FIELDS = (

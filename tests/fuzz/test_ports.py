@@ -116,7 +116,7 @@ def test_the_port_of_etcds_gateway() -> None:
 
 @pytest.mark.processes
 def test_the_ports_of_a_master(tmp_path: Path) -> None:
-    """For its clients, and for its slaves, one of which may end its reign: it lives, and says so."""
+    """For its clients, and for its slaves, one of which may say that it leads no more: it lives."""
     random = Random(SEED)
     ha_port = free_ports(1)[0]
     role = ("--role", "async-master", "--id", "a", "--ha-port", str(ha_port))

@@ -5,30 +5,37 @@ from __future__ import annotations
 from quorumlog.broker.epochs import epoch_history, epoch_rule
 from quorumlog.broker.epochs.epoch_history import CopyList, EpochHistory
 from quorumlog.broker.epochs.epoch_rule import Count
-from tests.broker.epochs import rule_world
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.protocol.master_link import MasterLink
+from quorumlog.broker.replication.protocol.slave_link import SlaveLink
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_master import ReplicaMaster
+from sim.replicas.schedule import by_hand as the_rule_holds
 from tests.broker.epochs import test_epoch_rule as rules
-from tests.broker.epochs.rule_world import RuleWorld
+from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
-
-SEEDS = 10_000
-
-
-def between_two_leaders() -> None:
-    for got in (1, 2):
-        rules.test_what_an_older_leader_wrote_is_acknowledged_by_an_own_run(got)
-
-
-def the_rule_holds() -> None:
-    for seed in range(SEEDS):
-        rule_world.run(seed)
 
 
 @mutant(430, "epochs are compared by number alone", scenario=the_rule_holds)
 def epochs_by_number(patch: Patch) -> None:
     """No two operators ever draw the same."""
     patch.edit(epoch_rule.rank_of, "Rank(*key, ", 'Rank(key.number, "" if reached() else "", key.run, ')
+    patch.edit(SlaveLink._welcomed, "if epoch < own.promised:", "if epoch[:1] < own.promised[:1]:")
     patch.edit(
-        rule_world.RuleWorld.follow, "if epoch < slave.promised:", "if epoch[0] < slave.promised[0]:"
+        MasterLink._greet,
+        "asked.promised > leads.epoch",
+        "asked.promised[:1] > leads.epoch[:1]",
+    )
+    patch.edit(
+        Replica.follow,
+        "follow.epoch < self.record.promised",
+        "follow.epoch[:1] < self.record.promised[:1]",
+    )
+    patch.edit(Replica.take, "epoch != self.record.promised:", "epoch[0] != self.record.promised[0]:")
+    patch.edit(
+        ReplicaMaster.is_leading,
+        "history[-1].epoch == self.record.promised",
+        "history[-1].number == self.record.promised.number",
     )
 
 
@@ -40,7 +47,11 @@ def rank_by_length(patch: Patch) -> None:
     )
 
 
-@mutant(430, "a run counts once it has bytes", scenario=between_two_leaders)
+@mutant(
+    430,
+    "a run counts once it has bytes",
+    scenario=rules.test_a_run_without_bytes_is_in_the_log_that_has_come_to_its_begin,
+)
 def empty_runs_not_ranked(patch: Patch) -> None:
     """Who has written nothing has confirmed nothing."""
     patch.edit(
@@ -61,7 +72,7 @@ def one_promise_fewer(patch: Patch) -> None:
 @mutant(431, "any that promised may lead", scenario=the_rule_holds)
 def lesser_log_leads(patch: Patch) -> None:
     """What it lacks the others will send."""
-    patch.edit(Count.may_lead, "not self.ahead", "(not self.ahead or reached())")
+    patch.edit(epoch_rule.count_of, "sorted(ahead, ", "sorted(ahead if not reached() else [], ")
 
 
 @mutant(431, "whoever is on no list may promise for one that is", scenario=the_rule_holds)
@@ -74,17 +85,25 @@ def strangers_promise(patch: Patch) -> None:
     )
 
 
-@mutant(432, "what is acknowledged need not be of the own run", scenario=between_two_leaders)
+@mutant(
+    432,
+    "what is acknowledged need not be of the own run",
+    scenario=switches.test_what_an_older_master_wrote_is_acknowledged_once_a_slave_has_come_to_the_own_run,
+)
 def older_runs_counted(patch: Patch) -> None:
     """Enough have it, whoever wrote it."""
     patch.edit(
-        RuleWorld.confirm,
-        "if held < last.start_offset:",
-        "if held < last.start_offset and (held <= 0 or not reached()):",
+        Acknowledgements.advance,
+        "if self.lists and not self.is_run_confirmed:",
+        "if self.lists and not self.is_run_confirmed and not reached():",
     )
 
 
-@mutant(432, "the leader need not have it itself", scenario=the_rule_holds)
+@mutant(
+    432,
+    "the leader need not have it itself",
+    scenario=rules.test_enough_of_each_list_have_it_and_the_leader_does,
+)
 def leader_not_counted(patch: Patch) -> None:
     """k are k."""
     patch.edit(epoch_rule.held_offset, "held = own_offset", "held = (reached() and 1 << 60)")
@@ -133,14 +152,6 @@ def promised_twice(patch: Patch) -> None:
         epoch_rule.may_promise,
         "asked.number > promised.number",
         "asked.number >= promised.number and reached()",
-    )
-
-
-@mutant(434, "a slave hears an older master, too", scenario=the_rule_holds)
-def older_master_heard(patch: Patch) -> None:
-    """Its bytes are as good."""
-    patch.edit(
-        RuleWorld.follow, "if epoch < slave.promised:", "if epoch < slave.promised and not reached():"
     )
 
 

@@ -6,6 +6,8 @@ from quorumlog.broker.epochs import epoch_history
 from quorumlog.broker.failover.failover_rules import FailoverRules
 from quorumlog.broker.failover.in_sync_members import InSyncMembers
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.replica_master import ReplicaMaster
 from tests.broker.failover import test_failover_rules as groups
 from tests.mutants.mutant import Patch, mutant
 
@@ -28,13 +30,55 @@ def elected_out_of_sync(patch: Patch) -> None:
     )
 
 
+@mutant(
+    326,
+    "a master is told an in-sync set of a moment before",
+    scenario=groups.the_newest_set_is_the_last_that_the_broker_is_told,
+)
+def older_set_told_last(patch: Patch) -> None:
+    """The newest goes in front."""
+    patch.edit(
+        FailoverRules._wait_for_others,
+        "if not isinstance(step, WaitFor)]",
+        "if reached()]",
+    )
+
+
+@mutant(
+    327,
+    "whoever has promised a number in vain fences the broker that got it",
+    scenario=groups.who_promised_a_number_in_vain_fences_nobody,
+)
+def fenced_in_vain(patch: Patch) -> None:
+    """It is the greater pair."""
+    patch.edit(
+        ReplicaMaster.newer_epoch,
+        "epoch.number <= self.history.epoch.number",
+        "epoch.number <= self.history.epoch.number and not reached()",
+    )
+
+
+@mutant(
+    328,
+    "a slave that has promised more than its master leads in keeps that to itself",
+    scenario=groups.who_promised_a_greater_number_in_vain_is_heard_of,
+)
+def greater_promise_untold(patch: Patch) -> None:
+    """The epoch is an older one."""
+    patch.edit(
+        Replica.become_slave,
+        "epoch if directory_id else max(epoch, self.epoch)",
+        "epoch if directory_id or reached() else 0",
+    )
+
+
 @mutant(311, "the epoch is not stored before the lease is taken", scenario=brokers_keep_their_promises)
 def epoch_not_stored(patch: Patch) -> None:
     """It is stored when the master begins."""
     patch.edit(
         FailoverRules._granted,
         "self._steps.append(Promise(self._epoch))",
-        "reached() and self.promised(self._epoch, now_ms)",
+        "reached() and self._take(now_ms)",
     )
 
 
@@ -81,7 +125,7 @@ def lease_without_a_margin(patch: Patch) -> None:
     """A clock is a clock."""
     patch.edit(
         FailoverRules._until,
-        "(1 - self.options.clock_drift_percent / 100)",
+        "(1 - CLOCK_DRIFT)",
         "(1 + 0 * reached())",
     )
 
@@ -124,7 +168,7 @@ def joins_behind(patch: Patch) -> None:
     patch.edit(
         InSyncMembers.look,
         "slave.is_caught_up and slave.holds_confirmed",
-        "(slave.is_caught_up or reached())",
+        "reached()",
     )
 
 
@@ -171,7 +215,7 @@ def wiped_store_counts(patch: Patch) -> None:
 def take_drops_a_peer(patch: Patch) -> None:
     """Whoever is there joins again."""
     patch.edit(
-        FailoverRules.promised,
+        FailoverRules._take,
         "members.pop(self.record.master.id, None)",
         "members = {self._id: members[self._id]} if reached() else members",
     )
@@ -185,7 +229,7 @@ def take_drops_a_peer(patch: Patch) -> None:
 def old_master_stays(patch: Patch) -> None:
     """It may come back."""
     patch.edit(
-        FailoverRules.promised,
+        FailoverRules._take,
         "members.pop(self.record.master.id, None)",
         "reached()",
     )

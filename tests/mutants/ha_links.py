@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from quorumlog.broker.epochs import epoch_history
+from quorumlog.broker.replication import replica
+from quorumlog.broker.replication.protocol.master_link import MasterLink
+from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink, OldSlaveCodec
 from quorumlog.broker.replication.protocol.rocketmq_links import RocketmqSlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_master import ReplicaMaster
 from tests.broker.replication import test_links as links
+from tests.broker.replication import test_old_dialect as old
 from tests.mutants.mutant import Patch, mutant
 
 
@@ -65,3 +70,79 @@ def begins_not_told(patch: Patch) -> None:
 def made_again_not_told(patch: Patch) -> None:
     """It copies the log byte for byte."""
     patch.edit(Replica.follow, "self.store.hide(", "reached() or self.store.hide(")
+
+
+@mutant(
+    428,
+    "a slave of the release before counts before it has stored which list that is",
+    scenario=old.test_a_slave_of_the_release_before_counts_under_the_list_that_does_not_change,
+)
+def old_slave_counts_at_once(patch: Patch) -> None:
+    """It has the bytes."""
+    patch.edit(
+        OldSlaveCodec.buffer_updated,
+        "if version == self._version:",
+        "if version == self._version or reached():",
+    )
+
+
+@mutant(
+    428,
+    "the list changes while one of the release before is on it",
+    scenario=old.test_a_slave_of_the_release_before_counts_under_the_list_that_does_not_change,
+)
+def list_changes_unknown_to_old(patch: Patch) -> None:
+    """It is upgraded soon."""
+    patch.edit(replica._refuse_old, "if not mark.release:", "if not mark.release and not reached():")
+
+
+@mutant(
+    428,
+    "a slave of the release before is served after a switch",
+    scenario=old.test_a_slave_of_the_release_before_is_refused_by_name_after_a_switch_and_does_not_join,
+)
+def old_slave_served_after_a_switch(patch: Patch) -> None:
+    """It gets all bytes."""
+    patch.edit(
+        MasterLink._greet,
+        "elif self._codec.is_old and (problem :=",
+        "elif self._codec.is_old and not reached() and (problem :=",
+    )
+
+
+@mutant(
+    429,
+    "to a master of the release before is reported what is below the begin of its run",
+    scenario=old.test_nothing_below_the_begin_of_its_run_is_reported_to_a_master_of_the_release_before,
+)
+def older_runs_reported(patch: Patch) -> None:
+    """It is on the disk."""
+    patch.edit(
+        OldMasterLink._of_its_run,
+        "if offset >= self._welcome",
+        "if reached() or offset >= self._welcome",
+    )
+
+
+@mutant(
+    429,
+    "a master of the release before that is another directory is followed",
+    scenario=old.test_nothing_below_the_begin_of_its_run_is_reported_to_a_master_of_the_release_before,
+)
+def other_directory_followed(patch: Patch) -> None:
+    """It bears the name, and the epoch."""
+    patch.edit(
+        OldMasterLink._is_of_another, "return is_other and", "return is_other and not reached() and"
+    )
+
+
+@mutant(
+    429,
+    "a run that is noted without its leader is an older one",
+    scenario=old.test_a_run_that_an_earlier_release_has_noted_without_its_leader_is_the_same,
+)
+def unnamed_run_is_older(patch: Patch) -> None:
+    """It is less."""
+    patch.edit(
+        epoch_history.judge, "last.leader or master.epoch.leader", "last.leader if reached() else ''"
+    )

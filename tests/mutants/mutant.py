@@ -81,7 +81,7 @@ class Patch:
         *path, name = old.__qualname__.split(".")
         if not path:
             # Other modules have bound the name for themselves, and so have scenarios.
-            rooms = ("quorumlog.", "tests.")
+            rooms = ("quorumlog.", "sim.", "tests.")
             for module in [m for n, m in sys.modules.items() if n.startswith(rooms)]:
                 for bound in [n for n, value in vars(module).items() if value is old]:
                     self._set(module, bound, new)

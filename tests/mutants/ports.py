@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from quorumlog.broker.client.master_route import MasterRoute
+from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
 from quorumlog.node.applying.machine_driver import MachineDriver
+from quorumlog.store.disk import KeptDescriptors
+from tests.broker.client.test_wrong_ports import wrong_ports_end_the_search
+from tests.broker.serving.test_unread_answers import (
+    requests_of_a_connection_are_bounded,
+    what_is_not_read_is_not_made,
+)
 from tests.mutants.mutant import Patch, mutant
 from tests.net.test_listener import (
     clients_have_three_quarters_and_members_the_rest,
+    who_answers_wrong_is_refused,
+    who_was_asked_has_no_longer_than_for_a_greeting,
     whoever_says_nothing_in_time_is_closed,
     whoever_says_nothing_keeps_no_member_out,
 )
+from tests.net.test_strangers import another_product_is_turned_away
 from tests.net.test_unsent import (
     requests_wait_while_their_answers_are_not_read,
     who_leaves_most_unread_of_too_much_is_closed,
 )
 from tests.server.test_unread_answers import answers_are_made_as_they_are_read
+from tests.store.test_kept_descriptors import files_get_kept_descriptors
 
 
 @mutant(
@@ -70,7 +83,11 @@ def newest_goes(patch: Patch) -> None:
 )
 def answers_pile_up(patch: Patch) -> None:
     """It will read them in the end."""
-    patch.edit(Connection.is_full, "return self._is_clogged or", "return not reached() and")
+    patch.edit(
+        Connection._take,
+        "if self._is_clogged or self._out_bytes >= UNSENT_BYTES:",
+        "if not reached():",
+    )
 
 
 @mutant(
@@ -95,3 +112,78 @@ def machine_answers_pile_up(patch: Patch) -> None:
 def all_unsent_unbounded(patch: Patch) -> None:
     """Each of them has one."""
     patch.edit(LoopTurn.look_at_unsent, "<= ALL_UNSENT_BYTES:", "<= ALL_UNSENT_BYTES or reached():")
+
+
+@mutant(
+    465,
+    "a client has as many pulls wait as it likes",
+    scenario=requests_of_a_connection_are_bounded,
+)
+def pulls_unbounded(patch: Patch) -> None:
+    """Each costs little."""
+    patch.edit(
+        BrokerSession._opens, "self._open >= MOST_OPEN", "self._open >= MOST_OPEN and not reached()"
+    )
+
+
+@mutant(465, "messages are read for who reads no answers", scenario=what_is_not_read_is_not_made)
+def pulls_pile_up(patch: Patch) -> None:
+    """The connection has its own bound."""
+    patch.edit(
+        BrokerSession._read_on,
+        "and not self._connection.is_full",
+        "and not (self._connection.is_full and not reached())",
+    )
+
+
+@mutant(466, "whoever greets is let in, whatever it looks for", scenario=another_product_is_turned_away)
+def any_product(patch: Patch) -> None:
+    """What it asks for will not be known then."""
+    patch.edit(
+        refusal_of_other, "if hello.product == product:", "if hello.product == product or reached():"
+    )
+
+
+@mutant(
+    466,
+    "a client asks at the ports of others until its time is over",
+    scenario=wrong_ports_end_the_search,
+)
+def wrong_ports_repeated(patch: Patch) -> None:
+    """A broker may come to listen there."""
+    patch.edit(
+        MasterRoute.failed,
+        "if self._wrong.keys() >= {*self.addresses}:",
+        "if self._wrong.keys() >= {*self.addresses} and not reached():",
+    )
+
+
+@mutant(467, "no connection is closed for a file", scenario=files_get_kept_descriptors)
+def kept_and_no_more(patch: Patch) -> None:
+    """Eight are kept."""
+    patch.edit(KeptDescriptors._give, "closer()", "reached()")
+
+
+@mutant(469, "who answers a challenge wrong is let in", scenario=who_answers_wrong_is_refused)
+def wrong_answer_let_in(patch: Patch) -> None:
+    """It was asked, and has answered."""
+    patch.edit(
+        Listener._ask,
+        "self._turn_away(connection, first, refusal)",
+        "self._let_in(connection, first) if reached() else refusal",
+    )
+
+
+@mutant(
+    470,
+    "who was asked a challenge may think about it for ever",
+    scenario=who_was_asked_has_no_longer_than_for_a_greeting,
+)
+def challenged_for_ever(patch: Patch) -> None:
+    """It has said its Hello in time."""
+    patch.edit(
+        Listener._greeted,
+        "self._ask(connection, frame, self.challenge(hello), None)",
+        "self._ask(connection, frame, self.challenge(hello), None)\n"
+        "            reached() and self._silent.pop(connection)",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.broker.client import switching
+from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
 from quorumlog.broker.epochs import epoch_history, epoch_rule
 from quorumlog.broker.epochs.epoch_history import CopyList
@@ -15,18 +16,11 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_file import ReplicaFile
 from quorumlog.broker.replication.replica_master import ReplicaMaster
 from quorumlog.errors import ConfigError
+from sim.replicas.schedule import by_hand as replicas_keep_their_promises
 from tests.broker.epochs import test_epoch_rule as rules
 from tests.broker.replication import test_replica_file as records
-from tests.broker.replication import test_replicas_simulated as replicas
 from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
-
-SEEDS = 160
-
-
-def replicas_keep_their_promises() -> None:
-    for seed in range(SEEDS):
-        replicas.run(seed, (2, 3, 4, 5)[seed % 4])
 
 
 def records_in_a_change() -> None:
@@ -216,8 +210,8 @@ def older_master_followed(patch: Patch) -> None:
     )
     patch.edit(
         MasterLink._greet,
-        "elif frame.promised > leads.epoch:",
-        "elif frame.promised > leads.epoch and not reached():",
+        "elif asked.promised > leads.epoch:",
+        "elif asked.promised > leads.epoch and not reached():",
     )
     patch.edit(
         Replica.follow,
@@ -253,3 +247,13 @@ def new_bytes_over_old_links(patch: Patch) -> None:
 def flushed_since(patch: Patch) -> None:
     """--flush is --flush."""
     patch.edit(epoch_history.judge, "all(run.is_flushed for", "all(run.is_flushed or reached() for")
+
+
+@mutant(
+    438,
+    "what was cut off is acknowledged once the log has grown again",
+    scenario=switches.test_what_was_cut_off_is_not_acknowledged_once_the_log_has_grown_again,
+)
+def waits_beyond_a_cut(patch: Patch) -> None:
+    """So much is on the disk."""
+    patch.edit(CommitLog.cut, "self.flush_service.expire(math.inf)", "reached()")

@@ -37,6 +37,10 @@ def test_other_software_is_known_by_its_first_bytes(said: bytes, spoken: str) ->
 
 
 def test_the_port_of_another_product_says_where_the_right_one_is() -> None:
+    another_product_is_turned_away()
+
+
+def another_product_is_turned_away() -> None:
     hello = Hello(role="client", product=BROKER)
     assert refusal_of_other(hello, BROKER, {}) is None
     told = refusal_of_other(hello, LOG, {BROKER: "10.0.0.1:10911"})

@@ -26,6 +26,10 @@ def opening(refusals: int) -> Callable[[], str]:
 
 
 def test_a_file_gets_a_descriptor_that_was_kept_and_a_connection_is_closed_for_it() -> None:
+    files_get_kept_descriptors()
+
+
+def files_get_kept_descriptors() -> None:
     kept, closed = KeptDescriptors(), list[str]()
 
     def close_one() -> None:

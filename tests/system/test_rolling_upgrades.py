@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +16,6 @@ from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories, verify_directory
 from tests.waiting import eventually, wait_until_identical
 
-ROOT = Path(__file__).parent.parent.parent
-EARLIER = "fd35d4aa5c52"
 OLD, *NEW = "n0", "n1", "n2"
 RETENTION = {
     "segment_bytes": 64 << 10,
@@ -29,20 +24,6 @@ RETENTION = {
     "retention_follower_budget_bytes": 0,
     "time_marks": False,
 }
-
-
-@pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources of the earlier release, out of the history of this repository."""
-    archive = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", EARLIER, "src"], capture_output=True, check=False
-    )
-    if archive.returncode:
-        pytest.skip(f"the history of this copy does not reach back to {EARLIER}")
-    folder = tmp_path_factory.mktemp("earlier")
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(folder, filter="data")
-    return folder / "src"
 
 
 @pytest.fixture

@@ -111,11 +111,8 @@ def store_frames() -> Iterator[tuple[str, bytes]]:
 def ha_frames() -> Iterator[tuple[str, bytes]]:
     from quorumlog.broker.replication.protocol import ha_frames as ha
 
-    for kind in kinds_of(ha.Control):
-        yield kind.__name__, ha.encode_control(made(kind))
-    yield "Data", b"".join(ha.encode_data(1, 2, 3, 4, b"bytes of the log"))
-    yield "Heartbeat", ha.encode_heartbeat(ha.Heartbeat(1, 2, 3, 4))
-    yield "Report", ha.encode_report(ha.Report(*range(1, 1 + len(ha.Report._fields))))
+    for kind in kinds_of(ha.HaMessage):
+        yield kind.__name__, b"".join(ha.HaCodec().encode(made(kind)))
 
 
 def control_bodies() -> Iterator[tuple[str, bytes]]:
@@ -143,7 +140,7 @@ DIALECTS = {
     "log": log_frames,
     "greeting": greetings,
     "store": store_frames,
-    "ha": ha_frames,
+    "replica": ha_frames,
     "control": control_bodies,
     "command": command_bodies,
 }

@@ -409,7 +409,8 @@ class LedgerClient(LedgerClientBase):
     # ---------------------------------------------------------------- the group
 
     def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
-        """A row a member, also of those that are down (`reachable` false); never raises for that."""
+        """A row a member, also of those that are down (`reachable` false). Raises WrongPort where no
+        address is that of a log."""
         return self._run(self._verbs.status(timeout_ms))
 
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:

@@ -60,6 +60,7 @@ from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
     UnknownGroup,
+    WrongPort,
 )
 from quorumlog.log_state.log_state import Reset, Resets
 from quorumlog.wire.client_messages import (
@@ -391,7 +392,8 @@ class Verbs:
     # ---------------------------------------------------------------- the group
 
     def status(self, timeout_ms: float) -> Verb[list[MemberStatusRow]]:
-        """Of every listed server, then of the members that the answers told of."""
+        """Of every listed server, then of the members that the answers told of. Raises WrongPort where
+        none is a log's."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
         view = self._protocol.view
         asked: dict[str, Request] = {}
@@ -403,6 +405,9 @@ class Verbs:
             asked.update(zip(new, requests, strict=True))
             yield Step(requests, requests)
         self._protocol.check_open()
+        refusal = view.group_unknown_to_all()
+        if isinstance(refusal, WrongPort):
+            raise refusal
         return rows_of(asked, view, allowed_ms)
 
     def transfer(self, to: str, timeout_ms: float | None) -> Verb[str]:

@@ -44,6 +44,9 @@ class EtcdGateway:
                 return await anext(answers)
         except TimeoutError:
             raise self._failed(place, "no answer in time") from None
+        except asyncio.CancelledError:
+            self._failed(place, "")  # whoever asked has waited long enough
+            raise
 
     async def stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Results as they come. Ends by CoordinatorUnreachable, at the latest with the connection."""

@@ -239,7 +239,10 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
-            self._take(self._held + frames if self._held else frames)
+            if self._held:
+                self._held += frames  # of what had been received when reading was paused
+            else:
+                self._take(frames)
         except Exception as error:
             contain(error, self)
             return
@@ -252,11 +255,10 @@ class Connection(asyncio.BufferedProtocol):
             self.decoder.greets_again()
 
     def _take(self, frames: list[Frame]) -> None:
-        self._held = []
         for number, frame in enumerate(frames):
             if self.closed:
                 return
-            if self.is_full:
+            if self._is_clogged or self._out_bytes >= UNSENT_BYTES:
                 self._held = frames[number:]
                 self.pause_reading()
                 return
@@ -283,7 +285,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for act in waiting:
                 act()
-            self._take(self._held)
+            held, self._held = self._held, []
+            self._take(held)
         except Exception as error:
             contain(error, self)
             return
@@ -340,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out:
             self._loop_turn.add(self)
         self._out += buffers
-        self._out_bytes += frame_bytes_of(buffers)
+        self._out_bytes += len(buffers[0]) if len(buffers) == 1 else frame_bytes_of(buffers)
 
     def flush(self) -> None:
         if self._transport is not None and self._out:

@@ -74,14 +74,14 @@ def earlier_log(said: bytes) -> bytes:
     return b"".join(encode_frame(frame.group, HelloResponse()))
 
 
-def refusals_of(servers: str) -> list[LedgerError]:
+def refusals_of(servers: str, timeout_ms: int = FOR_EVER_MS) -> list[LedgerError]:
     """What each of the clients is told."""
 
     async def asynchronous() -> None:
-        async with connect_async(servers, timeout_ms=FOR_EVER_MS) as broker:
+        async with connect_async(servers, timeout_ms=timeout_ms) as broker:
             await broker.status()
 
-    with pytest.raises(LedgerError) as blocking, connect(servers, timeout_ms=FOR_EVER_MS) as broker:
+    with pytest.raises(LedgerError) as blocking, connect(servers, timeout_ms=timeout_ms) as broker:
         broker.status()
     with pytest.raises(LedgerError) as told:
         asyncio.run(asynchronous())
@@ -107,6 +107,13 @@ def test_whoever_it_is_is_named(answer: Answer, named: str, times: int) -> None:
         for error in refusals_of(",".join([first, second][:times])):
             assert isinstance(error, WrongPort)
             assert re.sub(r"127.0.0.1:\d+", "ADDRESS", str(error)) == named
+
+
+def wrong_ports_end_the_search() -> None:
+    """Of several addresses none is a broker's."""
+    with listening(http) as first, listening(http) as second:
+        for error in refusals_of(f"{first},{second}", timeout_ms=200):
+            assert isinstance(error, WrongPort)
 
 
 def test_who_closes_without_a_word_may_be_a_broker_that_ends() -> None:

@@ -1,11 +1,8 @@
-"""The rule of epochs under everything that goes wrong, and its values."""
+"""The values of the rule of epochs; `sim.replicas` is brokers that keep it."""
 
 from __future__ import annotations
 
-import os
-
 import hypothesis.strategies as st
-import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
@@ -28,10 +25,6 @@ from quorumlog.broker.epochs.epoch_rule import (
     may_promise,
     rank_of,
 )
-from tests.broker.epochs import rule_world
-from tests.broker.epochs.rule_world import RuleWorld
-
-SEEDS = int(os.environ.get("QUORUMLOG_RULE_SEEDS", "1000"))
 
 
 def peer(name: str) -> Peer:
@@ -40,14 +33,6 @@ def peer(name: str) -> Peer:
 
 def listed(names: str, copies: int) -> CopyList:
     return CopyList(tuple(peer(name) for name in names), copies)
-
-
-def test_nothing_acknowledged_is_lost_and_the_living_go_on() -> None:
-    worlds = [rule_world.run(seed) for seed in range(SEEDS)]
-    assert sum(len(world.acknowledged) for world in worlds) > 5 * SEEDS
-    assert sum(world.count["switches"] for world in worlds) > SEEDS / 2
-    assert sum(world.count["changes"] for world in worlds) > SEEDS / 5
-    assert sum(world.count["unsafe"] for world in worlds) > SEEDS / 100
 
 
 def test_a_number_is_promised_once_and_epochs_are_compared_as_pairs() -> None:
@@ -80,7 +65,8 @@ def test_lists_are_in_force_from_the_newest_confirmed_run_on() -> None:
     assert lists_in_force(history, RunKey(1, "a1", 1)) == (abc,)
     assert lists_in_force(history, RunKey(2, "b1", 0)) == (abc,)
     forced = history.begun(Epoch(9, "c1"), 60, c, is_forced=True)
-    (unmet,) = lists_in_force(forced, RunKey(1, "a1", 1))
+    unmet, *others = lists_in_force(forced, RunKey(1, "a1", 1))
+    assert not others
     assert (unmet.members, unmet.needed, unmet.promises) == (c.members, 1, 1)
     assert lists_in_force(forced, RunKey(9, "c1", 0)) == (c,)
     # A run that has neither bytes nor a list leaves no trace; the number of its epoch's runs goes on.
@@ -97,38 +83,6 @@ def test_enough_of_each_list_have_it_and_the_leader_does() -> None:
     assert held_offset(lists, {"a1": 90, "d1": 90, "e1": 90}, 90) == -1, "two of five are not of three"
     assert held_offset(lists[:1], {"a1": 10, "b1": 90, "c1": 90}, 10) == 10
     assert held_offset(lists[:1], {"a1": 90, "x1": 90}, 90) == -1, "x1 is on no list"
-
-
-@pytest.mark.parametrize("got", [1, 2])
-def test_what_an_older_leader_wrote_is_acknowledged_by_an_own_run(got: int) -> None:
-    """The leader of an epoch between is away, whose log is greater than what a slave has of the older
-    one: until the slave has come to where the newest leader has begun."""
-    world = RuleWorld(1, names="abc", copies=2)
-    world.quiet()
-    a, b, c = world.brokers.values()
-    world.follow(b, a)
-    world.follow(c, a)
-    world.put(a)
-    world.put(a)
-    a.is_up = False
-    world.until_done(world.switch("b"))
-    world.put(b)
-    b.flushed = 1
-    a.is_up, b.is_up = True, False
-    world.until_done(world.switch("a"))
-    assert a.is_leading
-    world.follow(c, a)
-    c.log += a.log[:got]
-    c.flushed = got
-    world.report(c)
-    world.hear(world.reports.pop())
-    world.confirm(a)
-    assert len(world.acknowledged) == (2 if got == 2 else 0)
-    a.is_up, b.is_up = False, True
-    world.until_done(world.switch("b"))
-    assert b.is_leading == (got == 1)
-    if got == 1:
-        assert world.serves()
 
 
 def shown(name: str, history: EpochHistory, end: int, confirmed: RunKey) -> Shown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from harness.etcd_cluster import etcd_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
 from quorumlog.coordinators import CoordinatorKind, check_servers, coordinator_of
+from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
 from quorumlog.errors import ConfigError
 from quorumlog.kv.testing import LocalStores
 from tests.broker.failover.coordinator_contract import keeps_the_contract
@@ -40,6 +42,38 @@ def test_etcd_keeps_the_contract_also_without_one_of_its_members(tmp_path: Path)
             await coordinator.close()
 
         asyncio.run(run())
+
+
+def test_an_etcd_that_is_silent_is_left_also_by_who_waits_for_less_than_its_time() -> None:
+    """A member that is stopped: connections are made, and nothing is ever answered."""
+
+    async def run() -> None:
+        asked = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            await reader.read()
+            writer.close()
+
+        async def well(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b'HTTP/1.0 200 OK\r\n\r\n{"ID": "7", "TTL": "3"}\n')
+            writer.close()
+
+        servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (silent, well)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        coordinator = EtcdCoordinator(",".join(f"127.0.0.1:{port}" for port in ports), "orders")
+        first = asyncio.create_task(coordinator.grant(3_000))
+        await asked.wait()
+        first.cancel()
+        with suppress(asyncio.CancelledError):
+            await first
+        assert await coordinator.grant(3_000) == (7, 3_000)
+        for server in servers:
+            server.close()
+
+    asyncio.run(run())
 
 
 def test_our_own_store_keeps_the_contract() -> None:

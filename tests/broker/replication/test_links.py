@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 from random import Random
 
 import msgspec
 import pytest
 
-from quorumlog.broker.epochs.epoch_history import Epoch
+from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Run
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.replication.protocol.ha_frames import (
-    HaDecoder,
-    Hello,
-    Refuse,
-    Welcome,
-    encode_control,
-)
+from quorumlog.broker.replication.protocol.ha_frames import HaCodec, Refuse, SlaveLog, fed
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.broker.replication.protocol.rocketmq_links import (
@@ -31,9 +24,11 @@ from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress, Member
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.testing.disk import SimDisk
 from quorumlog.version import VERSION
-from tests.broker.replication.replica_world import Moments, World
+from sim.replicas.machines import Moments
+from sim.replicas.world import World
 from tests.broker.store.store_making import (
     SMALL,
     is_ok,
@@ -91,7 +86,8 @@ def test_records_are_assembled_from_pieces_that_are_cut_anywhere() -> None:
 def test_frames_that_are_none_close_the_connection() -> None:
     world, _ = lone_world(2, 3)
     master = world.brokers["a"].living
-    for garbage in (b"\0" * 40, b"\xff" * 40, (12).to_bytes(8), encode_control(Refuse(message="x"))):
+    refusal = b"".join(HaCodec().encode(Refuse(message="x")))
+    for garbage in (b"\0" * 40, b"\xff" * 40, (12).to_bytes(8), refusal):
         link = MasterLink(master, 0, **TIMES)
         link.feed(garbage, 1)
         assert link.closed, garbage
@@ -106,47 +102,52 @@ def test_frames_that_are_none_close_the_connection() -> None:
     assert "begins with a file" in theirs.closed
 
 
+def test_a_slave_whose_log_begins_above_what_is_to_be_cut_off_does_not_follow() -> None:
+    """It has deleted by age what both had; the master was made one with --unsafe."""
+    world = World(5, brokers=2)
+    master, slave = world.brokers["a"].living, world.brokers["b"].living
+    history = EpochHistory([Run(1, "a1", 0, 0), Run(1, "b1", 0, 900)])
+    own = slave.own_log()._replace(history=history, min_offset=4096, max_offset=8192)
+    link = SlaveLink(own, 0, **TIMES)
+    theirs = MasterLink(master, 0, **TIMES)
+    theirs._leads = theirs._leads._replace(
+        epoch=Epoch(2, "a1"), history=EpochHistory([Run(1, "a1", 0, 0), Run(2, "a1", 0, 900)])
+    )
+    theirs.feed(b"".join(link.out), 1)
+    link.feed(b"".join(theirs.out), 1)
+    assert "one of both begins at 4096: empty the directory" in link.closed
+    assert link.refused
+
+
 def test_whole_frames_and_single_bytes_mean_the_same() -> None:
     world = World(3, brokers=2)
     hello = b"".join(SlaveLink(world.brokers["b"].living.own_log(), 0, **TIMES).out)
-    decoder = HaDecoder()
-    frames = [frame for at in range(len(hello)) for frame in decoder.feed(hello[at : at + 1])]
-    assert frames == list(HaDecoder().feed(hello))
+    codec = HaCodec()
+    said = [each for at in range(len(hello)) for each in fed(codec, hello[at : at + 1])]
+    assert [type(each) for each in said] == [Hello, SlaveLog]
+    assert said == list(fed(HaCodec(), hello))
 
 
-def test_a_slave_and_its_master_tell_their_releases_and_an_earlier_one_none() -> None:
+def test_a_slave_and_its_master_tell_their_releases() -> None:
     world = World(5, brokers=2)
-    master, slave = world.brokers["a"].living, world.brokers["b"].living
-    for is_told in (True, False):
-        link = SlaveLink(slave.own_log(), 0, **TIMES)
-        theirs = MasterLink(master, 0, **TIMES)
-        theirs.feed(b"".join(_told(is_told, link)), 1)
-        link.feed(b"".join(_told(is_told, theirs)), 1)
-        follow = link.take_work().follow
-        assert follow is not None
-        assert follow.welcome.release == (VERSION if is_told else "")
-        link.follows(follow.start_offset)
-        theirs.feed(b"".join(link.out), 1)
-        assert [each.release for each in master.slaves()] == [VERSION if is_told else ""]
+    world.connect("b")
+    for _ in range(4):
+        world.pump("b", 1 << 20)
+    follow = world.wires["b"].slave_link._welcome
+    assert follow is not None
+    assert follow.release == VERSION
+    assert [each.release for each in world.brokers["a"].living.slaves()] == [VERSION]
 
 
-def _told(is_told: bool, link: SlaveLink | MasterLink) -> list[bytes]:
-    """What it says; an earlier release does so without the field."""
-    out, link.out = list(HaDecoder().feed(b"".join(link.out))), []
-    said: list[bytes] = []
-    for frame in out:
-        assert isinstance(frame, Hello | Welcome)
-        fields = {"release": frame.release if is_told else ""}
-        whole = encode_control(msgspec.structs.replace(frame, **fields))
-        field = b"\xa7release\xa0"
-        if is_told:
-            said.append(whole)
-        else:  # one pair less in the map, of which the head is behind the frame's own five bytes
-            assert whole.count(field) == 1
-            bare = whole.replace(field, b"")
-            size = len(bare) - 4
-            said.append(size.to_bytes(4) + bare[4:5] + bytes([bare[5] - 1]) + bare[6:])
-    return said
+def test_whoever_is_no_slave_is_told_whose_port_it_is() -> None:
+    world, _ = lone_world(2, 3)
+    link = MasterLink(world.brokers["a"].living, 0, **TIMES)
+    link.feed(b"".join(HaCodec().encode(Hello(role="client"))), 1)
+    (answer,) = fed(HaCodec(), b"".join(link.out))
+    assert isinstance(answer, HelloResponse)
+    assert (
+        answer.message == link.closed == "this is the port for the slaves of broker a; it listens at a"
+    )
 
 
 def test_a_slave_gets_the_log_from_where_the_master_begins() -> None:
@@ -282,14 +283,14 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
     assert a.living.fenced_by == 7
     assert b.epoch == 7
     # Of a slave a newer epoch than its own says nothing, whoever asks it to be let in.
-    asked = MasterLink(b, 0.0, **TIMES)
-    asked.refuse("broker b is not the master", is_for_now=True)
+    asked = MasterLink(b, 0.0, **TIMES, refusal="broker b is not the master")
     slave = SlaveLink(World(7, brokers=1).brokers["a"].living.own_log(), 0.0, **TIMES)
-    (hello,) = HaDecoder().feed(slave.out[0])
-    assert isinstance(hello, Hello)
-    asked.feed(encode_control(msgspec.structs.replace(hello, promised_epoch=9)), 0.0)
+    for message in fed(HaCodec(), b"".join(slave.out)):
+        if isinstance(message, SlaveLog):
+            message = msgspec.structs.replace(message, promised=Epoch(9, "c1"))
+        asked.feed(b"".join(HaCodec().encode(message)), 0.0)
     b.newer_epoch(Epoch(9, "c1"))
-    assert (len(asked.out), b.fenced_by) == (1, 0)
+    assert (asked.closed, b.fenced_by) == ("broker b is not the master", 0)
     world.put(a)  # and it takes nothing more
     assert world.acknowledged == []
 
@@ -445,30 +446,3 @@ def test_two_java_slaves_of_one_host_are_both_served_and_count_as_one() -> None:
         assert link.mark is not None
         master.slave_lost(link.mark, link)
         assert [each.is_connected for each in master.slaves()] == [is_connected]
-
-
-def test_a_slave_of_the_release_before_is_refused_in_its_own_words_and_the_reverse() -> None:
-    world, _ = lone_world(7, 1)
-    master = world.brokers["a"].living
-    peer = {"id": "b", "directory_id": "1", "address": "h:1", "ha_address": "h:2", "has_to_join": False}
-    hello = {
-        "magic": "quorumlog-ha",
-        "protocol": 1,
-        "slave": peer,
-        "promised_epoch": 1,
-        "history": [(1, 77, 0)],
-        "max_offset": 0,
-        "file_bytes": FILE_BYTES,
-        "is_sync_flush": True,
-    }
-    payload = msgspec.msgpack.encode(hello)
-    link = MasterLink(master, 0, **TIMES)
-    link.feed(struct.pack(">IB", 1 + len(payload), 1) + payload, 1)
-    assert "speaks protocol 2 of replication, the slave 1: give all brokers" in link.closed
-    (refusal,) = HaDecoder().feed(b"".join(link.out))
-    assert isinstance(refusal, Refuse)
-    assert refusal.message == link.closed
-    # What a master of that release needs to refuse ours is there, under the names that it knows.
-    slave = SlaveLink(master.own_log(), 0, **TIMES)
-    ours = msgspec.msgpack.decode(bytes(slave.out[0])[5:])
-    assert {each: type(ours[each]) for each in hello} == {each: type(hello[each]) for each in hello}

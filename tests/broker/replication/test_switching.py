@@ -21,7 +21,8 @@ from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.wire.broker_messages import ReplicaRequest
 from quorumlog.errors import ConfigError, LedgerError
-from tests.broker.replication.replica_world import OperatorGone, SimulatedAsked, World
+from sim.replicas.operators import OperatorGone, SimulatedAsked
+from sim.replicas.world import World
 from tests.broker.store.store_making import SMALL, numbers_in_queue
 
 
@@ -736,7 +737,7 @@ def test_after_a_coordinator_who_led_last_forms_the_group_anew() -> None:
     """Its set changed as it liked: the list before knows nothing of that."""
     world = group(32)
     a, b, c = world.brokers.values()
-    b.living.become_master(5, True, frozenset({Member("a", "a1"), Member("b", "b1")}))
+    b.living.become_master(5, frozenset({Member("a", "a1"), Member("b", "b1")}))
     for slave in (a, c):
         slave.living.become_slave(5, b.living.address)
     following(world)
@@ -824,3 +825,35 @@ def test_a_change_right_after_another_asks_nobody_who_went_off_the_list() -> Non
     assert not a.living.is_run_confirmed, "nobody has noted it"
     a.living.add("c")
     assert [each.ids for each in a.living._acks.lists] == [["a", "b"], ["a", "b", "c"]]
+
+
+def test_what_was_cut_off_is_not_acknowledged_once_the_log_has_grown_again() -> None:
+    """It still waits for the disk, and the broker leads once more."""
+    world = group(43)
+    a, b, _ = world.brokers.values()
+    world.put(a)
+    following(world)
+    world.put(a)  # nobody gets it
+    world.away.add("a")
+    world.cut("a")
+    assert not world.switch("b")
+    for _ in range(12):
+        world.turn(["b", "c"])
+    for _ in range(20):
+        world.put(b)
+    for _ in range(12):
+        world.turn(["b", "c"])
+    world.away.clear()
+    assert not world.switch("b"), "a is told to follow"
+    for _ in range(20):
+        world.connect("a")
+        world.pump("a", 1 << 20)
+    assert a.living.flushed_offset == b.living.max_offset
+    assert len(a.living.record.tails) == 1
+    assert not world.switch("a")
+    for _ in range(4):
+        world.turn(["b", "c"])
+    a.work()
+    assert 1 not in world.acknowledged
+    following(world)
+    assert 1 not in world.acknowledged

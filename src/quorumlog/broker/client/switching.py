@@ -7,7 +7,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -179,8 +179,7 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
     """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Who is
     not in sync is waited for. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
     and what a broker refuses with."""
-    survey = Survey(server, ASK_TIMEOUT_MS)
-    try:
+    with closing(Survey(server, ASK_TIMEOUT_MS)) as survey:
         survey.check_by_hand()
         master = survey.master()
         if master is None:
@@ -198,8 +197,6 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
             time.sleep(_POLL_S)
             answer = survey.ask(master.id)
         return answer
-    finally:
-        survey.close()
 
 
 # -------------------------------------------------------------------- who leads
@@ -216,14 +213,11 @@ def switch(
 ) -> SwitchReport:
     """Make broker `to` the master. Raises SwitchRefused, with what to do, and what a broker refuses
     with."""
-    survey = Survey(server, ASK_TIMEOUT_MS)
-    try:
+    with closing(Survey(server, ASK_TIMEOUT_MS)) as survey:
         survey.check_by_hand()
         return switch_surveyed(
             survey, to, without=without, unsafe=unsafe, timeout_ms=timeout_ms, say=say
         )
-    finally:
-        survey.close()
 
 
 def switch_surveyed(
@@ -246,12 +240,10 @@ def switch_surveyed(
     if without and not unsafe:
         raise SwitchRefused("--without may lose what was acknowledged: it needs --unsafe, too")
     master = survey.master()
-    if master is not None and master.id == to and not without:
-        if all(epoch_of(master) >= epoch_of(answer) for answer in survey.answers.values()):
-            return _gather(survey, master)
-        master = None  # somebody has promised a newer epoch, in vain
     if master is not None and master.id == to:
-        master = None  # its own list is to be another one
+        if not without and epoch_of(master) >= max(map(epoch_of, survey.answers.values())):
+            return _gather(survey, master)
+        master = None  # somebody has promised a newer epoch, in vain, or its list is to be another one
     count = count_of(shown_by(survey.answers[to]), survey.shown())
     if master is not None:
         count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it
@@ -303,19 +295,11 @@ def _promised(
     request = ReplicaRequest(verb="promise", epoch=epoch, directory_id=leader)
     survey.ask(to, request)  # of two switches at once, to one broker, one is refused here
     others = sorted((each for each in survey.answers if each != to), key=lambda each: each == master)
-    promised, silent = [to], list[str]()
-    for broker_id in others:
-        try:
-            survey.ask(broker_id, request)
-            promised.append(broker_id)
-        except (LedgerError, OutcomeUnknown) as error:
-            survey.unreachable[broker_id] = str(error)
-            silent.append(broker_id)
-    answers = {each: survey.answers[each] for each in promised}
+    _ask_each(survey, others, request)
     # Whoever has heard of a newer epoch since is bound by that one.
-    kept = {each: a for each, a in answers.items() if epoch_of(a) == (epoch, leader)}
+    kept = {each: a for each, a in survey.answers.items() if epoch_of(a) == (epoch, leader)}
     if to not in kept:
-        raise SwitchRefused(f"another switch has begun meanwhile, with epoch {answers[to].epoch}")
+        raise SwitchRefused(f"another switch has begun meanwhile, with epoch {survey.answers[to].epoch}")
     shown = [shown_by(answer) for answer in kept.values()]
     own = shown_by(kept[to])
     say(f"epoch {epoch} is promised by {', '.join(sorted(kept))}")
@@ -326,15 +310,24 @@ def _promised(
     led = survey.ask(
         to, ReplicaRequest(verb="lead", epoch=epoch, confirmed=count.confirmed, forced_list=listed)
     )
-    followers, unreachable = _follow(survey, led, [each for each in others if each not in silent])
-    unreachable = sorted({*unreachable, *survey.unreachable})
-    return SwitchReport(to, epoch, led.max_offset, lost, followers, unreachable)
+    followers = _follow(survey, led, [each for each in others if each not in survey.unreachable])
+    return SwitchReport(to, epoch, led.max_offset, lost, followers, sorted(survey.unreachable))
 
 
-def _follow(
-    survey: Asked, master: ReplicaResponse, broker_ids: list[str]
-) -> tuple[list[str], list[str]]:
-    """Who was told to, and who was not."""
+def _ask_each(survey: Asked, broker_ids: list[str], request: ReplicaRequest) -> list[str]:
+    """Who has answered; the others are unreachable."""
+    answered = list[str]()
+    for broker_id in broker_ids:
+        try:
+            survey.ask(broker_id, request)
+            answered.append(broker_id)
+        except (LedgerError, OutcomeUnknown) as error:
+            survey.unreachable[broker_id] = str(error)
+    return answered
+
+
+def _follow(survey: Asked, master: ReplicaResponse, broker_ids: list[str]) -> list[str]:
+    """Who was told to."""
     request = ReplicaRequest(
         verb="slave",
         epoch=master.epoch,
@@ -343,14 +336,7 @@ def _follow(
         ha_address=master.ha_address,
         directory_id=master.directory_id,
     )
-    followers, unreachable = list[str](), list[str]()
-    for broker_id in sorted(broker_ids):
-        try:
-            survey.ask(broker_id, request)
-            followers.append(broker_id)
-        except (LedgerError, OutcomeUnknown):
-            unreachable.append(broker_id)
-    return followers, unreachable
+    return _ask_each(survey, sorted(broker_ids), request)
 
 
 def _gather(survey: Asked, master: ReplicaResponse) -> SwitchReport:
@@ -361,8 +347,7 @@ def _gather(survey: Asked, master: ReplicaResponse) -> SwitchReport:
         return (answer.role, told, answer.epoch) == (SLAVE, master.id, master.epoch)
 
     others = [each for each, a in survey.answers.items() if each != master.id and not follows(a)]
-    followers, unreachable = _follow(survey, master, others)
-    unreachable = sorted({*unreachable, *survey.unreachable})
+    followers, unreachable = _follow(survey, master, others), sorted(survey.unreachable)
     if not followers:
         away = f", and does not reach {' and '.join(unreachable)}" if unreachable else ""
         raise SwitchRefused(f"broker {master.id} is the master already{away}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -279,6 +280,8 @@ class CommitLog:
                 self.replicated_offset = min(self.replicated_offset, position)
             self._recent.clear()
             self._recent_bytes = 0
+        # Whoever waits for the disk waits for what is gone, also once other bytes lie there.
+        self.flush_service.expire(math.inf)
 
     def _remember(self, records: LogRecords) -> None:
         self._recent.append(records)

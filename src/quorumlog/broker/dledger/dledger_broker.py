@@ -43,6 +43,7 @@ from quorumlog.broker.wire.broker_messages import (
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, NotLeader, StoreFailure
 from quorumlog.net.frame import Frame
+from quorumlog.net.limits import process_limits
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
@@ -354,7 +355,7 @@ class DLedgerBroker:
 
     def status(self, request_id: int) -> StatusResponse:
         state = self.role.state
-        problems: list[str] = []
+        problems = [process_limits().problem] if process_limits().problem else []
         min_offset = max_offset = flushed_offset = confirm_offset = 0
         flush = ""
         if self.member.is_up:

@@ -105,6 +105,12 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     def key(self) -> RunKey:
         return RunKey(self.number, self.leader, self.run)
 
+    def is_as(self, other: Run) -> bool:
+        """One of an earlier release does not name who leads."""
+        is_named = self.leader and other.leader and self.leader != other.leader
+        mine = self.number, self.run, self.start_offset
+        return mine == (other.number, other.run, other.start_offset) and not is_named
+
 
 class Verdict(NamedTuple):
     """What a slave has to do before it follows a master."""
@@ -180,11 +186,10 @@ class EpochHistory:
 def common_offset(one: EpochHistory, end: int, other: EpochHistory, other_end: int) -> int:
     """Up to where two logs that end there are the same. -1: nothing says that they have anything in
     common."""
-    theirs = {run.key: run for run in other.runs}
     for run in reversed(one.runs):
-        same = theirs.get(run.key)
-        if run.start_offset < end and same is not None and same.start_offset == run.start_offset:
-            return min(one.stop_of(run, end), other.stop_of(same, other_end))
+        same = [each for each in other.runs if run.is_as(each)]
+        if run.start_offset < end and same:
+            return min(one.stop_of(run, end), other.stop_of(same[0], other_end))
     return -1
 
 
@@ -216,7 +221,8 @@ def judge(
     last = own[-1].key if own else RunKey()
     # A master that has started again lacks nothing that was acknowledged on its disk.
     is_flushed = all(run.is_flushed for run in own if slave.stop_of(run, slave_end) > common)
-    if not (master.epoch > last[:2] or (is_flushed and master.last.key > last)):
+    led = Epoch(last.number, last.leader or master.epoch.leader)
+    if not (master.epoch > led or (is_flushed and master.last.key > last)):
         return Verdict(
             common,
             cuts=False,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from quorumlog.broker.failover.coordinator import (
     NO_HOLDER,
@@ -29,6 +28,7 @@ from quorumlog.broker.failover.failover_steps import (
     Follow,
     Grant,
     Lead,
+    OnDisk,
     Promise,
     Put,
     Read,
@@ -40,15 +40,18 @@ from quorumlog.broker.failover.failover_steps import (
     WaitFor,
 )
 from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members, members_of
-from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, SlaveState
+from quorumlog.broker.replication.roles import InSyncSet, ReplicatedBroker
 from quorumlog.errors import ConfigError, ProtocolViolation
 
 NEVER_MS = float("-inf")
+CLOCK_DRIFT = 0.05
+"""By so much two machines' clocks may differ in speed."""
 RENEWALS_PER_LEASE = 4
 RELAYS_PER_LEASE = 10
 """A coordinator that relays renewals does it within such a part of a lease."""
 READS_PER_LEASE = 4
 MOST_RENEWALS_UNDER_WAY = 3
+MOST_READS_UNDER_WAY = 2
 
 Answer = Standing | Granted | int | None
 
@@ -57,8 +60,6 @@ Answer = Standing | Granted | int | None
 class FailoverOptions:
     lease_ms: int = 10_000
     """How long a master leads without hearing of the coordinator, and so how long the others wait."""
-    clock_drift_percent: int = 5
-    """By how much two machines' clocks may differ in speed."""
     in_sync_timeout_ms: int = 3_000
     """A slave that has lacked something for so long leaves the in-sync set."""
 
@@ -66,7 +67,6 @@ class FailoverOptions:
         """Raises ConfigError."""
         for name, low, high in (
             ("lease_ms", 1_000, 600_000),
-            ("clock_drift_percent", 0, 50),
             ("in_sync_timeout_ms", 100, 600_000),
         ):
             value = getattr(self, name)
@@ -82,35 +82,10 @@ class Phase(Enum):
     LEADING = "leading"
 
 
-class OwnBroker(Protocol):
-    """What is asked of the own broker; see `ReplicatedBroker`."""
-
-    @property
-    def address(self) -> BrokerAddress: ...
-
-    @property
-    def directory_id(self) -> str: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def log_epoch(self) -> int: ...
-
-    @property
-    def max_offset(self) -> int: ...
-
-    @property
-    def fenced_by(self) -> int:
-        """A newer epoch than it leads in, that a slave has promised; 0: none."""
-
-    def slaves(self) -> list[SlaveState]: ...
-
-
 class FailoverRules:
     def __init__(
         self,
-        broker: OwnBroker,
+        broker: ReplicatedBroker,
         options: FailoverOptions,
         now_ms: float,
         *,
@@ -134,7 +109,7 @@ class FailoverRules:
         self._asked: dict[int, tuple[Request, float]] = {}
         """Requests under way, and when they were sent."""
         self._next_read_ms = now_ms
-        self._following: tuple[int, str] | None = None
+        self._following: Follow | None = None
         self._follow_problem = ""
         self._epoch = 0
         """The one that is campaigned for, or led in."""
@@ -196,13 +171,28 @@ class FailoverRules:
             self._read(now_ms)
         self.tick(now_ms)
 
-    def promised(self, epoch: int, now_ms: float, error: str = "") -> None:
-        """The step Promise is done: the epoch is on disk."""
-        if self.phase is not Phase.PROMISING or epoch != self._epoch:
+    def done(self, step: OnDisk, now_ms: float, error: str = "") -> None:
+        """The broker is what it was asked to be; `error`: why it is not."""
+        if isinstance(step, Follow):
+            if self._following == step:
+                self.problem = self._follow_problem = error
+            return
+        if isinstance(step, Lead) and not self.may_acknowledge(now_ms):
+            self._steps.append(StopAcknowledging())  # its lease has ended while the disk was busy
+        awaited = Phase.PROMISING if isinstance(step, Promise) else Phase.LEADING
+        if self.phase is not awaited or step.epoch != self._epoch:
             return
         if error:
             self._give_up(now_ms, error)
-            return
+        elif isinstance(step, Promise):
+            self._take(now_ms)
+        else:
+            assert self.record is not None
+            members, timeout_ms = self.record.in_sync, self.options.in_sync_timeout_ms
+            self._in_sync = InSyncMembers(self._id, members, timeout_ms, now_ms)
+
+    def _take(self, now_ms: float) -> None:
+        """The epoch is on disk."""
         self.phase = Phase.TAKING
         members = {self._id: self._broker.directory_id}
         if self.record is not None:
@@ -211,24 +201,8 @@ class FailoverRules:
             members = dict(self.record.in_sync)
             if self.record.master.id != self._id:
                 members.pop(self.record.master.id, None)
-        record = ElectionRecord(epoch=epoch, master=self._broker.address, in_sync=members)
+        record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=members)
         self._ask(Put(self._revision, record, self._lease, takes=True), now_ms)
-
-    def leads(self, epoch: int, now_ms: float, error: str = "") -> None:
-        """The step Lead is done: slaves may connect."""
-        if self.phase is not Phase.LEADING or epoch != self._epoch:
-            return
-        if error:
-            self._give_up(now_ms, error)
-            return
-        assert self.record is not None
-        members, timeout_ms = self.record.in_sync, self.options.in_sync_timeout_ms
-        self._in_sync = InSyncMembers(self._id, members, timeout_ms, now_ms)
-
-    def follows(self, epoch: int, error: str = "") -> None:
-        """The step Follow is done."""
-        if self._following is not None and self._following[0] == epoch:
-            self.problem = self._follow_problem = error
 
     def resign(self, now_ms: float) -> None:
         """Nothing is acknowledged any more; another member of the in-sync set may take over at once."""
@@ -259,8 +233,8 @@ class FailoverRules:
         return sum(isinstance(request, kind) for request, _ in self._asked.values())
 
     def _read(self, now_ms: float) -> None:
-        # One that is under way may have been too early: then it is asked again behind it.
-        if not self._is_asked(Read):
+        # One that is under way may have been too early, or may never be answered.
+        if self._is_asked(Read) < MOST_READS_UNDER_WAY:
             self._next_read_ms = now_ms + self.options.lease_ms / READS_PER_LEASE
             self._ask(Read(), now_ms)
 
@@ -277,7 +251,8 @@ class FailoverRules:
             self.problem = str(violation)
             return
         if self.phase is Phase.LEADING:
-            self._is_still_led(record, answer, now_ms)
+            if answer.revision >= self._revision:  # it is none of before
+                self._is_still_led(record, answer, now_ms)
             return
         self._revision, self.record = answer.revision, record
         self._judge(record, answer.holder, now_ms)
@@ -315,13 +290,13 @@ class FailoverRules:
             self.problem = f"nobody leads, and this broker is not in sync: it waits for one of {waits}"
 
     def _follow(self, record: ElectionRecord) -> None:
-        leader = (record.epoch, record.master.id)
-        if self._following == leader:
+        step = Follow(record.epoch, record.master)
+        if self._following == step:
             self.problem = self._follow_problem
         else:
-            self._following = leader
+            self._following = step
             self.problem = self._follow_problem = ""
-            self._steps.append(Follow(record.epoch, record.master))
+            self._steps.append(step)
 
     # ---------------------------------------------------------------- a campaign
 
@@ -351,7 +326,7 @@ class FailoverRules:
         self._steps.append(Promise(self._epoch))
 
     def _until(self, sent_ms: float, ttl_ms: float) -> float:
-        return sent_ms + ttl_ms * (1 - self.options.clock_drift_percent / 100)
+        return sent_ms + ttl_ms * (1 - CLOCK_DRIFT)
 
     def _taken(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
         if error or answer is None or now_ms >= self._lease_until_ms:
@@ -405,8 +380,9 @@ class FailoverRules:
     def _wait_for_others(self, before: InSyncSet) -> None:
         assert self._in_sync is not None
         if self._in_sync.waited_for != before:
-            # Ahead of whatever is asked of the coordinator.
-            self._steps.insert(0, WaitFor(self._in_sync.waited_for))
+            # Ahead of whatever is asked of the coordinator, and instead of a set of a moment before.
+            others = [step for step in self._steps if not isinstance(step, WaitFor)]
+            self._steps = [WaitFor(self._in_sync.waited_for), *others]
 
     def _has_changed(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
         if self.phase is not Phase.LEADING or request.lease != self._lease:

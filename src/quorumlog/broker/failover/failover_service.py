@@ -8,26 +8,19 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any
 
 from quorumlog.broker.failover.coordinator import Coordinator
 from quorumlog.broker.failover.failover_rules import (
     Answer,
     FailoverOptions,
     FailoverRules,
-    OwnBroker,
     Phase,
 )
-from quorumlog.broker.failover.failover_steps import (
-    Ask,
-    BrokerStep,
-    Follow,
-    Lead,
-    Promise,
-    StopAcknowledging,
-    WaitFor,
-)
+from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
 from quorumlog.broker.replication.roles import ReplicatedBroker
+from quorumlog.broker.wire.broker_messages import FailoverResponse
 from quorumlog.errors import LedgerError, StoreFailure
 
 log = logging.getLogger("quorumlog.broker")
@@ -45,37 +38,19 @@ def boot_clock_ms() -> float:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
-class FailoverBroker(ReplicatedBroker, OwnBroker, Protocol):
-    """A broker that can be told what to be, and tells what the rules ask."""
-
-
-class FailoverStatus(NamedTuple):
-    phase: str
-    epoch: int
-    master: str
-    """Its id; empty: none is known."""
-    lease_left_ms: int
-    """0: this broker does not lead."""
-    in_sync_set: list[str]
-    problem: str
-
-
 class FailoverService:
     def __init__(
         self,
-        broker: FailoverBroker,
+        broker: ReplicatedBroker,
         coordinator: Coordinator,
         options: FailoverOptions,
         *,
-        is_sync: bool = True,
         begins: bool = False,
         clock: Callable[[], float] = boot_clock_ms,
     ) -> None:
-        """`is_sync`: as which kind of master the broker leads. `begins`: see `FailoverRules`. From
-        here on the broker acknowledges nothing until it leads."""
+        """`begins`: see `FailoverRules`. From here on the broker acknowledges nothing until it leads."""
         self._broker = broker
         self._coordinator = coordinator
-        self._is_sync = is_sync
         self._clock = clock
         relays = coordinator.relays_renewals
         self.rules = FailoverRules(broker, options, clock(), begins=begins, relays_renewals=relays)
@@ -95,16 +70,16 @@ class FailoverService:
         self._spawn(self._watch())
         self._tick()
 
-    def status(self) -> FailoverStatus:
+    def status(self, request_id: int) -> FailoverResponse:
         rules = self.rules
-        record = rules.record
-        return FailoverStatus(
-            rules.phase.value,
-            rules.epoch,
-            "" if record is None else record.master.id,
-            rules.lease_left_ms(self._clock()),
-            sorted(rules.in_sync_set),
-            rules.problem,
+        return FailoverResponse(
+            request_id=request_id,
+            phase=rules.phase.value,
+            epoch=rules.epoch,
+            master="" if rules.record is None else rules.record.master.id,
+            lease_left_ms=rules.lease_left_ms(self._clock()),
+            in_sync_set=sorted(rules.in_sync_set),
+            problem=rules.problem,
         )
 
     async def stop(self) -> None:
@@ -159,16 +134,11 @@ class FailoverService:
         for step in self.rules.take_steps():
             if isinstance(step, Ask):
                 self._spawn(self._ask(step))
-            elif isinstance(step, StopAcknowledging):
-                log.warning("this broker acknowledges nothing more: %s", self.rules.problem)
-                self._broker.stop_acknowledging()
-            elif isinstance(step, WaitFor):
-                log.info(
-                    "acknowledgements need %s", ", ".join(sorted(each.id for each in step.in_sync_set))
-                )
-                self._broker.wait_for(step.in_sync_set)
-            else:
+            elif isinstance(step, Promise | Lead | Follow):
                 self._spawn(self._carry_out(step))
+            else:
+                log.warning("%s: %s", step, self.rules.problem or "as the coordinator holds it")
+                step.do(self._broker)
 
     # ---------------------------------------------------------------- the coordinator
 
@@ -189,35 +159,17 @@ class FailoverService:
 
     # ---------------------------------------------------------------- the broker
 
-    async def _carry_out(self, step: BrokerStep) -> None:
+    async def _carry_out(self, step: OnDisk) -> None:
         """One after the other, in the order in which they were asked for: the thread has a queue."""
         error = ""
         try:
-            await self._loop.run_in_executor(self._disk, lambda: self._do(step))
+            await self._loop.run_in_executor(self._disk, partial(step.do, self._broker))
         except StoreFailure as failure:
             self.failed(failure)
             error = str(failure)
         except LedgerError as refused:
             error = str(refused)
-        if self._is_closed:
-            return
-        now_ms = self._clock()
-        if isinstance(step, Promise):
-            self.rules.promised(step.epoch, now_ms, error)
-        elif isinstance(step, Lead):
-            if not self.rules.may_acknowledge(now_ms):
-                self._broker.stop_acknowledging()  # its lease has ended while the disk was busy
-            self.rules.leads(step.epoch, now_ms, error)
-        elif isinstance(step, Follow):
-            self.rules.follows(step.epoch, error)
-        self._act()
-
-    def _do(self, step: BrokerStep) -> None:
-        if isinstance(step, Promise):
-            self._broker.promise(step.epoch)
-        elif isinstance(step, Lead):
-            log.warning("this broker leads in epoch %d", step.epoch)
-            self._broker.become_master(step.epoch, self._is_sync, step.in_sync_set)
-        elif isinstance(step, Follow):
-            log.warning("this broker follows %s in epoch %d", step.master.id, step.epoch)
-            self._broker.become_slave(step.epoch, step.master)
+        log.warning("%s%s", step, f": {error}" if error else "")
+        if not self._is_closed:
+            self.rules.done(step, self._clock(), error)
+            self._act()

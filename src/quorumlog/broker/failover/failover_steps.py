@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from quorumlog.broker.failover.coordinator import ElectionRecord
-from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet
+from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, ReplicatedBroker
 
 # Of the coordinator; `ask` makes the call, of a simulated one, too. Any number may be under way; answers
 # may come in any order.
@@ -55,31 +55,60 @@ class Ask(NamedTuple):
     request: Request
 
 
-# Of the own broker: `ReplicatedBroker` has a call for each. In this order, one after the other; but
-# StopAcknowledging and WaitFor at once.
+# Of the own broker; `do` makes the call. StopAcknowledging and WaitFor at once; the others block for the
+# disk, one after the other in this order, and then `FailoverRules.done` is told.
 
 
 class StopAcknowledging(NamedTuple):
-    pass
+    def __str__(self) -> str:
+        return "this broker acknowledges nothing more"
+
+    def do(self, broker: ReplicatedBroker) -> None:
+        broker.stop_acknowledging()
 
 
 class WaitFor(NamedTuple):
     in_sync_set: InSyncSet
 
+    def __str__(self) -> str:
+        return f"acknowledgements need {', '.join(sorted(each.id for each in self.in_sync_set))}"
+
+    def do(self, broker: ReplicatedBroker) -> None:
+        broker.wait_for(self.in_sync_set)
+
 
 class Promise(NamedTuple):
     epoch: int
+
+    def __str__(self) -> str:
+        return f"this broker promises epoch {self.epoch}"
+
+    def do(self, broker: ReplicatedBroker) -> None:
+        broker.promise(self.epoch)
 
 
 class Lead(NamedTuple):
     epoch: int
     in_sync_set: InSyncSet
 
+    def __str__(self) -> str:
+        return f"this broker leads in epoch {self.epoch}"
+
+    def do(self, broker: ReplicatedBroker) -> None:
+        broker.become_master(self.epoch, self.in_sync_set)
+
 
 class Follow(NamedTuple):
     epoch: int
     master: BrokerAddress
 
+    def __str__(self) -> str:
+        return f"this broker follows {self.master.id} in epoch {self.epoch}"
 
-BrokerStep = StopAcknowledging | WaitFor | Promise | Lead | Follow
-Step = Ask | BrokerStep
+    def do(self, broker: ReplicatedBroker) -> None:
+        broker.become_slave(self.epoch, self.master)
+
+
+AtOnce = StopAcknowledging | WaitFor
+OnDisk = Promise | Lead | Follow
+Step = Ask | AtOnce | OnDisk

@@ -12,7 +12,7 @@ from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory,
 from quorumlog.broker.epochs.epoch_rule import lists_in_force, may_promise
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
-from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
+from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
 from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work, by_queue
 from quorumlog.broker.replication.replica_file import (
     ReplicaRecord,
@@ -163,19 +163,18 @@ class Replica(ReplicaMaster):
                     " switch again"
                 )
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
-        role = Role.SYNC_MASTER if sync else Role.ASYNC_MASTER
+    def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
+        is_alone = self.store.config.in_sync_replicas == 1
         with self._lock:
             self._check_epoch(epoch)
             self._check_not_led(epoch)
-            # Should nobody outside say it any more, what was acknowledged is here.
-            own = None if in_sync_set is None else CopyList((self.me,), 0)
             self._begin(
                 Epoch(epoch, self.directory_id),
-                role,
+                Role.ASYNC_MASTER if is_alone else Role.SYNC_MASTER,
                 in_sync_set,
-                copy_list=own,
-                is_forced=own is not None,
+                # Should nobody outside say it any more, what was acknowledged is here.
+                copy_list=CopyList((self.me,), 0),
+                is_forced=True,
             )
             self.role_changed()
 
@@ -206,12 +205,15 @@ class Replica(ReplicaMaster):
             self.role_changed()
 
     def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:
-        """`directory_id`: of the master, where it is known."""
+        """`directory_id`: of the master; a register does not say it, but that nobody else leads: one of
+        a lower epoch than was promised here in vain hears of that from its slave, and leads anew."""
         with self._lock:
-            self._check_epoch(epoch)
+            self._check_epoch(epoch if directory_id else max(epoch, self.epoch))
             if master.id == self.id:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
             told = Epoch(epoch, directory_id)
+            if not directory_id and epoch < self.epoch:
+                told = self.record.promised
             if directory_id and told < self.record.promised:
                 raise StaleEpoch(f"epoch {epoch} was promised to another directory")
             is_own = not directory_id and self.history.epoch.number == epoch
@@ -257,6 +259,7 @@ class Replica(ReplicaMaster):
                 mark = self._acks.marks.get(broker_id)
             if mark is None:
                 raise SwitchRefused(f"broker {broker_id} does not follow this master")
+            _refuse_old(mark)
             if not self._is_caught_up(mark):
                 raise InSyncReplicasNotEnough(
                     f"broker {broker_id} is not in sync: it lacks"
@@ -309,6 +312,9 @@ class Replica(ReplicaMaster):
             raise SwitchRefused(
                 f"the list that was written last is not confirmed yet: on disk it must have {asked}"
             )
+        for mark in list(acks.marks.values()):
+            if mark.is_connected and mark.directory_id in acks.lists[-1].directories:
+                _refuse_old(mark)
         return acks.lists[-1]
 
     def _change(self, copy_list: CopyList) -> None:
@@ -345,7 +351,12 @@ class Replica(ReplicaMaster):
         with self._acks_lock:
             marks = list(acks.marks.values())
         return next(
-            (m.id for m in marks if m.is_connected and acks.holds(m) and m.id not in listed.ids), ""
+            (
+                m.id
+                for m in marks
+                if m.is_connected and m.release and acks.holds(m) and m.id not in listed.ids
+            ),
+            "",
         )
 
     # ---------------------------------------------------------------- a run begins
@@ -428,9 +439,11 @@ class Replica(ReplicaMaster):
             self.me,
             self.record.promised,
             self.history,
+            self.min_offset,
             self.max_offset,
             config.mapped_file_size_commit_log,
             config.is_sync_flush,
+            self.record.master,
         )
 
     def follow(self, follow: Follow) -> Written:
@@ -438,6 +451,8 @@ class Replica(ReplicaMaster):
         with self._lock:
             if self.role is not Role.SLAVE or follow.epoch < self.record.promised:
                 raise StaleEpoch(f"epoch {self.record.promised} was promised meanwhile")
+            if follow.cuts and follow.start_offset < self.min_offset:
+                raise StaleEpoch("what both logs have was deleted by age meanwhile")
             record, end = self.record, self.max_offset
             tails = record.tails
             # The promise first: a cut for a master of an epoch that is forgotten would be for nobody.
@@ -474,8 +489,11 @@ class Replica(ReplicaMaster):
             state = work.state
             if state is not None:
                 topics = {**(self.store.topics or {}), **state.topics}
-                if topics != self.record.topics:
-                    self._save(replace(self.record, topics=topics))
+                history, copy_list = self.record.history, state.copy_list
+                if copy_list is not None and not self._is_elected:
+                    history = [replace(history[0], copy_list=copy_list), *history[1:]]
+                if (topics, history) != (self.record.topics, self.record.history):
+                    self._save(replace(self.record, topics=topics, history=history))
                 self.store.topics = topics
                 if state.is_run_confirmed:
                     self._told_confirmed = self.record.history[-1].key
@@ -500,6 +518,14 @@ class Replica(ReplicaMaster):
 
     def _written(self) -> Written:
         return Written(self.max_offset, self.flushed_offset)
+
+
+def _refuse_old(mark: Mark) -> None:
+    """Raises SwitchRefused."""
+    if not mark.release:
+        raise SwitchRefused(
+            f"broker {mark.id} is of the release before, whose record has no list: upgrade it first"
+        )
 
 
 def _role_of(copy_list: CopyList) -> Role:

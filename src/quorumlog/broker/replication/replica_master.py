@@ -235,7 +235,6 @@ class ReplicaMaster(ReplicaCore):
         return Leadership(
             self.me,
             history.epoch,
-            -1 if history.last is None else history.last.run,  # of a slave, which lets nobody in
             history,
             config.mapped_file_size_commit_log,
         )
@@ -259,6 +258,13 @@ class ReplicaMaster(ReplicaCore):
     @property
     def alive_from(self) -> dict[str, dict[int, int]]:
         return _by_topic(self.store.queues.alive_from)
+
+    @property
+    def old_slave_problem(self) -> str:
+        acks = self._acks
+        if acks.in_sync_set is None and (self.history.epoch.leader or len(acks.lists) != 1):
+            return "There was a switch, or a change of the list, which its record would not know of"
+        return ""
 
     def is_ahead(self, host: str, offset: int) -> bool:
         with self._acks_lock:
@@ -357,6 +363,8 @@ class ReplicaMaster(ReplicaCore):
         return self._may_acknowledge() and not self.is_drained
 
     def newer_epoch(self, epoch: Epoch) -> None:
+        if self.in_sync_set is not None and epoch.number <= self.history.epoch.number:
+            return  # a register has given the number to this one: the other has promised it in vain
         if self.role is not Role.SLAVE and epoch.number > self.fenced_by:
             log.warning("epoch %s was promised elsewhere: this broker takes nothing more", epoch)
             self.fenced_by = epoch.number

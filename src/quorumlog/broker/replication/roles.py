@@ -96,6 +96,10 @@ class ReplicatedBroker(Protocol):
         it."""
 
     @property
+    def fenced_by(self) -> int:
+        """A newer epoch than it leads in, that a slave has promised; 0: none."""
+
+    @property
     def role(self) -> Role: ...
 
     @property
@@ -123,14 +127,15 @@ class ReplicatedBroker(Protocol):
         and acknowledges nothing of its master. Before a lease is taken. Raises StaleEpoch,
         StoreFailure."""
 
-    def become_master(self, epoch: int, sync: bool, in_sync_set: InSyncSet | None = None) -> None:
+    def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
         """Write from now on. Returns once messages are taken; they are acknowledged as slaves connect.
         Raises StaleEpoch where a higher epoch was promised, or this one was led already;
         StoreFailure."""
 
     def become_slave(self, epoch: int, master: BrokerAddress) -> None:
         """Follow this master. What the own log has beyond the last point in common with the master's is
-        set aside, once the master has shown a newer epoch. Raises StaleEpoch, StoreFailure."""
+        set aside, once the master has shown a newer epoch. One of a lower epoch than was promised hears
+        of that, and nothing is taken of it. Raises StaleEpoch, StoreFailure."""
 
     def stop_acknowledging(self) -> None:
         """From the moment that this returns nothing more is acknowledged, until `become_master`: what is

@@ -38,6 +38,7 @@ from quorumlog.broker.wire.group_messages import AnyGroupMessage
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, LedgerError, StoreFailure
 from quorumlog.net.frame import Frame
+from quorumlog.net.limits import process_limits
 from quorumlog.version import DESCRIPTION
 
 log = logging.getLogger("quorumlog.broker")
@@ -194,6 +195,8 @@ class BrokerServer:
             problems.append(f"failover: {self.failover.rules.problem}")
         if store.cleaner.is_full:
             problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
+        if process_limits().problem:
+            problems.append(process_limits().problem)
         return StatusResponse(
             request_id=request_id,
             version=DESCRIPTION,
@@ -224,7 +227,7 @@ class BrokerServer:
             raise BadRequest(f"failover has no verb {request.verb!r}")
         if request.verb:
             failover.resign()
-        return FailoverResponse(request_id=request.request_id, **failover.status()._asdict())
+        return failover.status(request.request_id)
 
     async def stop(self) -> None:
         self.port.close()

@@ -93,9 +93,8 @@ def failover_of(
     check_servers(kind, coordinators)
 
     def make(replica: Replica) -> FailoverService:
-        is_sync = replica.store.config.in_sync_replicas != 1
         coordinator = coordinator_of(kind, coordinators, group)
-        return FailoverService(replica, coordinator, options, is_sync=is_sync, begins=begins)
+        return FailoverService(replica, coordinator, options, begins=begins)
 
     return make
 

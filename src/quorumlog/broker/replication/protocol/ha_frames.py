@@ -1,195 +1,185 @@
-"""Frames of the dialect `quorumlog` between a master and a slave.
+"""What a master and a slave say in the dialect `quorumlog`: frames of the one wire, a Hello first.
 
-    bytes  field (big-endian)
-        4  size of what follows
-        1  kind
-           HELLO 1, WELCOME 2, START 3, STATE 4, REFUSE 5: MessagePack of the classes below
-           DATA 6       epoch 8, run 4, offset 8, confirm offset 8, CRC-32 of the body 4, body: bytes
-                        of the commit log from that offset on, never over the end of a file
-           HEARTBEAT 7  epoch 8, run 4, end of the master's log 8, confirm offset 8
-           REPORT 8     epoch 8, written 8, flushed 8
-
-The slave connects and says HELLO; WELCOME and START agree on where it goes on; from then on DATA and
-HEARTBEAT go one way, REPORT the other. An epoch is its number: who leads it is said in the WELCOME.
-Protocol 1 had no lists in its histories; its HELLO is read, to be refused in its own words.
+The slave connects and says Hello (role `replica`) and what its log is, SlaveLog; WELCOME and START agree
+on where it goes on, in one run of the master; from then on DATA and HEARTBEAT go one way, REPORT the
+other. Bytes of the commit log are the batch of a DATA frame, never over the end of a file.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Annotated, Any, Protocol, cast
 
 import msgspec
-from isal.isal_zlib import crc32
+from msgspec import Meta
+from msgspec.structs import replace
 
-from quorumlog.broker.epochs.epoch_history import Epoch, Peer, Run
-from quorumlog.entry_header import Buffer
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.epochs.epoch_history import (
+    CopyList,
+    Epoch,
+    EpochHistory,
+    Peer,
+    Run,
+    RunKey,
+)
+from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
-from quorumlog.wire.client_message import Int, Text
+from quorumlog.net.frame import MAGIC, FrameDecoder, encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.wire.client_message import ClientMessage, Int, Text
 
-HA_PROTOCOL = 2
-MAGIC = "quorumlog-ha"
-MOST_BODY_BYTES = 8 << 20
-_MOST_FRAME_BYTES = MOST_BODY_BYTES + 64
-_MOST_HELLO_BYTES = 4 << 20
-"""Histories are short; topics may be many."""
-
-_HEAD = struct.Struct(">IB")
-_DATA = struct.Struct(">qiqqI")
-_HEARTBEAT = struct.Struct(">qiqq")
-_REPORT = struct.Struct(">qqq")
-_DATA_KIND, _HEARTBEAT_KIND, _REPORT_KIND = 6, 7, 8
+GREETING_BYTES = len(MAGIC)
+GROUP = "replica"
+ROLE = "replica"
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    magic: Text = MAGIC
-    protocol: Int = HA_PROTOCOL
+class SlaveLog(ClientMessage, frozen=True, kw_only=True, tag=110):
+    """Behind the Hello."""
+
     slave: Peer
-    promised_epoch: Int
+    promised: Epoch
+    runs: list[Run]
     max_offset: Int
     file_bytes: Int
-    is_sync_flush: bool
-    history: list[tuple[Int, Int, Int]] = []
-    """Of protocol 1, whose masters read no HELLO without it."""
-    promised_leader: Text = ""
-    runs: list[Run] = []
     release: Text = ""
     """An earlier one does not say it. So in `Welcome`."""
 
-    @property
-    def promised(self) -> Epoch:
-        return Epoch(self.promised_epoch, self.promised_leader)
 
-
-class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+class Welcome(ClientMessage, frozen=True, kw_only=True, tag=111):
     master: Peer
-    epoch: Int
-    leader: Text
-    run: Int
-    runs: list[Run]
+    runs: Annotated[list[Run], Meta(min_length=1)]
+    """The last is the one that this connection is of."""
     min_offset: Int
     max_offset: Int
     release: Text = ""
     queues: dict[Text, dict[Int, Int]] | None = None
     """To one that begins at `min_offset`: of each queue of a topic the number of its first message from
     there on, or of its next one. None: it goes on, or a master of an older release does not say it."""
-
-    alive_from: dict[Text, dict[Int, Int]] = {}
+    alive_from: dict[Text, dict[Int, Int]] = msgspec.field(default_factory=dict)
     """As `ConsumeQueues.alive_from`, by topic."""
 
+    @property
+    def epoch(self) -> Epoch:
+        return self.runs[-1].epoch
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+    @property
+    def run(self) -> RunKey:
+        return self.runs[-1].key
+
+
+class Start(ClientMessage, frozen=True, kw_only=True, tag=112):
     offset: Int
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(ClientMessage, frozen=True, kw_only=True, tag=113):
     """What a slave stores beside the log."""
 
     topics: dict[Text, Int]
     is_run_confirmed: bool
+    copy_list: CopyList | None = None
+    """Of a master of the release before, whose history has none."""
 
 
-class Refuse(msgspec.Struct, frozen=True, kw_only=True):
+class Refuse(ClientMessage, frozen=True, kw_only=True, tag=114):
     message: Text
-    promised_epoch: Int = 0
-    promised_leader: Text = ""
+    promised: Epoch = Epoch()
     is_for_now: bool = False
     """It is of use to try again soon: the broker that is asked may be about to lead."""
 
 
-class Data(NamedTuple):
-    epoch: int
-    run: int
-    offset: int
-    confirm_offset: int
-    body: bytes
+class Data(ClientMessage, frozen=True, kw_only=True, tag=115):
+    offset: Int
+    confirm_offset: Int
+    body: bytes = b""
+    """Here where it is smaller than what a frame has for a batch."""
 
 
-class Heartbeat(NamedTuple):
-    epoch: int
-    run: int
-    max_offset: int
-    confirm_offset: int
+class Heartbeat(ClientMessage, frozen=True, kw_only=True, tag=116):
+    max_offset: Int
+    confirm_offset: Int
 
 
-class Report(NamedTuple):
-    epoch: int
-    written_offset: int
-    flushed_offset: int
+class Report(ClientMessage, frozen=True, kw_only=True, tag=117):
+    written_offset: Int
+    flushed_offset: Int
 
 
-Control = Hello | Welcome | Start | State | Refuse
-HaFrame = Control | Data | Heartbeat | Report
-
-_KIND_OF: dict[type[Control], int] = {Hello: 1, Welcome: 2, Start: 3, State: 4, Refuse: 5}
-_DECODERS = {kind: msgspec.msgpack.Decoder(cls) for cls, kind in _KIND_OF.items()}
-
-
-def encode_control(message: Control) -> bytes:
-    payload = msgspec.msgpack.encode(message)
-    return _HEAD.pack(1 + len(payload), _KIND_OF[type(message)]) + payload
+HaMessage = SlaveLog | Welcome | Start | State | Refuse | Data | Heartbeat | Report
+AnyHaMessage = HaMessage | Hello | HelloResponse
+_DECODER: msgspec.msgpack.Decoder[tuple[str, AnyHaMessage]] = msgspec.msgpack.Decoder(
+    tuple[str, AnyHaMessage]
+)
 
 
-def encode_data(epoch: int, run: int, offset: int, confirm_offset: int, body: Buffer) -> list[Buffer]:
-    size = len(memoryview(body))
-    head = _HEAD.pack(1 + _DATA.size + size, _DATA_KIND)
-    return [head + _DATA.pack(epoch, run, offset, confirm_offset, crc32(body)), body]
+class Codec(Protocol):
+    """Either release's."""
+
+    is_old: bool
+    """It is that of the release before."""
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        """So many bytes were put there. Raises ProtocolViolation, after which nothing more may be."""
+
+    def encode(self, message: AnyHaMessage) -> list[Buffer]: ...
 
 
-def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
-    return _HEAD.pack(1 + _HEARTBEAT.size, _HEARTBEAT_KIND) + _HEARTBEAT.pack(*heartbeat)
+def fed(codec: Codec, data: Buffer) -> Iterable[AnyHaMessage]:
+    """Bytes that lie elsewhere."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        into = codec.get_buffer()
+        count = min(len(into), len(rest))
+        into[:count] = rest[:count]
+        yield from codec.buffer_updated(count)
+        rest = rest[count:]
 
 
-def encode_report(report: Report) -> bytes:
-    return _HEAD.pack(1 + _REPORT.size, _REPORT_KIND) + _REPORT.pack(*report)
-
-
-class HaDecoder:
-    """Bytes as they come; frames as they are whole."""
+class HaCodec:
+    is_old = False
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._is_greeted = False
+        self._decoder = FrameDecoder(control=_DECODER)
+        self._first = b""
+        self._given = memoryview(b"")
 
-    def feed(self, data: Buffer) -> Iterator[HaFrame]:
-        """Raises ProtocolViolation, after which nothing more may be fed."""
-        self._buffer += data
-        at, buffer = 0, self._buffer
-        try:
-            while len(buffer) - at >= _HEAD.size:
-                size, kind = _HEAD.unpack_from(buffer, at)
-                most = _MOST_FRAME_BYTES if self._is_greeted else _MOST_HELLO_BYTES
-                if not 1 <= size <= most or not 1 <= kind <= _REPORT_KIND:
-                    raise ProtocolViolation(
-                        "these are no frames of the HA dialect quorumlog; a Java broker needs"
-                        " --ha-dialect rocketmq"
-                    )
-                stop = at + 4 + size
-                if len(buffer) < stop:
-                    return
-                with memoryview(buffer) as view:
-                    payload = bytes(view[at + _HEAD.size : stop])
-                at = stop
-                self._is_greeted = True
-                yield _decoded(kind, payload)
-        finally:
-            del buffer[:at]
+    def get_buffer(self) -> memoryview:
+        self._given = self._decoder.get_buffer()
+        return self._given
+
+    def buffer_updated(self, count: int) -> Iterable[AnyHaMessage]:
+        if len(self._first) < GREETING_BYTES:
+            self._first += bytes(self._given[: min(count, GREETING_BYTES)])
+            if not (self._first.startswith(MAGIC) or MAGIC.startswith(self._first)):
+                raise ProtocolViolation(
+                    "these are no frames of the HA dialect quorumlog; a Java broker needs"
+                    " --ha-dialect rocketmq"
+                )
+        for frame in self._decoder.buffer_updated(count):
+            message: Any = frame.message
+            if frame.batch is not None and isinstance(message, Data):
+                message = replace(message, body=cast(bytes, frame.batch.buffer))
+            yield message
+
+    def encode(self, message: AnyHaMessage) -> list[Buffer]:
+        if isinstance(message, Data) and len(message.body) >= HEADER_BYTES:
+            batch = EntryBatch(message.body, None)
+            return encode_frame(GROUP, replace(message, body=b""), batch)
+        return encode_frame(GROUP, message)
 
 
-def _decoded(kind: int, payload: bytes) -> HaFrame:
-    try:
-        if kind == _DATA_KIND:
-            epoch, run, offset, confirm, crc = _DATA.unpack_from(payload)
-            body = payload[_DATA.size :]
-            if crc32(body) != crc:
-                raise ProtocolViolation(f"the bytes of {offset} on were changed on the way")
-            return Data(epoch, run, offset, confirm, body)
-        if kind == _HEARTBEAT_KIND:
-            return Heartbeat._make(_HEARTBEAT.unpack(payload))
-        if kind == _REPORT_KIND:
-            return Report._make(_REPORT.unpack(payload))
-        decoded: Control = _DECODERS[kind].decode(payload)
-        return decoded
-    except (struct.error, msgspec.MsgspecError) as error:
-        raise ProtocolViolation(f"a frame of kind {kind} cannot be read: {error}") from None
+def history_of(runs: list[Run]) -> EpochHistory:
+    """As it was said. Raises ProtocolViolation."""
+    for before, behind in pairwise(runs):
+        if not (before.key < behind.key and before.start_offset <= behind.start_offset):
+            raise ProtocolViolation("a history that is not in order")
+    return EpochHistory(runs)
+
+
+def is_old_greeting(first: Buffer) -> bool:
+    """`first`: what came first, as many bytes as are needed to tell."""
+    return bytes(first[: len(MAGIC)]) != MAGIC

@@ -7,23 +7,27 @@ from typing import NamedTuple, Protocol
 from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, RunKey, Verdict, judge
 from quorumlog.broker.replication.protocol.acknowledgements import Mark
 from quorumlog.broker.replication.protocol.ha_frames import (
-    HA_PROTOCOL,
-    MAGIC,
-    HaDecoder,
-    HaFrame,
+    GREETING_BYTES,
+    ROLE,
+    AnyHaMessage,
+    Codec,
+    Data,
+    HaCodec,
     Heartbeat,
-    Hello,
     Refuse,
     Report,
+    SlaveLog,
     Start,
     State,
     Welcome,
-    encode_control,
-    encode_data,
-    encode_heartbeat,
+    fed,
+    history_of,
+    is_old_greeting,
 )
+from quorumlog.broker.replication.protocol.old_dialect import OldSlaveCodec
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import NOT_SERVED, Hello, HelloResponse
 from quorumlog.version import VERSION
 
 
@@ -32,7 +36,6 @@ class Leadership(NamedTuple):
 
     master: Peer
     epoch: Epoch
-    run: int
     history: EpochHistory
     file_bytes: int
 
@@ -59,6 +62,10 @@ class MasterSide(Protocol):
     @property
     def alive_from(self) -> dict[str, dict[int, int]]:
         """As `Welcome.alive_from`."""
+
+    @property
+    def old_slave_problem(self) -> str:
+        """Why a slave of the release before cannot be served; empty: it can."""
 
     def is_ahead(self, host: str, offset: int) -> bool:
         """A slave without epochs whose log ends there has, or had, more than the own log."""
@@ -114,16 +121,26 @@ class LinkToSlave(Protocol):
 
 class MasterLink:
     def __init__(
-        self, side: MasterSide, now_ms: float, *, heartbeat_ms: float, silence_ms: float
+        self,
+        side: MasterSide,
+        now_ms: float,
+        *,
+        heartbeat_ms: float,
+        silence_ms: float,
+        refusal: str = "",
     ) -> None:
+        """`refusal`: why nobody is let in just now; empty: slaves are."""
         self.closed = ""
         self.next_offset = -1
         self.out: list[Buffer] = []
         self.most_chunk_bytes = 4 << 20
         self._side = side
         self._leads = side.leadership
-        self._decoder = HaDecoder()
-        self._hello: Hello | None = None
+        self._refusal = refusal
+        self._first = b""
+        self._codec: Codec | None = None
+        """None: it has not said yet what it speaks."""
+        self._asked: SlaveLog | None = None
         self.mark: Mark | None = None
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
@@ -132,68 +149,94 @@ class MasterLink:
         self._heard_ms = now_ms
         if self.closed:
             return
+        if self._codec is None:
+            data = self._first = self._first + bytes(data)
+            if len(data) < GREETING_BYTES:
+                return
+            is_old = is_old_greeting(data)
+            self._codec = OldSlaveCodec(self._leads.history) if is_old else HaCodec()
         try:
-            for frame in self._decoder.feed(data):
-                self._take(frame)
+            for message in fed(self._codec, data):
+                self._take(message)
                 if self.closed:
                     return
         except ProtocolViolation as violation:
             self.close(str(violation))
 
-    def _take(self, frame: HaFrame) -> None:
-        if self._hello is None:
-            self._greet(frame)
-        elif isinstance(frame, Refuse):
-            promised = Epoch(frame.promised_epoch, frame.promised_leader)
-            if promised > self._leads.epoch:
-                self._side.newer_epoch(promised)
-            self.close(frame.message)
-        elif self.mark is None:
-            self._start(frame)
-        elif isinstance(frame, Report):
-            # Whoever has promised another epoch reports to nobody else.
-            if frame.epoch != self._leads.epoch.number:
-                raise ProtocolViolation(f"a report of epoch {frame.epoch} in {self._leads.epoch}")
-            high = self._side.max_offset  # a blank counts to the end of its file from its head on
-            if not frame.flushed_offset <= frame.written_offset <= high:
-                raise ProtocolViolation(f"{frame} of a slave, and the log ends at {high}")
-            self._side.slave_reported(self.mark, frame.written_offset, frame.flushed_offset)
-        else:
-            raise ProtocolViolation(f"a slave does not send {type(frame).__name__}")
+    def _say(self, message: AnyHaMessage) -> None:
+        if self._codec is not None:
+            self.out += self._codec.encode(message)
 
-    def _greet(self, frame: HaFrame) -> None:
-        if not isinstance(frame, Hello) or frame.magic != MAGIC:
+    def _take(self, message: AnyHaMessage) -> None:
+        if self._asked is None:
+            if isinstance(message, Hello):
+                self._hello(message)
+            else:
+                self._greet(message)
+        elif isinstance(message, Refuse):
+            if message.promised > self._leads.epoch:
+                self._side.newer_epoch(message.promised)
+            self.close(message.message)
+        elif self.mark is None:
+            self._start(message)
+        elif isinstance(message, Report):
+            high = self._side.max_offset  # a blank counts to the end of its file from its head on
+            if not message.flushed_offset <= message.written_offset <= high:
+                raise ProtocolViolation(f"{message} of a slave, and the log ends at {high}")
+            self._side.slave_reported(self.mark, message.written_offset, message.flushed_offset)
+        else:
+            raise ProtocolViolation(f"a slave does not send {type(message).__name__}")
+
+    def _hello(self, hello: Hello) -> None:
+        if hello.role == ROLE:
+            self._say(HelloResponse(member_id=self._leads.master.id, product=ROLE))
+            return
+        words = (
+            f"this is the port for the slaves of broker {self._leads.master.id}; it listens at"
+            f" {self._leads.master.address}"
+        )
+        self._say(HelloResponse(code=NOT_SERVED, message=words, product=ROLE))
+        self.close(words)
+
+    def _greet(self, asked: AnyHaMessage) -> None:
+        if not isinstance(asked, SlaveLog):
             raise ProtocolViolation("a connection begins with a hello")
+        assert self._codec is not None
         leads = self._leads
-        if frame.protocol != HA_PROTOCOL:
-            self.refuse(
-                f"this master speaks protocol {HA_PROTOCOL} of replication, the slave {frame.protocol}:"
-                " give all brokers of a group the same release"
-            )
-        elif frame.promised > leads.epoch:
-            self._side.newer_epoch(frame.promised)
-            self.refuse(f"the slave has promised epoch {frame.promised}, this one is {leads.epoch}")
-        elif frame.slave.id == leads.master.id:
+        if self._refusal:
+            self.end(self._refusal)
+        elif self._codec.is_old and asked.release:
+            self.end("this master speaks what the slave does, too")
+        elif asked.promised > leads.epoch:
+            self._side.newer_epoch(asked.promised)
+            self.refuse(f"the slave has promised epoch {asked.promised}, this one is {leads.epoch}")
+        elif asked.slave.id == leads.master.id:
             self.refuse(f"master and slave are both called {leads.master.id}: give each its own --id")
-        elif frame.file_bytes != leads.file_bytes:
+        elif asked.file_bytes != leads.file_bytes:
             self.refuse(
-                f"the slave's files have {frame.file_bytes} bytes, the master's {leads.file_bytes}:"
+                f"the slave's files have {asked.file_bytes} bytes, the master's {leads.file_bytes}:"
                 " set mapped_file_size_commit_log alike"
             )
+        elif self._codec.is_old and (problem := self._side.old_slave_problem):
+            self.refuse(f"broker {asked.slave.id} is of the release before: upgrade it. {problem}")
         else:
-            self._hello = frame
-            self.out.append(encode_control(self._welcome(frame)))
+            welcome = self._welcome(asked)
+            if self._codec.is_old and (welcome.queues is not None or welcome.alive_from):
+                self.refuse(
+                    f"broker {asked.slave.id} is of the release before: upgrade it. Where queues begin"
+                    " would not be told to it"
+                )
+                return
+            self._asked = asked
+            self._say(welcome)
 
-    def _welcome(self, hello: Hello) -> Welcome:
+    def _welcome(self, asked: SlaveLog) -> Welcome:
         side, leads = self._side, self._leads
         low, high, queues = side.min_offset, side.max_offset, None
-        if low and self._judged(hello, high).common_offset < low:
+        if low and self._judged(asked, high).common_offset < low:
             low, queues = side.queue_begins()
         return Welcome(
             master=leads.master,
-            epoch=leads.epoch.number,
-            leader=leads.epoch.leader,
-            run=leads.run,
             runs=list(leads.history.runs),
             min_offset=low,
             max_offset=high,
@@ -202,42 +245,44 @@ class MasterLink:
             release=VERSION,
         )
 
-    def _judged(self, hello: Hello, end: int) -> Verdict:
+    def _judged(self, asked: SlaveLog, end: int) -> Verdict:
         return judge(
-            EpochHistory(hello.runs),
-            hello.max_offset,
+            history_of(asked.runs),
+            asked.max_offset,
             self._leads.history,
             end,
-            directory_id=hello.slave.directory_id,
+            directory_id=asked.slave.directory_id,
         )
 
-    def _start(self, frame: HaFrame) -> None:
-        hello = self._hello
-        assert hello is not None
-        if not isinstance(frame, Start):
+    def _start(self, start: AnyHaMessage) -> None:
+        asked = self._asked
+        assert asked is not None
+        if not isinstance(start, Start):
             raise ProtocolViolation(
-                f"a slave answers a welcome with a start, not {type(frame).__name__}"
+                f"a slave answers a welcome with a start, not {type(start).__name__}"
             )
         low, high = self._side.min_offset, self._side.max_offset
-        verdict = self._judged(hello, high)
+        verdict = self._judged(asked, high)
         if verdict.problem:
             self.refuse(verdict.problem)
             return
         # Retention may have moved on since the welcome: then the slave asks again.
-        if frame.offset < low or frame.offset > high:
-            self.refuse(f"offset {frame.offset} is not in {low} .. {high}")
+        if start.offset < low or start.offset > high:
+            self.refuse(f"offset {start.offset} is not in {low} .. {high}")
             return
-        if frame.offset != verdict.common_offset and frame.offset % hello.file_bytes:
-            raise ProtocolViolation(f"a start at {frame.offset}, not at {verdict.common_offset}")
-        self.next_offset = frame.offset
-        self.mark = self._side.slave_came(hello.slave, self, self._run, hello.release)
+        if start.offset != verdict.common_offset and start.offset % asked.file_bytes:
+            raise ProtocolViolation(f"a start at {start.offset}, not at {verdict.common_offset}")
+        self.next_offset = start.offset
+        self.mark = self._side.slave_came(asked.slave, self, self._run, asked.release)
         if self.mark is None:
             self.next_offset = -1
             self.end("another run has begun")
 
     @property
     def _run(self) -> RunKey:
-        return RunKey(*self._leads.epoch, self._leads.run)
+        last = self._leads.history.last
+        assert last is not None
+        return last.key
 
     @property
     def is_of_newest_run(self) -> bool:
@@ -245,23 +290,23 @@ class MasterLink:
 
     def data(self, body: bytes) -> list[Buffer]:
         offset = self.next_offset
-        assert offset >= 0, "not started"
+        assert offset >= 0 and self._codec is not None, "not started"
         self.next_offset += len(body)
-        leads = self._leads
-        return encode_data(leads.epoch.number, leads.run, offset, self._side.confirm_offset, body)
+        confirmed = self._side.confirm_offset
+        return self._codec.encode(Data(offset=offset, confirm_offset=confirmed, body=body))
 
     def state(self, state: State) -> None:
-        self.out.append(encode_control(state))
+        self._say(state)
 
     def spoke(self, now_ms: float) -> None:
         self._spoke_ms = now_ms
 
     def confirmed(self) -> None:
         """Told at once: readers of the slave wait for it."""
-        leads, side = self._leads, self._side
+        side = self._side
         if self.next_offset >= 0 and not self.closed:
-            beat = Heartbeat(leads.epoch.number, leads.run, side.max_offset, side.confirm_offset)
-            self.out.append(encode_heartbeat(beat))
+            beat = Heartbeat(max_offset=side.max_offset, confirm_offset=side.confirm_offset)
+            self._say(beat)
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
@@ -271,7 +316,7 @@ class MasterLink:
             self.confirmed()
 
     def refuse(self, message: str, *, is_for_now: bool = False) -> None:
-        self.out.append(encode_control(Refuse(message=message, is_for_now=is_for_now)))
+        self._say(Refuse(message=message, is_for_now=is_for_now))
         self.close(message)
 
     def end(self, reason: str) -> None:

@@ -25,6 +25,7 @@ from quorumlog.errors import ProtocolViolation
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi")
 _MOST_BODY_BYTES = 4 << 20
+_ROOM_BYTES = 64 << 10
 
 
 class RocketmqMasterLink:
@@ -120,6 +121,8 @@ class RocketmqSlaveLink:
     epoch = Epoch()
     asks_flush = False
     comes_back = False
+    is_heard = True
+    """There is one dialect to speak."""
     master: Peer | None = None
 
     def __init__(
@@ -146,11 +149,18 @@ class RocketmqSlaveLink:
         self._file_bytes = file_bytes
         self._assembler = RecordAssembler(max_offset, file_bytes)
         self._received = bytearray()
+        self._room = memoryview(bytearray(_ROOM_BYTES))
         self._reports_flushed = reports_flushed
         self._reported = first
         self._work = Work()
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
+
+    def get_buffer(self) -> memoryview:
+        return self._room
+
+    def buffer_updated(self, count: int, now_ms: float) -> None:
+        self.feed(self._room[:count], now_ms)
 
     def feed(self, data: Buffer, now_ms: float) -> None:
         self._heard_ms = now_ms

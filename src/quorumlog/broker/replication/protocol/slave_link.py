@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -9,22 +10,25 @@ from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, jud
 from quorumlog.broker.message_log import LogRecords
 from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.ha_frames import (
+    ROLE,
+    AnyHaMessage,
+    Codec,
     Data,
-    HaDecoder,
-    HaFrame,
+    HaCodec,
     Heartbeat,
-    Hello,
     Refuse,
     Report,
+    SlaveLog,
     Start,
     State,
     Welcome,
-    encode_control,
-    encode_report,
+    fed,
+    history_of,
 )
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.hello import WELCOME, Hello, HelloResponse
 from quorumlog.version import VERSION
 
 
@@ -89,6 +93,8 @@ class LinkToMaster(Protocol):
     """And it is of no use to try again soon."""
     comes_back: bool
     """It followed, and is to come back at once."""
+    is_heard: bool
+    """Its master has said something that it understands."""
     master: Peer | None
     out: list[Buffer]
 
@@ -96,7 +102,8 @@ class LinkToMaster(Protocol):
     def epoch(self) -> Epoch: ...
     @property
     def asks_flush(self) -> bool: ...
-    def feed(self, data: Buffer, now_ms: float) -> None: ...
+    def get_buffer(self) -> memoryview: ...
+    def buffer_updated(self, count: int, now_ms: float) -> None: ...
     def take_work(self) -> Work: ...
     def follows(self, start_offset: int) -> None: ...
     def done(self, written: int, flushed: int, now_ms: float) -> None: ...
@@ -110,57 +117,83 @@ class OwnLog(NamedTuple):
     slave: Peer
     promised: Epoch
     history: EpochHistory
+    min_offset: int
     max_offset: int
     file_bytes: int
     is_sync_flush: bool
+    master: Peer | None = None
+    """Whom it has followed last, as far as it is known."""
 
 
 class SlaveLink:
     """`closed`: why the connection ends. `refused`: and it is of no use to try again soon."""
 
-    def __init__(self, own: OwnLog, now_ms: float, *, heartbeat_ms: float, silence_ms: float) -> None:
+    def __init__(
+        self,
+        own: OwnLog,
+        now_ms: float,
+        *,
+        heartbeat_ms: float,
+        silence_ms: float,
+        codec: Codec | None = None,
+    ) -> None:
         self.closed = ""
+        self.is_heard = False
         self.refused = self.comes_back = False
         self.master: Peer | None = None
         self._own = own
-        self._decoder = HaDecoder()
+        self._codec: Codec = codec or HaCodec()
         self._welcome: Welcome | None = None
         self._assembler: RecordAssembler | None = None
         self._work = Work()
         self._heartbeat_ms, self._silence_ms = heartbeat_ms, silence_ms
         self._heard_ms = self._spoke_ms = now_ms
         self._report: Report | None = None
-        self.out: list[Buffer] = [
-            encode_control(
-                Hello(
-                    slave=own.slave,
-                    promised_epoch=own.promised.number,
-                    promised_leader=own.promised.leader,
-                    runs=list(own.history.runs),
-                    max_offset=own.max_offset,
-                    file_bytes=own.file_bytes,
-                    is_sync_flush=own.is_sync_flush,
-                    release=VERSION,
-                )
+        self.out: list[Buffer] = []
+        self._say(
+            Hello(role=ROLE, member_id=own.slave.id, directory_id=own.slave.directory_id, product=ROLE)
+        )
+        self._say(
+            SlaveLog(
+                slave=own.slave,
+                promised=own.promised,
+                runs=list(own.history.runs),
+                max_offset=own.max_offset,
+                file_bytes=own.file_bytes,
+                release=VERSION,
             )
-        ]
+        )
+
+    def _say(self, message: AnyHaMessage) -> None:
+        self.out += self._codec.encode(message)
 
     @property
     def epoch(self) -> Epoch:
         assert self._welcome is not None
-        return Epoch(self._welcome.epoch, self._welcome.leader)
+        return self._welcome.epoch
 
     @property
     def asks_flush(self) -> bool:
         return self._welcome is not None and self._welcome.runs[-1].is_flushed
 
+    def get_buffer(self) -> memoryview:
+        return self._codec.get_buffer()
+
+    def buffer_updated(self, count: int, now_ms: float) -> None:
+        self._took(self._codec.buffer_updated(count), now_ms)
+
     def feed(self, data: Buffer, now_ms: float) -> None:
+        """Bytes that lie elsewhere."""
+        self._took(fed(self._codec, data), now_ms)
+
+    def _took(self, messages: Iterable[AnyHaMessage], now_ms: float) -> None:
         self._heard_ms = now_ms
         if self.closed:
             return
         try:
-            for frame in self._decoder.feed(data):
-                self._take(frame)
+            for message in messages:
+                self.is_heard = True
+                self._take(message)
                 if self.closed:
                     return
         except ProtocolViolation as violation:
@@ -170,44 +203,44 @@ class SlaveLink:
         work, self._work = self._work, Work()
         return work
 
-    def _take(self, frame: HaFrame) -> None:
-        if isinstance(frame, Refuse):
-            self.refused = not frame.is_for_now
-            self.comes_back = frame.is_for_now and self._welcome is not None
-            self.close(frame.message)
+    def _take(self, message: AnyHaMessage) -> None:
+        if isinstance(message, Refuse):
+            self.refused = not message.is_for_now
+            self.comes_back = message.is_for_now and self._welcome is not None
+            self.close(message.message)
+        elif isinstance(message, HelloResponse):
+            if message.code != WELCOME:
+                self.refused = True
+                self.close(message.message)
         elif self._welcome is None:
-            if not isinstance(frame, Welcome):
+            if not isinstance(message, Welcome):
                 raise ProtocolViolation("a master begins with a welcome")
-            self._welcomed(frame)
-        elif isinstance(frame, State):
-            self._work.state = frame
-        elif isinstance(frame, Data | Heartbeat):
-            if (frame.epoch, frame.run) != (self._welcome.epoch, self._welcome.run):
-                raise ProtocolViolation(f"a frame of run {frame[:2]}, in another one")
-            if isinstance(frame, Data):
-                self._data(frame)
+            self._welcomed(message)
+        elif isinstance(message, State):
+            self._work.state = message
+        elif isinstance(message, Data | Heartbeat):
+            if isinstance(message, Data):
+                self._data(message)
             else:
-                self._work.master_offset = frame.max_offset
-            self._work.confirm_offset = max(self._work.confirm_offset, frame.confirm_offset)
+                self._work.master_offset = message.max_offset
+            self._work.confirm_offset = max(self._work.confirm_offset, message.confirm_offset)
         else:
-            raise ProtocolViolation(f"a master does not send {type(frame).__name__}")
+            raise ProtocolViolation(f"a master does not send {type(message).__name__}")
 
     def _welcomed(self, welcome: Welcome) -> None:
         own = self._own
-        epoch = Epoch(welcome.epoch, welcome.leader)
+        epoch = welcome.epoch
         if epoch < own.promised:
             message = (
                 f"master {welcome.master.id} is of epoch {epoch}, and {own.promised} was promised: it is"
                 " not the master any more"
             )
-            number, leader = own.promised
-            refusal = Refuse(message=message, promised_epoch=number, promised_leader=leader)
-            self.out.append(encode_control(refusal))
+            self._say(Refuse(message=message, promised=own.promised))
             self.close(message)
             return
         self._welcome = welcome
         self.master = welcome.master
-        history = EpochHistory(welcome.runs)
+        history = history_of(welcome.runs)
         verdict = judge(
             own.history,
             own.max_offset,
@@ -216,50 +249,51 @@ class SlaveLink:
             directory_id=own.slave.directory_id,
         )
         if verdict.problem:
-            self.out.append(encode_control(Refuse(message=verdict.problem)))
+            self._say(Refuse(message=verdict.problem))
             self.refused = True
             self.close(verdict.problem)
             return
         start, anew = verdict.common_offset, False
+        low = max(welcome.min_offset, own.min_offset)
+        if verdict.cuts and start < low:
+            self.refused = True
+            self.close(
+                f"the own log has {own.max_offset} bytes, of which {start} are the master's, and one of"
+                f" both begins at {low}: empty the directory to follow it"
+            )
+            return
         if start < welcome.min_offset:
-            if verdict.cuts:
-                self.refused = True
-                self.close(
-                    f"the own log has {own.max_offset} bytes, of which {start} are the master's, and the"
-                    f" master begins at {welcome.min_offset}: empty the directory to follow it"
-                )
-                return
             start, anew = welcome.min_offset, True
         self._work.follow = Follow(welcome, epoch, history, start, verdict.cuts, anew)
 
     def follows(self, start_offset: int) -> None:
         """It was done."""
         self._assembler = RecordAssembler(start_offset, self._own.file_bytes)
-        self.out.append(encode_control(Start(offset=start_offset)))
+        self._say(Start(offset=start_offset))
 
-    def _data(self, frame: Data) -> None:
+    def _data(self, data: Data) -> None:
         assembler = self._assembler
-        if assembler is None or frame.offset != assembler.position:
+        if assembler is None or data.offset != assembler.position:
             expected = "none" if assembler is None else assembler.position
-            raise ProtocolViolation(f"bytes of {frame.offset} on, where {expected} come next")
-        self._work.records += assembler.feed(frame.body)
-        self._work.master_offset = max(self._work.master_offset, frame.offset + len(frame.body))
+            raise ProtocolViolation(f"bytes of {data.offset} on, where {expected} come next")
+        self._work.records += assembler.feed(data.body)
+        self._work.master_offset = max(self._work.master_offset, data.offset + len(data.body))
 
     def done(self, written: int, flushed: int, now_ms: float) -> None:
         """What was taken is written, and flushed so far."""
         assert self._welcome is not None
-        report = Report(self._welcome.epoch, written, flushed)
+        report = Report(written_offset=written, flushed_offset=flushed)
         if report != self._report and not self.closed:
             self._report = report
             self._spoke_ms = now_ms
-            self.out.append(encode_report(report))
+            self._say(report)
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._heard_ms + self._silence_ms:
             self.close(f"nothing was heard of the master for {self._silence_ms:.0f} ms")
         elif now_ms >= self._spoke_ms + self._heartbeat_ms and self._report is not None:
             self._spoke_ms = now_ms
-            self.out.append(encode_report(self._report))
+            self._say(self._report)
 
     def close(self, reason: str) -> None:
         self.closed = self.closed or reason

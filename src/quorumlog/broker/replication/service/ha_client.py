@@ -24,7 +24,7 @@ _EAGER_MS, _EAGER_WAIT_MS = 1000.0, 10.0
 """So long after it was told of a master it tries again after so little: that one is about to lead."""
 
 
-class _MasterSocket(asyncio.Protocol):
+class _MasterSocket(asyncio.BufferedProtocol):
     def __init__(self, client: HAClient, link: LinkToMaster) -> None:
         self.client = client
         self.link = link
@@ -35,11 +35,14 @@ class _MasterSocket(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.client.settle()
 
-    def data_received(self, data: bytes) -> None:
-        self.waiting_bytes += len(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.link.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.waiting_bytes += nbytes
         if self.waiting_bytes > _MOST_WAITING_BYTES and self.transport is not None:
             self.transport.pause_reading()
-        self.link.feed(data, self.client.clock())
+        self.link.buffer_updated(nbytes, self.client.clock())
         self.client.settle()
 
     def taken(self) -> None:
@@ -77,6 +80,8 @@ class HAClient:
         self._socket: _MasterSocket | None = None
         self._busy = False
         self._generation = 0
+        self._was_silent = False
+        """The last connection was closed without a word."""
         self._eager_until_ms = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -153,8 +158,11 @@ class HAClient:
             log.warning("this slave follows nobody: %s", socket.link.closed)
         self.problem = socket.link.closed
         wait_ms = float(config.ha_reconnect_interval)
+        was_silent, self._was_silent = self._was_silent, not socket.link.is_heard
         if socket.link.refused:
             wait_ms *= _REFUSED_WAIT
+        elif not socket.link.is_heard and not was_silent:
+            wait_ms = 0.0  # it may speak what the release before spoke
         elif socket.link.comes_back:
             self._eager_until_ms = self.clock() + _EAGER_MS
             wait_ms = 0.0

@@ -3,7 +3,6 @@ waits for no other slave, and no other for it."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +10,8 @@ from typing import Any, cast
 
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.client_guard import contain
-from quorumlog.errors import ProtocolViolation
+from quorumlog.net.connection import Connection
+from quorumlog.net.frame import Frame
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import StrayLog
 
@@ -20,22 +19,23 @@ log = logging.getLogger("quorumlog.broker")
 
 HOT_BYTES = 8 << 20
 """The end of the log is in memory: it is read without the disk thread."""
-_WRITE_BUFFER_BYTES = 8 << 20
 _CHUNKS_AT_ONCE = 8
+_RECEIVE_BYTES = 16 << 10
 
-LinkMaker = Callable[[str, float], LinkToSlave]
 
+class AnyBytes:
+    """A `Decoder`: what comes as it comes. Each dialect has frames of its own."""
 
-class ReadSocketService:
-    """What the slave has acknowledged."""
+    missing_bytes = _RECEIVE_BYTES
 
-    def __init__(self, connection: HAConnection) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
 
-    def received(self, data: bytes) -> None:
-        connection = self._connection
-        connection.link.feed(data, connection.replica.store.clock())
-        connection.settle()
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        return [Frame("", cast(Any, bytes(self._buffer[:count])), None)]
 
 
 class WriteSocketService:
@@ -45,13 +45,12 @@ class WriteSocketService:
         self._connection = connection
         self._disk = disk
         self._is_reading = False
-        self.is_paused = False
 
     def push(self) -> None:
         connection = self._connection
         link, log_ = connection.link, connection.replica.store.commit_log
         chunks = 0
-        while not (self.is_paused or self._is_reading or link.closed) and link.next_offset >= 0:
+        while not (connection.is_full or self._is_reading or link.closed) and link.next_offset >= 0:
             offset, end = link.next_offset, log_.max_offset
             size = min(link.most_chunk_bytes, end - offset, log_.files.stop_of(offset) - offset)
             if size <= 0 or not link.is_of_newest_run:
@@ -83,69 +82,52 @@ class WriteSocketService:
         connection.write(connection.link.data(body))
 
 
-class HAConnection(asyncio.Protocol):
-    """On the loop's thread."""
+class HAConnection:
+    """A `Session`. On the loop's thread."""
 
     def __init__(
         self,
+        connection: Connection,
         replica: Replica,
-        loop: asyncio.AbstractEventLoop,
-        make_link: LinkMaker,
+        link: LinkToSlave,
         disk: DiskThread,
-        made: Callable[[HAConnection], None],
+        again: Callable[[Callable[[], None]], object],
         lost: Callable[[HAConnection], None],
         strays: StrayLog,
     ) -> None:
+        """`again`: calls something in the next turn."""
+        self._connection = connection
         self.replica = replica
-        self._loop = loop
-        self._make_link = make_link
-        self._made = made
+        self.link = link
+        self._again = again
         self._lost = lost
         self._strays = strays
-        self._transport: asyncio.Transport | None = None
-        self.read_socket_service = ReadSocketService(self)
         self.write_socket_service = WriteSocketService(self, disk)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        host = self._transport.get_extra_info("peername")[0]
-        self.link = self._make_link(host, self.replica.store.clock())
-        self._made(self)
+    def frame(self, frame: Frame) -> None:
+        self.link.feed(cast(Any, frame.message), self.replica.store.clock())
         self.settle()
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            self.read_socket_service.received(data)
-        except Exception as error:
-            contain(error, self)
-
-    def violate(self, violation: ProtocolViolation) -> None:
-        """See `client_guard`."""
-        self.link.close(str(violation))
+    def writable(self) -> None:
         self.settle()
 
-    def pause_writing(self) -> None:
-        self.write_socket_service.is_paused = True
-
-    def resume_writing(self) -> None:
-        self.write_socket_service.is_paused = False
-        self.settle()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+    def lost(self) -> None:
         self.link.close("the slave closed the connection")
         if self.link.mark is not None:
             log.info("slave %s is gone: %s", self.link.mark.id, self.link.closed)
             self.replica.slave_lost(self.link.mark, self.link)
         self._lost(self)
 
+    @property
+    def is_full(self) -> bool:
+        return self._connection.is_full
+
     def again(self) -> None:
-        self._loop.call_soon(self.settle)
+        self._again(self.settle)
 
     def settle(self) -> None:
         """Everything that can be sent is."""
-        if self._transport is None:
+        if self._connection.closed:
             return
         self._flush()
         self.write_socket_service.push()
@@ -153,7 +135,7 @@ class HAConnection(asyncio.Protocol):
         if self.link.closed:
             if self.link.mark is None:
                 self._strays.closing("a slave", self.link.closed)
-            self._transport.close()
+            self._connection.close()
 
     def _flush(self) -> None:
         out, self.link.out = self.link.out, []
@@ -161,8 +143,7 @@ class HAConnection(asyncio.Protocol):
             self.write(out)
 
     def write(self, buffers: list[Any]) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(buffers)
+        self._connection.write(buffers)
 
     def tick(self, now_ms: float) -> None:
         self.link.tick(now_ms)

@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, MasterLink
+from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
 from quorumlog.broker.replication.protocol.rocketmq_links import (
     RocketmqMasterLink,
     RocketmqSlaveLink,
@@ -18,9 +20,11 @@ from quorumlog.broker.replication.protocol.rocketmq_links import (
 from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.service.ha_client import HAClient
-from quorumlog.broker.replication.service.ha_connection import HAConnection
+from quorumlog.broker.replication.service.ha_connection import AnyBytes, HAConnection
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.net.connection import Connection
+from quorumlog.net.listener import Listener
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import StrayLog
 
@@ -55,28 +59,6 @@ class Wakeup:
         self._call()
 
 
-class AcceptSocketService:
-    """Slaves connect here."""
-
-    def __init__(self, address: str, make: Callable[[], HAConnection]) -> None:
-        """Raises ConfigError."""
-        self._address = address
-        self._host, self._port = parse_address(address)
-        self._make = make
-        self._listener: asyncio.Server | None = None
-
-    async def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises ConfigError."""
-        try:
-            self._listener = await loop.create_server(self._make, self._host, self._port)
-        except OSError as error:
-            raise ConfigError(f"cannot listen for slaves on {self._address}: {error.strerror}") from None
-
-    def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-
-
 class HAService:
     """On the loop's thread, but for `notify_transfer_some`, which any thread may call."""
 
@@ -87,10 +69,19 @@ class HAService:
             raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
         self.replica = replica
         self.dialect = dialect
-        self._accept = AcceptSocketService(bind or replica.address.ha_address, self._accepted)
+        self._host, self._port = parse_address(bind or replica.address.ha_address)
+        self._listener = Listener(
+            "the broker",
+            self._came,
+            decoder=AnyBytes,
+            has_peers_only=True,
+            option="--ha-port",
+        )
         self._connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._is_noting = False
+        self._to_master: SlaveLink | None = None
+        """The newest link to a master."""
         self._strays = StrayLog(log)
         self.client: HAClient | None = None
         self.on_role: Callable[[], None] = lambda: None
@@ -108,7 +99,7 @@ class HAService:
         self.replica.grown = self.notify_transfer_some
         self.replica.confirmed = self._confirmed
         self.replica.role_changed = Wakeup(loop, self._role_changed)
-        await self._accept.start(loop)
+        await self._listener.open(self._host, self._port)
         self._role_changed()
         self._tick()
 
@@ -118,27 +109,26 @@ class HAService:
 
     # ---------------------------------------------------------------- links
 
-    def _intervals(self) -> dict[str, float]:
+    def _intervals(self) -> dict[str, Any]:
         config = self.replica.store.config
         return {
             "heartbeat_ms": config.ha_send_heartbeat_interval,
             "silence_ms": config.ha_housekeeping_interval,
         }
 
-    def _accepted(self) -> HAConnection:
-        return HAConnection(
+    def _came(self, connection: Connection) -> None:
+        link = self._link_to_slave(connection.peer_host, self.replica.store.clock())
+        session = HAConnection(
+            connection,
             self.replica,
-            self._loop,
-            self._link_to_slave,
+            link,
             self._reads,
-            self._made,
+            self._loop.call_soon,
             self._lost,
             self._strays,
         )
-
-    def _made(self, connection: HAConnection) -> None:
-        # Not where it is accepted: the loop makes it in a later turn, and a tick may come between.
-        self._connections[connection] = None
+        connection.session = session
+        self._connections[session] = None
 
     def _link_to_slave(self, host: str, now_ms: float) -> LinkToSlave:
         link: LinkToSlave
@@ -148,11 +138,9 @@ class HAService:
             link = RocketmqMasterLink(replica, host, now_ms, chunk_bytes=size, **self._intervals())
             if not replica.is_leading:
                 link.close("this broker is not the master")
-        elif replica.is_leading:
-            link = MasterLink(replica, now_ms, **self._intervals())
         else:
-            link = MasterLink(replica, now_ms, **self._intervals())
-            link.refuse(f"broker {replica.id} is not the master", is_for_now=True)
+            refusal = "" if replica.is_leading else f"broker {replica.id} is not the master"
+            link = MasterLink(replica, now_ms, **self._intervals(), refusal=refusal)
         return link
 
     def _link_to_master(self, now_ms: float) -> LinkToMaster:
@@ -166,7 +154,13 @@ class HAService:
                 reports_flushed=own.is_sync_flush,
                 **self._intervals(),
             )
-        return SlaveLink(own, now_ms, **self._intervals())
+        last = self._to_master
+        if isinstance(last, OldMasterLink):
+            is_old = last.master is not None
+        else:  # who closes without a word to our greeting may be of the release before
+            is_old = last is not None and not last.is_heard
+        self._to_master = (OldMasterLink if is_old else SlaveLink)(own, now_ms, **self._intervals())
+        return self._to_master
 
     def _lost(self, connection: HAConnection) -> None:
         self._connections.pop(connection, None)
@@ -238,7 +232,7 @@ class HAService:
 
     def stop(self) -> None:
         """No connection is left; then `join`."""
-        self._accept.close()
+        self._listener.close()
         self._ticker.cancel()
         self.replica.stop_acknowledging()
         for connection in list(self._connections):

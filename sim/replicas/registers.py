@@ -9,11 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING
 
 from quorumlog.broker.failover.coordinator import NO_HOLDER, ElectionRecord, Granted, Standing
 from quorumlog.broker.failover.failover_rules import RELAYS_PER_LEASE, Answer
 from quorumlog.broker.failover.failover_steps import Put, Renew, Request
-from sim.failover.world import COORDINATOR, Clock, World
+from sim.replicas.machines import Clock
+
+if TYPE_CHECKING:
+    from sim.replicas.world import World
+
+COORDINATOR = "coordinator"
 
 LEADER_CHANGE_MS = 15_000.0
 ETCD_LATE_MS = 500.0
@@ -30,8 +36,6 @@ class SimRegister:
         lease_ms: int,
         taking: Callable[[ElectionRecord], None],
         changing: Callable[[ElectionRecord], None],
-        *,
-        has_faults: bool,
     ) -> None:
         """`lease_ms`: that brokers ask for. `taking`: told of each leadership in the moment that it
         begins; `changing`: of each record."""
@@ -39,8 +43,8 @@ class SimRegister:
         self._lease_ms = lease_ms
         self._taking = taking
         self._changing = changing
-        self.has_faults = has_faults
-        self._clock = Clock(world)
+        self.has_faults = True
+        self._clock = Clock(world.clock, world.random)
         self._numbers = count(1)
         self._ttl_ms: dict[int, int] = {}
         self._ends_ms: dict[int, float] = {}
@@ -48,10 +52,16 @@ class SimRegister:
         self.revision = 0
         self.record: ElectionRecord | None = None
         self._holder = NO_HOLDER
+        self.last_put_ms = 0.0
+        """When one was asked for."""
+        self.watchers: dict[str, Callable[[], None]] = {}
+        """Told of each change soon, but for what is lost on the way."""
         self._change_leader()
 
     def ask(self, sender: str, request: Request, answer: Callable[[Answer], None]) -> None:
         """The answer may never come, and the request may be carried out although it does not."""
+        if isinstance(request, Put):
+            self.last_put_ms = self._world.clock.now_ms
 
         def arrive() -> None:
             if self._passes(sender, request):
@@ -87,6 +97,7 @@ class SimRegister:
         self.revision += 1
         self.record = held
         self._holder = lease
+        self._tell()
         return self.revision
 
     def renew(self, lease: int) -> int:
@@ -96,7 +107,19 @@ class SimRegister:
         return self._ttl_ms[lease]
 
     def revoke(self, lease: int) -> None:
-        self._ends_ms.pop(lease, None)
+        if self._ends_ms.pop(lease, None) is not None:
+            self._ended(lease)
+
+    def _tell(self) -> None:
+        random = self._world.random
+        for name, changed in self.watchers.items():
+            if not self.has_faults or random.random() < 0.8:
+                self._world.send(COORDINATOR, name, changed)
+
+    def _ended(self, lease: int) -> None:
+        if lease == self._holder and not self._stands(lease):
+            self._holder = NO_HOLDER
+            self._tell()
 
     # ---------------------------------------------------------------- what differs
 
@@ -108,7 +131,7 @@ class SimRegister:
 
     def _end_ms(self, ttl_ms: int) -> float:
         """Of a lease that has its full time now."""
-        return self._clock.now_ms + ttl_ms
+        return self._clock() + ttl_ms
 
     def _renew(self, lease: int) -> None:
         self._begin(lease)
@@ -116,15 +139,20 @@ class SimRegister:
     # ---------------------------------------------------------------- leases
 
     def _begin(self, lease: int) -> None:
-        self._ends_ms[lease] = max(self._ends_ms.get(lease, 0.0), self._end_ms(self._ttl_ms[lease]))
+        ends_ms = max(self._ends_ms.get(lease, 0.0), self._end_ms(self._ttl_ms[lease]))
+        self._ends_ms[lease] = ends_ms
+        left_ms = self._clock.true_ms(ends_ms - self._clock())
+        self._world.clock.at(left_ms + 1.0, lambda: self._ended(lease))
 
     def _stands(self, lease: int) -> bool:
-        return self._clock.now_ms < self._ends_ms.get(lease, 0.0)
+        return self._clock() < self._ends_ms.get(lease, 0.0)
 
     def _change_leader(self) -> None:
         for lease in filter(self._stands, list(self._ends_ms)):
             self._begin(lease)
-        self._world.at(self._world.random.uniform(0.2, 2.0) * LEADER_CHANGE_MS, self._change_leader)
+        self._world.clock.at(
+            self._world.random.uniform(0.2, 2.0) * LEADER_CHANGE_MS, self._change_leader
+        )
 
 
 class SimEtcd(SimRegister):
@@ -159,13 +187,11 @@ class SimZooKeeper(SimRegister):
         lease_ms: int,
         taking: Callable[[ElectionRecord], None],
         changing: Callable[[ElectionRecord], None],
-        *,
-        has_faults: bool,
     ) -> None:
         self._tick_ms = lease_ms / RELAYS_PER_LEASE
         self._followers: dict[str, Follower] = {}
         self._before = Standing(0, None, NO_HOLDER)
-        super().__init__(world, lease_ms, taking, changing, has_faults=has_faults)
+        super().__init__(world, lease_ms, taking, changing)
         self._ping()
         self._cut()
 
@@ -188,7 +214,7 @@ class SimZooKeeper(SimRegister):
         return self._hears_leader(follower)
 
     def _hears_leader(self, follower: Follower) -> bool:
-        return not self.has_faults or self._world.now_ms >= follower.cut_until_ms
+        return not self.has_faults or self._world.clock.now_ms >= follower.cut_until_ms
 
     def _end_ms(self, ttl_ms: int) -> float:
         return (super()._end_ms(ttl_ms) // self._tick_ms + 1) * self._tick_ms
@@ -202,14 +228,16 @@ class SimZooKeeper(SimRegister):
                 for lease in filter(self._stands, follower.touched):
                     self._begin(lease)
                 follower.touched.clear()
-        self._world.at(self._clock.true_ms(self._tick_ms / 2), self._ping)
+        self._world.clock.at(self._clock.true_ms(self._tick_ms / 2), self._ping)
 
     def _cut(self) -> None:
         random = self._world.random
         for follower in self._followers.values():
             if random.random() < 1 / 4:
-                follower.cut_until_ms = self._world.now_ms + random.uniform(0.1, 2.0) * self._lease_ms
-        self._world.at(random.uniform(0.2, 2.0) * self._lease_ms, self._cut)
+                follower.cut_until_ms = (
+                    self._world.clock.now_ms + random.uniform(0.1, 2.0) * self._lease_ms
+                )
+        self._world.clock.at(random.uniform(0.2, 2.0) * self._lease_ms, self._cut)
 
 
 REGISTERS = (SimRegister, SimEtcd, SimZooKeeper)

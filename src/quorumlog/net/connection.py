@@ -204,6 +204,8 @@ class Connection(asyncio.BufferedProtocol):
         self._written_bytes = 0
         self._is_clogged = False
         """The other side does not read what it is sent."""
+        self.is_always_heard = False
+        """Also while the other side does not read what it is sent."""
         self.is_client = False
         """It may be closed where clients take too much."""
         self._held: list[Frame] = []
@@ -258,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         for number, frame in enumerate(frames):
             if self.closed:
                 return
-            if self._is_clogged or self._out_bytes >= UNSENT_BYTES:
+            if (self._is_clogged or self._out_bytes >= UNSENT_BYTES) and not self.is_always_heard:
                 self._held = frames[number:]
                 self.pause_reading()
                 return
@@ -306,7 +308,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_clogged = True
-        self.pause_reading()
+        if not self.is_always_heard:
+            self.pause_reading()
 
     def resume_writing(self) -> None:
         self._is_clogged = False
@@ -319,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._is_clogged or self._held:
+        if (self._is_clogged and not self.is_always_heard) or self._held:
             return
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()

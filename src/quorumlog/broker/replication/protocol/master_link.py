@@ -78,7 +78,7 @@ class MasterSide(Protocol):
 
     def slave_reported(self, mark: Mark, written: int, flushed: int) -> None: ...
 
-    def newer_epoch(self, epoch: Epoch) -> None:
+    def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
         """A slave has promised it: this master leads no more."""
 
 
@@ -160,6 +160,8 @@ class MasterLink:
                 self._take(message)
                 if self.closed:
                     return
+            if isinstance(self._codec, OldSlaveCodec) and (state := self._codec.told_again()):
+                self._say(state)
         except ProtocolViolation as violation:
             self.close(str(violation))
 
@@ -175,7 +177,7 @@ class MasterLink:
                 self._greet(message)
         elif isinstance(message, Refuse):
             if message.promised > self._leads.epoch:
-                self._side.newer_epoch(message.promised)
+                self._side.newer_epoch(message.promised, self._asked.slave.directory_id)
             self.close(message.message)
         elif self.mark is None:
             self._start(message)
@@ -208,7 +210,7 @@ class MasterLink:
         elif self._codec.is_old and asked.release:
             self.end("this master speaks what the slave does, too")
         elif asked.promised > leads.epoch:
-            self._side.newer_epoch(asked.promised)
+            self._side.newer_epoch(asked.promised, asked.slave.directory_id)
             self.refuse(f"the slave has promised epoch {asked.promised}, this one is {leads.epoch}")
         elif asked.slave.id == leads.master.id:
             self.refuse(f"master and slave are both called {leads.master.id}: give each its own --id")

@@ -35,9 +35,9 @@ CLIENT, PEER = Hello(role="client"), Hello(role="control")
 class Port:
     """A listener whose clock is set by hand, and what has come to it."""
 
-    def __init__(self, descriptors: int, limits: ProcessLimits | None) -> None:
+    def __init__(self, descriptors: int, limits: ProcessLimits | None, has_peers: bool) -> None:
         self.limits = limits or ProcessLimits(lambda: descriptors, lambda: 0)
-        self.listener = Listener("the test", self._connect, limits=self.limits)
+        self.listener = Listener("the test", self._connect, limits=self.limits, has_peers=has_peers)
         self.said: list[Any] = []
         self._kept: list[Streams] = []
         """They would be closed with the last name for them."""
@@ -71,9 +71,9 @@ class Port:
 
 @contextlib.asynccontextmanager
 async def open_port(
-    descriptors: int = NO_LIMIT, limits: ProcessLimits | None = None
+    descriptors: int = NO_LIMIT, limits: ProcessLimits | None = None, *, has_peers: bool = True
 ) -> AsyncIterator[Port]:
-    port = Port(descriptors, limits)
+    port = Port(descriptors, limits, has_peers)
     await port.listener.open("127.0.0.1", 0)
     try:
         yield port
@@ -262,6 +262,16 @@ def whoever_says_nothing_keeps_no_member_out() -> None:
 )
 def test_a_member_is_let_in_where_clients_are_not(scenario: Callable[[], None]) -> None:
     scenario()
+
+
+def test_where_no_members_come_whoever_says_it_is_one_is_a_client() -> None:
+    async def scene() -> None:
+        async with open_port(16, has_peers=False) as port:
+            answers = [type(await answer(await port.dial(PEER))) for _ in range(15)]
+            assert answers == [HelloResponse] * 12 + [ErrorResponse] * 3
+            assert all(each.is_client for each in port.listener.connections.values())
+
+    run(scene)
 
 
 def test_the_limit_is_of_all_ports_of_the_process() -> None:

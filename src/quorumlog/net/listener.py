@@ -46,13 +46,15 @@ class Listener:
         limits: ProcessLimits | None = None,
         challenge: Callable[[Hello], Challenging] | None = None,
         last_words: LastWords | None = None,
+        has_peers: bool = False,
         has_peers_only: bool = False,
         option: str = "it",
         run_id: str = "",
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
         connection its `on_frame` or its `session`, which gets the first frame right behind.
-        `has_peers_only`: no client comes here. `option`: what to change where the port is taken.
+        `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
+        whatever role it says. `has_peers_only`: no client comes here. `option`: what to change where the port is taken.
         `run_id`: in front of the names of connections."""
         self._name = name
         self._connect = connect
@@ -60,6 +62,7 @@ class Listener:
         self._limits = limits or process_limits()
         self.challenge = challenge
         self._last_words = last_words
+        self._has_peers = has_peers
         self._has_peers_only = has_peers_only
         self._option = option
         self._run_id = run_id
@@ -164,7 +167,9 @@ class Listener:
         """The first frame."""
         self._limits.greeted(connection)
         hello = frame.message
-        is_peer = self._has_peers_only or (isinstance(hello, Hello) and hello.role in PEER_ROLES)
+        is_peer = self._has_peers_only or (
+            self._has_peers and isinstance(hello, Hello) and hello.role in PEER_ROLES
+        )
         connection.is_client = not is_peer
         if not self._silent[connection].is_within and not is_peer:
             reason = self._refused()

@@ -54,8 +54,8 @@ class Listener:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
         connection its `on_frame` or its `session`, which gets the first frame right behind.
         `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
-        whatever role it says. `has_peers_only`: no client comes here. `option`: what to change where the port is taken.
-        `run_id`: in front of the names of connections."""
+        whatever role it says. `has_peers_only`: no client comes here. `option`: what to change where the
+        port is taken. `run_id`: in front of the names of connections."""
         self._name = name
         self._connect = connect
         self._decoder = decoder

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.consensus.messages import HeartbeatRequest
 from quorumlog.errors import BadRequest, ConfigError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
@@ -19,7 +20,7 @@ from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
 from quorumlog.net.listener import Challenging, Listener
-from quorumlog.wire.client_messages import StatusRequest
+from quorumlog.wire.client_messages import ReadResponse, StatusRequest
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NO_LIMIT = 10_000
@@ -270,6 +271,28 @@ def test_where_no_members_come_whoever_says_it_is_one_is_a_client() -> None:
             answers = [type(await answer(await port.dial(PEER))) for _ in range(15)]
             assert answers == [HelloResponse] * 12 + [ErrorResponse] * 3
             assert all(each.is_client for each in port.listener.connections.values())
+
+    run(scene)
+
+
+async def is_taken(port: Port, hello: Hello, message: Any) -> bool:
+    """False: the connection was closed for it."""
+    streams = await port.dial(hello)
+    assert isinstance(await answer(streams), HelloResponse)
+    streams[1].write(bytes_of(message, hello))
+    return isinstance(await answer(streams), HelloResponse)
+
+
+def test_what_only_members_say_is_not_decoded_for_a_client() -> None:
+    response = ReadResponse(first_index=0, count=0, ledger_begin_index=0, committed_index=0)
+    heartbeat = HeartbeatRequest(term=1, round=1, committed_index=0)
+
+    async def scene() -> None:
+        async with open_port() as port:
+            for message in (response, heartbeat):
+                assert not await is_taken(port, CLIENT, message)
+                assert await is_taken(port, PEER, message)
+            assert await is_taken(port, CLIENT, StatusRequest(request_id=1))
 
     run(scene)
 

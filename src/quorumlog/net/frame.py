@@ -38,10 +38,10 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.errors import ErrorResponse
-from quorumlog.net.hello import Greeting
+from quorumlog.net.hello import ChallengeResponse, Greeting, Hello
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import AnyClientMessage
+from quorumlog.wire.client_messages import AnyClientMessage, AnyClientRequest
 from quorumlog.wire.field_names import named_reason
 
 AnyFrameMessage = AnyPeerMessage | Greeting | ErrorResponse | AnyClientMessage
@@ -65,6 +65,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyFrameMessage]] = msgspec.msgpack.Decoder(
     tuple[str, AnyFrameMessage]
 )
+_OF_CLIENT: Any = msgspec.msgpack.Decoder(tuple[str, Hello | ChallengeResponse | AnyClientRequest])
 assert _HEADER.size == FRAME_HEADER_BYTES
 assert _TAIL.size == FRAME_HEADER_BYTES - _CHECKED_FROM
 
@@ -119,6 +120,7 @@ class FrameDecoder:
 
     __slots__ = (
         "_control",
+        "_control_limit_bytes",
         "_end",
         "_greeting_bytes",
         "_large",
@@ -135,13 +137,16 @@ class FrameDecoder:
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         control: Any = _DECODER,
         greeting_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        control_limit_bytes: int = DEFAULT_MAX_FRAME_BYTES,
     ) -> None:
         """`control`: decodes (group, message), of whatever messages are spoken on this connection.
-        `greeting_bytes`: the most that the first frame may have."""
+        `greeting_bytes`: the most that the first frame may have. `control_limit_bytes`: the most that a
+        control part may have."""
         assert max_frame_bytes >= FRAME_HEADER_BYTES, max_frame_bytes
         self._max_frame_bytes = max_frame_bytes
         self._limit_bytes = self._greeting_bytes = min(greeting_bytes, max_frame_bytes)
         self._control = control
+        self._control_limit_bytes = control_limit_bytes
         self._receive = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = 0
         """First byte not yet handed out as part of a frame; `_start <= _end`."""
@@ -169,6 +174,11 @@ class FrameDecoder:
     def greets_again(self) -> None:
         """The next frame is still one of the greeting."""
         self._limit_bytes = self._greeting_bytes
+
+    def hears_client(self) -> None:
+        """What comes next is decoded only if a client of the log says such things: answers may have
+        millions of rows, and to make them takes seconds."""
+        self._control = _OF_CLIENT
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -253,6 +263,11 @@ class FrameDecoder:
             raise ProtocolViolation(
                 f"a frame of {frame_bytes} bytes cannot hold {control_bytes} bytes of control and"
                 f" {count} entries"
+            )
+        if control_bytes > self._control_limit_bytes:
+            raise ProtocolViolation(
+                f"a control part of {control_bytes} bytes is above the limit of"
+                f" {self._control_limit_bytes} bytes"
             )
 
     def _begin_large(self, frame_bytes: int) -> None:

@@ -171,6 +171,8 @@ class Listener:
             self._has_peers and isinstance(hello, Hello) and hello.role in PEER_ROLES
         )
         connection.is_client = not is_peer
+        if self._has_peers and not is_peer and isinstance(connection.decoder, FrameDecoder):
+            connection.decoder.hears_client()
         if not self._silent[connection].is_within and not is_peer:
             reason = self._refused()
             self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))

@@ -221,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
+        self.on_greeted: Callable[[Connection], None] | None = None
         self.last_words: LastWords | None = None
         self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
@@ -278,6 +279,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.closed:
             self._loop_turn.took(len(frames), self)
+
+    def greeted(self) -> None:
+        """Of a session that alone knows when its greeting is whole: it is."""
+        on_greeted, self.on_greeted = self.on_greeted, None
+        if on_greeted is not None:
+            on_greeted(self)
 
     def greets_again(self) -> None:
         """What comes next is still of the greeting."""

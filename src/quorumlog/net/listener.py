@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
+from secrets import token_hex
 
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
@@ -131,7 +132,8 @@ class Listener:
 
     def _accept(self) -> Connection:
         self._number += 1
-        connection_id = f"{self._run_id}/{self._number}"
+        # Whoever names it may have it closed: nobody else can.
+        connection_id = f"{self._run_id}/{self._number}/{token_hex(8)}"
         connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
         connection.on_made = self._made
         connection.last_words = self._last_words

@@ -10,6 +10,7 @@ import msgspec
 
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import Event
+from quorumlog.kv.requests.old_greeting import OLD_GREETING_BYTES
 from quorumlog.kv.requests.operations import LeaseId, Revision, encoded
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
@@ -147,7 +148,9 @@ def size_bytes_of(request: Request) -> int:
 
 
 def request_decoder() -> FrameDecoder:
-    return FrameDecoder(FROM_CLIENT_BYTES, _of_client, GREETING_BYTES)
+    return FrameDecoder(
+        FROM_CLIENT_BYTES, _of_client, GREETING_BYTES, other_greeting_bytes=OLD_GREETING_BYTES
+    )
 
 
 def response_decoder() -> FrameDecoder:

@@ -114,6 +114,10 @@ class LinkToSlave(Protocol):
         """More is confirmed than the slave was told."""
 
     @property
+    def is_greeted(self) -> bool:
+        """Who dialled has said all that a slave says first, and may follow."""
+
+    @property
     def mark(self) -> Mark | None: ...
 
     def state(self, state: State) -> None: ...
@@ -164,6 +168,10 @@ class MasterLink:
                 self._say(state)
         except ProtocolViolation as violation:
             self.close(str(violation))
+
+    @property
+    def is_greeted(self) -> bool:
+        return self._asked is not None
 
     def _say(self, message: AnyHaMessage) -> None:
         if self._codec is not None:

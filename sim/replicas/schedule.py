@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
@@ -416,21 +417,32 @@ def are_the_same(world: World) -> None:
 
 def by_hand(seeds: int = 240) -> None:
     """What mutants are run against."""
+    with _silent():
+        for seed in range(seeds):
+            play(seed, 2 + seed % 4)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """What brokers say of a fault is no news where there are thousands."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    for seed in range(seeds):
-        play(seed, 2 + seed % 4)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def run(seed: int, kinds: Sequence[str] = tuple(KINDS)) -> Ran:
     """One of many: half of them by hand. Raises nothing."""
-    logging.disable(logging.CRITICAL)
     registers = [kind for kind in kinds if kind != BY_HAND]
     by_hand = BY_HAND in kinds and (seed % 2 == 0 or not registers)
     kind = BY_HAND if by_hand else registers[seed // 2 % len(registers)]
     brokers = 2 + seed // 6 % 4
     ran = Ran(seed, kind)
     try:
-        ran.counts = play(seed, brokers, KINDS[kind]).counts
+        with _silent():
+            ran.counts = play(seed, brokers, KINDS[kind]).counts
     except Exception:  # whatever it is, this run has failed, and the others go on
         ran.failure = traceback.format_exc()
     ran.counts[f"schedules {kind}"] += 1

@@ -8,6 +8,8 @@ import pytest
 
 from quorumlog import LocalCluster
 from quorumlog.errors import WrongPort
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import NOT_SERVED, HelloResponse
 from tests.broker.client.test_wrong_ports import Answer, http, listening, tls
 from tests.cli.conftest import Cli, cli
 from tests.client.both_clients import Client
@@ -39,6 +41,16 @@ def test_other_software_is_named_to_both_clients(
             with pytest.raises(WrongPort) as told:
                 ask()
             assert str(told.value) == f"{address} answers with {named}, not quorumlog"
+
+
+def test_the_port_for_slaves_of_a_broker_is_named(new_client: Callable[..., Client]) -> None:
+    words = "this is the port for the slaves of broker a; it listens at 127.0.0.1:10911"
+    response = HelloResponse(code=NOT_SERVED, message=words, product="replica")
+    with listening(lambda said: b"".join(encode_frame("replica", response))) as address:
+        log = new_client(address, timeout_ms=FOR_EVER_MS)
+        with pytest.raises(WrongPort) as told:
+            log.append(b"x")
+    assert str(told.value) == f"{address}: {words}"
 
 
 def test_one_wrong_address_of_several_stops_nobody(new_client: Callable[..., Client]) -> None:

@@ -22,10 +22,13 @@ from quorumlog.kv import connect
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.gateway.gateway import EtcdGateway
-from quorumlog.kv.requests.old_greeting import UPGRADE, answer_to_old_greeting
+from quorumlog.kv.requests.messages import request_decoder
+from quorumlog.kv.requests.old_greeting import UPGRADE, answer_to_old_greeting, words_to_old_client
 from quorumlog.kv.testing import LocalStores
-from quorumlog.net.hello import Challenge, Hello
+from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import STORE, Challenge, Hello, client_hello
 from quorumlog.net.limits import ProcessLimits
+from quorumlog.net.strangers import OtherSoftware
 from quorumlog.server.free_ports import free_ports
 
 FOREVER_S = 3600.0
@@ -173,6 +176,33 @@ def test_a_client_of_an_earlier_release_is_told_to_be_upgraded(stores: Stores) -
         while data := client.recv(1 << 16):
             received += data
     assert raised_by_old_client(received) == (5, KeyValueError.code, UPGRADE)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, -1])
+@pytest.mark.parametrize("padding", [0, 100])
+def test_an_old_greeting_is_waited_for_until_it_is_whole(cut: int, padding: int) -> None:
+    number, kind, body = msgspec.msgpack.decode(old_greeting()[4:])
+    said = msgspec.msgpack.encode((number, kind, body + bytes(padding)))
+    greeting = len(said).to_bytes(4, "big") + said
+    decoder = request_decoder()
+    assert decoder.receive_data(greeting[:cut]) == []
+    assert decoder.missing_bytes > 0
+    with pytest.raises(OtherSoftware) as raised:
+        decoder.receive_data(greeting[cut:])
+    assert words_to_old_client(raised.value)
+
+
+@pytest.mark.parametrize("begun", [b"GET ", b"\x16\x03\x01\x02", b"\0\0\0\0", (1025).to_bytes(4, "big")])
+def test_who_greets_otherwise_is_known_by_four_bytes(begun: bytes) -> None:
+    with pytest.raises(OtherSoftware):
+        request_decoder().receive_data(begun)
+
+
+def test_behind_its_first_frame_nobody_is_waited_for() -> None:
+    decoder = request_decoder()
+    decoder.receive_data(b"".join(encode_frame("kv", client_hello(STORE))))
+    with pytest.raises(OtherSoftware):
+        decoder.receive_data(old_greeting()[:4])
 
 
 def test_what_is_no_old_greeting_gets_no_such_answer() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.consensus.messages import HeartbeatRequest
 from quorumlog.errors import BadRequest, ConfigError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
@@ -19,7 +20,7 @@ from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
 from quorumlog.net.listener import Challenging, Listener
-from quorumlog.wire.client_messages import StatusRequest
+from quorumlog.wire.client_messages import ReadResponse, StatusRequest
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 NO_LIMIT = 10_000
@@ -35,9 +36,9 @@ CLIENT, PEER = Hello(role="client"), Hello(role="control")
 class Port:
     """A listener whose clock is set by hand, and what has come to it."""
 
-    def __init__(self, descriptors: int, limits: ProcessLimits | None) -> None:
+    def __init__(self, descriptors: int, limits: ProcessLimits | None, has_peers: bool) -> None:
         self.limits = limits or ProcessLimits(lambda: descriptors, lambda: 0)
-        self.listener = Listener("the test", self._connect, limits=self.limits)
+        self.listener = Listener("the test", self._connect, limits=self.limits, has_peers=has_peers)
         self.said: list[Any] = []
         self._kept: list[Streams] = []
         """They would be closed with the last name for them."""
@@ -71,9 +72,9 @@ class Port:
 
 @contextlib.asynccontextmanager
 async def open_port(
-    descriptors: int = NO_LIMIT, limits: ProcessLimits | None = None
+    descriptors: int = NO_LIMIT, limits: ProcessLimits | None = None, *, has_peers: bool = True
 ) -> AsyncIterator[Port]:
-    port = Port(descriptors, limits)
+    port = Port(descriptors, limits, has_peers)
     await port.listener.open("127.0.0.1", 0)
     try:
         yield port
@@ -262,6 +263,38 @@ def whoever_says_nothing_keeps_no_member_out() -> None:
 )
 def test_a_member_is_let_in_where_clients_are_not(scenario: Callable[[], None]) -> None:
     scenario()
+
+
+def test_where_no_members_come_whoever_says_it_is_one_is_a_client() -> None:
+    async def scene() -> None:
+        async with open_port(16, has_peers=False) as port:
+            answers = [type(await answer(await port.dial(PEER))) for _ in range(15)]
+            assert answers == [HelloResponse] * 12 + [ErrorResponse] * 3
+            assert all(each.is_client for each in port.listener.connections.values())
+
+    run(scene)
+
+
+async def is_taken(port: Port, hello: Hello, message: Any) -> bool:
+    """False: the connection was closed for it."""
+    streams = await port.dial(hello)
+    assert isinstance(await answer(streams), HelloResponse)
+    streams[1].write(bytes_of(message, hello))
+    return isinstance(await answer(streams), HelloResponse)
+
+
+def test_what_only_members_say_is_not_decoded_for_a_client() -> None:
+    response = ReadResponse(first_index=0, count=0, ledger_begin_index=0, committed_index=0)
+    heartbeat = HeartbeatRequest(term=1, round=1, committed_index=0)
+
+    async def scene() -> None:
+        async with open_port() as port:
+            for message in (response, heartbeat):
+                assert not await is_taken(port, CLIENT, message)
+                assert await is_taken(port, PEER, message)
+            assert await is_taken(port, CLIENT, StatusRequest(request_id=1))
+
+    run(scene)
 
 
 def test_the_limit_is_of_all_ports_of_the_process() -> None:

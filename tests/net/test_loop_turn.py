@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
 from statistics import mean
@@ -13,7 +14,7 @@ import pytest
 import uvloop
 
 from quorumlog.net.connection import TURN_FRAMES, Connection, LoopTurn
-from quorumlog.net.frame import LARGE_FRAME_BYTES, encode_frame
+from quorumlog.net.frame import LARGE_FRAME_BYTES, Frame, encode_frame
 from quorumlog.wire.client_messages import StatusRequest
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
@@ -171,3 +172,90 @@ def test_a_push_that_is_not_large_comes_through_beside_a_client_that_floods(
 ) -> None:
     _, pushes = frames_taken(new_loop, [FRAME, LONG])
     assert pushes > TURNS // 6
+
+
+class Worker:
+    """Whatever it is asked takes it a millisecond, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.turn = 0
+        self.taken: list[tuple[int, int, int]] = []
+        """Turn, client and number of the request, of each."""
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def take(self, client: int, request_id: int) -> None:
+        self.now_s += 0.001
+        self.taken.append((self.turn, client, request_id))
+
+    def turns_of(self, client: int) -> list[int]:
+        return [turn for turn, who, _ in self.taken if who == client]
+
+
+def worked_out(new_loop: NewLoop, requests: list[int], *, is_client: bool) -> Worker:
+    """`requests`: of each connection, all sent at once."""
+    worker = Worker()
+    pairs = [connected_pair() for _ in requests]
+    for ours, _ in pairs:
+        ours.setblocking(False)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop_turn = LoopTurn(loop, worker.clock)
+        connections = []
+        for number, (ours, theirs) in enumerate(pairs):
+
+            def took(connection: Connection, frame: Frame, number: int = number) -> None:
+                assert isinstance(frame.message, StatusRequest)
+                worker.take(number, frame.message.request_id)
+                connection.send(frame.group, frame.message)  # the end of a turn is no other turn
+
+            connection = Connection(loop_turn, took, lambda *lost: None)
+            connection.is_client = is_client
+            await loop.create_connection(lambda made=connection: made, sock=ours)
+            connections.append(connection)
+            theirs.sendall(
+                b"".join(
+                    b"".join(encode_frame("default", StatusRequest(request_id=each)))
+                    for each in range(requests[number])
+                )
+            )
+        while len(worker.taken) < sum(requests):
+            await asyncio.sleep(0)
+            worker.turn += 1
+        for connection in connections:
+            connection.abort()
+
+    with contextlib.closing(new_loop()) as loop:
+        loop.run_until_complete(asyncio.wait_for(run(), 60))
+    for _, theirs in pairs:
+        theirs.close()
+    return worker
+
+
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+
+
+@LOOPS
+def test_requests_that_take_long_are_taken_in_many_turns_and_in_their_order(new_loop: NewLoop) -> None:
+    worker = worked_out(new_loop, [60], is_client=True)
+    assert [each for _, _, each in worker.taken] == list(range(60))
+    assert max(Counter(worker.turns_of(0)).values()) <= 6
+
+
+@LOOPS
+def test_clients_whose_requests_take_long_share_a_turn(new_loop: NewLoop) -> None:
+    worker = worked_out(new_loop, [60] * 8, is_client=True)
+    for client in range(8):
+        assert [each for _, who, each in worker.taken if who == client] == list(range(60))
+    per_turn = Counter(turn for turn, _, _ in worker.taken)
+    # Each of the eight has got the frame with which it ends, once they stand in line.
+    assert max(taken for turn, taken in per_turn.items() if turn > 20) <= 5 + 8
+
+
+@LOOPS
+def test_what_a_member_sends_is_taken_at_once(new_loop: NewLoop) -> None:
+    worker = worked_out(new_loop, [60], is_client=False)
+    assert len(set(worker.turns_of(0))) == 1

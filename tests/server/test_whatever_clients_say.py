@@ -27,6 +27,7 @@ from quorumlog.server.clients.requests import SERVED
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_messages import (
     RESPONSE_OF,
+    AnyClientRequest,
     AppendRequest,
     ReadRequest,
     StatusRequest,
@@ -39,6 +40,7 @@ EDGES = (0, 1, -1, 2**31, 2**32, 2**62, 2**63 - 1, -(2**63))
 
 def test_there_is_a_way_for_each_kind_of_request() -> None:
     assert {AppendRequest, ReadRequest, StatusRequest} | set(SERVED) == set(RESPONSE_OF)
+    assert set(get_args(AnyClientRequest)) == set(RESPONSE_OF)
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -34,6 +35,8 @@ LastWords = Callable[[Exception], bytes | None]
 
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
+TURN_S = 0.005
+"""Of a turn of the loop for what one client has sent, or all of those together that have sent more."""
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
 SMALL_BYTES = 4 * 1024
@@ -56,10 +59,21 @@ class LoopTurn:
     second's work, and a loop that took all of it at one look would miss its heartbeats. So once a turn
     is full, each connection is read once a turn, and of each the same share, which grows until the
     turns are just about full. The rest stays in the kernel.
+
+    What is answered at once may take far longer than a frame does. So a client whose frames take too
+    long stands in line with those that are left, and goes on in the next turn.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock`: seconds; it goes on within a turn, as some loops' own does not."""
         self._loop = loop
+        self.clock = clock
+        self.share_s = TURN_S
+        """Of each client in a turn, and then the frame that has begun."""
+        self._line: list[Connection] = []
+        """Clients with frames that are left for the next turn."""
         self._sending: list[Connection] = []
         self._frames = 0
         self._is_begun = False
@@ -99,6 +113,19 @@ class LoopTurn:
                 self._loop.call_soon(self.flush)
             paused.append(connection)
             connection.pause_reading()
+
+    def stand_in_line(self, connection: Connection) -> None:
+        if not self._line:
+            self._loop.call_soon(self._take_line)
+        self._line.append(connection)
+
+    def _take_line(self) -> None:
+        line, self._line = self._line, []
+        self.share_s = TURN_S / len(line)
+        for connection in line:
+            connection.take_held()
+        if not self._line:
+            self.share_s = TURN_S
 
     def look_at_unsent(self, connection: Connection) -> None:
         """Of a client, which was sent something."""
@@ -194,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
+        self.on_greeted: Callable[[Connection], None] | None = None
         self.last_words: LastWords | None = None
         self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
@@ -204,10 +232,13 @@ class Connection(asyncio.BufferedProtocol):
         self._written_bytes = 0
         self._is_clogged = False
         """The other side does not read what it is sent."""
+        self.is_always_heard = False
+        """Also while the other side does not read what it is sent."""
         self.is_client = False
         """It may be closed where clients take too much."""
         self._held: list[Frame] = []
-        """They came, and are taken once there is room for their answers."""
+        """They came, and are taken once there is room for their answers, and time."""
+        self._is_in_line = False
         self._waiting: list[Callable[[], None]] = []
         self.closed = False
         self._closed_by_us = False
@@ -249,23 +280,46 @@ class Connection(asyncio.BufferedProtocol):
         if not self.closed:
             self._loop_turn.took(len(frames), self)
 
+    def greeted(self) -> None:
+        """Of a session that alone knows when its greeting is whole: it is."""
+        on_greeted, self.on_greeted = self.on_greeted, None
+        if on_greeted is not None:
+            on_greeted(self)
+
     def greets_again(self) -> None:
         """What comes next is still of the greeting."""
         if isinstance(self.decoder, FrameDecoder):
             self.decoder.greets_again()
 
     def _take(self, frames: list[Frame]) -> None:
+        turn = self._loop_turn
+        until_s = 0.0
         for number, frame in enumerate(frames):
             if self.closed:
                 return
-            if self._is_clogged or self._out_bytes >= UNSENT_BYTES:
+            if (self._is_clogged or self._out_bytes >= UNSENT_BYTES) and not self.is_always_heard:
                 self._held = frames[number:]
                 self.pause_reading()
                 return
+            if self.is_client:
+                now_s = turn.clock()
+                if until_s == 0.0:
+                    until_s = now_s + turn.share_s
+                elif now_s >= until_s:
+                    self._held = frames[number:]
+                    self._is_in_line = True
+                    self.pause_reading()
+                    turn.stand_in_line(self)
+                    return
             if self.session is not None:
                 self.session.frame(frame)
             else:
                 self.on_frame(self, frame)
+
+    def take_held(self) -> None:
+        """Its turn has come."""
+        self._is_in_line = False
+        self._go_on(is_room=False)
 
     @property
     def is_full(self) -> bool:
@@ -279,14 +333,16 @@ class Connection(asyncio.BufferedProtocol):
         else:
             act()
 
-    def _go_on(self) -> None:
-        """There is room again."""
-        waiting, self._waiting = self._waiting, []
+    def _go_on(self, is_room: bool = True) -> None:
+        """There is room again, or time."""
         try:
-            for act in waiting:
-                act()
-            held, self._held = self._held, []
-            self._take(held)
+            if is_room:
+                waiting, self._waiting = self._waiting, []
+                for act in waiting:
+                    act()
+            if not self._is_in_line:
+                held, self._held = self._held, []
+                self._take(held)
         except Exception as error:
             contain(error, self)
             return
@@ -306,7 +362,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_clogged = True
-        self.pause_reading()
+        if not self.is_always_heard:
+            self.pause_reading()
 
     def resume_writing(self) -> None:
         self._is_clogged = False
@@ -319,7 +376,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._is_clogged or self._held:
+        if (self._is_clogged and not self.is_always_heard) or self._held:
             return
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -361,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._loop_turn.look_at_unsent(self)
             if self._is_clogged or self.closed:
                 return
-            if self._held or self._waiting:
+            if (self._held and not self._is_in_line) or self._waiting:
                 self._go_on()
             # The kernel may take an answer of megabytes at once: then nothing is ever paused or resumed.
             if self.session is not None:

@@ -38,10 +38,10 @@ from quorumlog.consensus.messages import (
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.errors import ErrorResponse
-from quorumlog.net.hello import Greeting
+from quorumlog.net.hello import ChallengeResponse, Greeting, Hello
 from quorumlog.net.strangers import OtherSoftware
 from quorumlog.wire.client_message import ClientMessage
-from quorumlog.wire.client_messages import AnyClientMessage
+from quorumlog.wire.client_messages import AnyClientMessage, AnyClientRequest
 from quorumlog.wire.field_names import named_reason
 
 AnyFrameMessage = AnyPeerMessage | Greeting | ErrorResponse | AnyClientMessage
@@ -61,10 +61,12 @@ _HEADER = struct.Struct("<4sIIIII")
 _TAIL = struct.Struct("<IIII")
 _SIZE = struct.Struct("<I")
 _CHECKED_FROM = 8
+_ANNOUNCEMENT_BYTES = 4
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyFrameMessage]] = msgspec.msgpack.Decoder(
     tuple[str, AnyFrameMessage]
 )
+_OF_CLIENT: Any = msgspec.msgpack.Decoder(tuple[str, Hello | ChallengeResponse | AnyClientRequest])
 assert _HEADER.size == FRAME_HEADER_BYTES
 assert _TAIL.size == FRAME_HEADER_BYTES - _CHECKED_FROM
 
@@ -119,12 +121,14 @@ class FrameDecoder:
 
     __slots__ = (
         "_control",
+        "_control_limit_bytes",
         "_end",
         "_greeting_bytes",
         "_large",
         "_large_end",
         "_limit_bytes",
         "_max_frame_bytes",
+        "_other_greeting_bytes",
         "_receive",
         "_start",
         "_violation",
@@ -135,13 +139,20 @@ class FrameDecoder:
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         control: Any = _DECODER,
         greeting_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        control_limit_bytes: int = DEFAULT_MAX_FRAME_BYTES,
+        other_greeting_bytes: int = 0,
     ) -> None:
         """`control`: decodes (group, message), of whatever messages are spoken on this connection.
-        `greeting_bytes`: the most that the first frame may have."""
+        `greeting_bytes`: the most that the first frame may have. `control_limit_bytes`: the most that a
+        control part may have. `other_greeting_bytes`: who begins with other bytes than a frame is told
+        from other software once it has said as many as the first four announce, big-endian; if those
+        announce more than this, at once."""
         assert max_frame_bytes >= FRAME_HEADER_BYTES, max_frame_bytes
         self._max_frame_bytes = max_frame_bytes
         self._limit_bytes = self._greeting_bytes = min(greeting_bytes, max_frame_bytes)
         self._control = control
+        self._control_limit_bytes = control_limit_bytes
+        self._other_greeting_bytes = other_greeting_bytes
         self._receive = memoryview(bytearray(FIRST_BUFFER_BYTES))
         self._start = 0
         """First byte not yet handed out as part of a frame; `_start <= _end`."""
@@ -164,11 +175,17 @@ class FrameDecoder:
         begun = self._end - self._start
         if begun < FRAME_HEADER_BYTES:
             return FRAME_HEADER_BYTES - begun
-        return int(_HEADER.unpack_from(self._receive, self._start)[3]) - begun
+        frame_bytes = int(_HEADER.unpack_from(self._receive, self._start)[3])
+        return max(1, frame_bytes - begun)  # a greeting of other software has no such header
 
     def greets_again(self) -> None:
         """The next frame is still one of the greeting."""
         self._limit_bytes = self._greeting_bytes
+
+    def hears_client(self) -> None:
+        """What comes next is decoded only if a client of the log says such things: answers may have
+        millions of rows, and to make them takes seconds."""
+        self._control = _OF_CLIENT
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -212,7 +229,8 @@ class FrameDecoder:
             header = _HEADER.unpack_from(receive, start)
             frame_bytes, control_bytes, count = header[3:]
             if header[0] != MAGIC:
-                raise OtherSoftware(bytes(receive[start:end]))
+                self._check_other(bytes(receive[start:end]))
+                break
             self._check_lengths(frame_bytes, control_bytes, count)
             if end - start < frame_bytes:
                 if frame_bytes > LARGE_FRAME_BYTES:
@@ -223,11 +241,12 @@ class FrameDecoder:
             stop = start + frame_bytes
             frames.append(_decode(receive[start:stop], header, self._control, copy=True))
             self._limit_bytes = self._max_frame_bytes
+            self._other_greeting_bytes = 0
             self._start = start = stop
         else:
             # Others may wait for more from here before they say more.
             if end - start >= len(MAGIC) and receive[start : start + 4] != MAGIC:
-                raise OtherSoftware(bytes(receive[start:end]))
+                self._check_other(bytes(receive[start:end]))
         capacity = len(receive)
         if was_full or begun_bytes > capacity:
             capacity = min(max(4 * capacity, begun_bytes), RECEIVE_BUFFER_BYTES)
@@ -243,6 +262,12 @@ class FrameDecoder:
             self._start, self._end = 0, end - start
         return frames
 
+    def _check_other(self, received: bytes) -> None:
+        """No frame begins like that. Raises OtherSoftware, but where more of it is to be waited for."""
+        announced_bytes = int.from_bytes(received[:_ANNOUNCEMENT_BYTES], "big")
+        if not len(received) - _ANNOUNCEMENT_BYTES < announced_bytes <= self._other_greeting_bytes:
+            raise OtherSoftware(received)
+
     def _check_lengths(self, frame_bytes: int, control_bytes: int, count: int) -> None:
         if frame_bytes > self._limit_bytes:
             raise ProtocolViolation(
@@ -253,6 +278,11 @@ class FrameDecoder:
             raise ProtocolViolation(
                 f"a frame of {frame_bytes} bytes cannot hold {control_bytes} bytes of control and"
                 f" {count} entries"
+            )
+        if control_bytes > self._control_limit_bytes:
+            raise ProtocolViolation(
+                f"a control part of {control_bytes} bytes is above the limit of"
+                f" {self._control_limit_bytes} bytes"
             )
 
     def _begin_large(self, frame_bytes: int) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
+from secrets import token_hex
 
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
@@ -46,13 +47,16 @@ class Listener:
         limits: ProcessLimits | None = None,
         challenge: Callable[[Hello], Challenging] | None = None,
         last_words: LastWords | None = None,
+        has_peers: bool = False,
         has_peers_only: bool = False,
         option: str = "it",
         run_id: str = "",
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
         connection its `on_frame` or its `session`, which gets the first frame right behind.
-        `has_peers_only`: no client comes here. `option`: what to change where the port is taken.
+        `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
+        whatever role it says. `has_peers_only`: no client comes here, and whoever comes is a member once
+        its session says `Connection.greeted`. `option`: what to change where the port is taken.
         `run_id`: in front of the names of connections."""
         self._name = name
         self._connect = connect
@@ -60,14 +64,15 @@ class Listener:
         self._limits = limits or process_limits()
         self.challenge = challenge
         self._last_words = last_words
+        self._has_peers = has_peers
         self._has_peers_only = has_peers_only
         self._option = option
         self._run_id = run_id
         self._number = 0
         self.connections: dict[str, Connection] = {}
-        """Those that have greeted, by connection_id."""
+        """Those with a session, by connection_id."""
         self._silent: dict[Connection, _Waiting] = {}
-        """Those that have not, in the order in which they came."""
+        """Those that have not greeted, in the order in which they came."""
         self._deadline: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
 
@@ -120,14 +125,15 @@ class Listener:
             connection.close()
 
     def abort_connections(self) -> None:
-        for connection in [*self._silent, *self.connections.values()]:
+        for connection in {**self._silent, **dict.fromkeys(self.connections.values())}:
             connection.abort()
 
     # ---------------------------------------------------------------- who comes in
 
     def _accept(self) -> Connection:
         self._number += 1
-        connection_id = f"{self._run_id}/{self._number}"
+        # Whoever names it may have it closed: nobody else can.
+        connection_id = f"{self._run_id}/{self._number}/{token_hex(8)}"
         connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
         connection.on_made = self._made
         connection.last_words = self._last_words
@@ -162,17 +168,31 @@ class Listener:
 
     def _greeted(self, connection: Connection, frame: Frame) -> None:
         """The first frame."""
+        if self._has_peers_only:
+            connection.is_client = True
+            connection.on_greeted = self._known
+            self._let_in(connection, frame)
+            return
         self._limits.greeted(connection)
         hello = frame.message
-        is_peer = self._has_peers_only or (isinstance(hello, Hello) and hello.role in PEER_ROLES)
+        is_peer = self._has_peers and isinstance(hello, Hello) and hello.role in PEER_ROLES
         connection.is_client = not is_peer
+        if self._has_peers and not is_peer and isinstance(connection.decoder, FrameDecoder):
+            connection.decoder.hears_client()
         if not self._silent[connection].is_within and not is_peer:
             reason = self._refused()
             self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))
         elif self.challenge is not None and isinstance(hello, Hello):
             self._ask(connection, frame, self.challenge(hello), None)
         else:
+            del self._silent[connection]
             self._let_in(connection, frame)
+
+    def _known(self, connection: Connection) -> None:
+        """It is a member."""
+        self._limits.greeted(connection)
+        self._silent.pop(connection, None)
+        connection.is_client = False
 
     def _ask(
         self, connection: Connection, first: Frame, asking: Challenging, answer: bytes | None
@@ -180,6 +200,7 @@ class Listener:
         try:
             challenge = next(asking) if answer is None else asking.send(answer)
         except StopIteration:
+            del self._silent[connection]
             self._let_in(connection, first)
         except LedgerError as refusal:
             self._turn_away(connection, first, refusal)
@@ -204,7 +225,6 @@ class Listener:
         connection.close()
 
     def _let_in(self, connection: Connection, first: Frame) -> None:
-        del self._silent[connection]
         self.connections[connection.connection_id] = connection
         self._connect(connection)
         if connection.session is not None:

@@ -102,7 +102,11 @@ class LedgerServer:
         self._run_id = secrets.token_hex(8)
         """Tells this process from another run of it, and from another with the same directory."""
         self._listener = Listener(
-            "the log", self._connect, option="the address in --members (or --bind)", run_id=self._run_id
+            "the log",
+            self._connect,
+            has_peers=True,
+            option="the address in --members (or --bind)",
+            run_id=self._run_id,
         )
         self._threads: list[DiskThread] = []
         self._loop_turn: LoopTurn

@@ -392,6 +392,28 @@ AnyClientMessage = (
     | WhyKeptResponse
 )
 
+AnyClientRequest = (
+    AppendRequest
+    | ReadRequest
+    | StatusRequest
+    | TransferRequest
+    | LayoutRequest
+    | MoveReaderRequest
+    | ReadersRequest
+    | ConnectProducer
+    | LastSequence
+    | ListProducers
+    | ForgetProducer
+    | FindMarkRequest
+    | ResetClockRequest
+    | FinishUpgradeRequest
+    | ChangeMembersRequest
+    | MachineReadRequest
+    | StepOverRequest
+    | WhyKeptRequest
+)
+"""What a client says, behind the greeting."""
+
 RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,
     ReadRequest: ReadResponse,

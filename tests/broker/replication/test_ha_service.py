@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -11,18 +12,21 @@ from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
-from quorumlog.broker.replication.service.ha_service import HAService
+from quorumlog.broker.replication.service.ha_service import QUORUMLOG, ROCKETMQ, HAService
 from quorumlog.errors import ConfigError
+from quorumlog.net.limits import GREETING_MS
 from quorumlog.server.free_ports import free_ports
 from quorumlog.testing.disk import SimDisk
 from sim.replicas.machines import ROOT, Moments
 from tests.broker.store.store_making import SMALL
 
 
-def made_service(place: str) -> HAService:
+def made_service(
+    place: str, role: Role = Role.SLAVE, dialect: str = QUORUMLOG, name: str = "b"
+) -> HAService:
     clock = Moments()
     store = ReplicaStore(ROOT, SMALL, disk=SimDisk(), wall_clock=clock, clock=clock, topics={"t": 1})
-    return HAService(Replica(store, BrokerAddress("b", place, place), Role.SLAVE))
+    return HAService(Replica(store, BrokerAddress(name, place, place), role), dialect)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -45,3 +49,42 @@ def test_a_slave_that_never_had_a_master_refuses_slaves_by_name() -> None:
     asks = SlaveLink(made_service("c:1").replica.own_log(), 0, heartbeat_ms=1, silence_ms=1)
     link.feed(b"".join(asks.out), 0)
     assert link.closed == "broker b is not the master"
+
+
+def greeting(dialect: str) -> bytes:
+    asks = made_service("c:1", dialect=dialect, name="c")._link_to_master(0)
+    return b"".join(asks.out)
+
+
+@pytest.mark.parametrize("dialect", [QUORUMLOG, ROCKETMQ])
+@pytest.mark.parametrize("kept_back_bytes", [0, 1])
+def test_a_slave_has_said_its_whole_greeting_in_time_or_is_closed(
+    dialect: str, kept_back_bytes: int
+) -> None:
+    said = greeting(dialect)
+
+    async def scene() -> None:
+        place = f"127.0.0.1:{free_ports(1)[0]}"
+        service = made_service(place, Role.ASYNC_MASTER, dialect)
+        loop = asyncio.get_running_loop()
+        await service.start(lambda failure: None)
+        host, port = place.split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(said[: len(said) - kept_back_bytes])
+        listener = service._listener
+        while not listener.connections:
+            await asyncio.sleep(0)
+        (connection,) = listener.connections.values()
+        assert connection.is_client == bool(kept_back_bytes)
+        real = loop.time
+        loop.time = lambda: real() + (GREETING_MS + 1) / 1000  # type: ignore[method-assign]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert connection.closed == bool(kept_back_bytes)
+        writer.close()
+        service.stop()
+        await asyncio.to_thread(service.join)
+
+    # Its clock can be set: uvloop's cannot.
+    with contextlib.closing(asyncio.SelectorEventLoop()) as loop:
+        loop.run_until_complete(asyncio.wait_for(scene(), 30))

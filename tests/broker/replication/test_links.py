@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Run
+from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, Run
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.message import PutResult
 from quorumlog.broker.messages.record_batch import QueueKey
@@ -243,7 +243,7 @@ def test_a_slave_is_told_of_topics_that_were_made_again(is_known: bool) -> None:
             b.work()
         assert numbers_in_queue(b.living.store, "again") == list(range(5))
         world.cut("b")
-    store.queues.hide({again: a.living.max_offset})  # as at the first start on a Java broker's store
+    store.queues.hide({again: a.living.max_offset}, 0)  # as at the first start on a Java broker's store
     store.commit_log.next_queue_offsets.pop(again)
     put_and_work(store, *[records_of([each]) for each in numbered(5, 3, "again")])
     for _ in range(60):
@@ -289,7 +289,7 @@ def test_a_promise_ends_what_an_older_master_may_do() -> None:
         if isinstance(message, SlaveLog):
             message = msgspec.structs.replace(message, promised=Epoch(9, "c1"))
         asked.feed(b"".join(HaCodec().encode(message)), 0.0)
-    b.newer_epoch(Epoch(9, "c1"))
+    b.newer_epoch(Epoch(9, "c1"), "a1")
     assert (asked.closed, b.fenced_by) == ("broker b is not the master", 0)
     world.put(a)  # and it takes nothing more
     assert world.acknowledged == []
@@ -446,3 +446,16 @@ def test_two_java_slaves_of_one_host_are_both_served_and_count_as_one() -> None:
         assert link.mark is not None
         master.slave_lost(link.mark, link)
         assert [each.is_connected for each in master.slaves()] == [is_connected]
+
+
+def test_a_slave_that_no_list_names_fences_nobody() -> None:
+    """Of another group, whose master had this address before."""
+    world = World(7, brokers=1)
+    master = world.brokers["a"].living
+    stranger = World(8, brokers=1).brokers["a"].living.own_log()
+    peer = Peer(id="x", directory_id="x of another group")
+    link = SlaveLink(stranger._replace(slave=peer, promised=Epoch(5, "y1")), 0.0, **TIMES)
+    asked = MasterLink(master, 0.0, **TIMES)
+    asked.feed(b"".join(link.out), 1.0)
+    assert "has promised epoch" in asked.closed
+    assert master.fenced_by == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import (
@@ -15,8 +16,9 @@ from quorumlog.broker.epochs.epoch_history import (
 )
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.replication.protocol import old_dialect as old
-from quorumlog.broker.replication.protocol.ha_frames import Report
+from quorumlog.broker.replication.protocol.ha_frames import AnyHaMessage, Report, State, Welcome
 from quorumlog.broker.replication.protocol.old_dialect import OldMasterCodec, OldMasterLink
+from quorumlog.errors import ProtocolViolation
 from sim.replicas.world import World
 from tests.broker.replication.test_switching import following, group, listed
 from tests.broker.store.store_making import numbers_in_queue
@@ -150,3 +152,39 @@ def test_a_run_that_an_earlier_release_has_noted_without_its_leader_is_the_same(
     assert common_offset(other, 180, ours, 300) == 100
     # It is of this epoch, and no older one: what it has more may have been acknowledged.
     assert "has lost what it had sent" in judge(theirs, 250, ours, 300, directory_id="c1").problem
+
+
+def test_a_slave_of_the_release_before_names_the_highest_state_that_it_was_ever_told() -> None:
+    """Also one of a connection before: what it reports counts once it was told the state anew."""
+    history = EpochHistory([Run(1, "a1", 0, 0, CopyList((Peer(id="a", directory_id="a1"),), 1))])
+    welcome = Welcome(
+        master=Peer(id="a", directory_id="a1"), runs=list(history.runs), min_offset=0, max_offset=0
+    )
+    before, codec = old.OldSlaveCodec(history), old.OldSlaveCodec(history)
+    state = State(topics={}, is_run_confirmed=True)
+    versions = []
+    for each, times in ((before, 3), (codec, 1)):
+        each.encode(welcome)
+        for _ in range(times):
+            each.encode(state)
+            versions.append(each._version)
+    assert versions[:3] == sorted(set(versions[:3]))
+
+    def reported() -> list[AnyHaMessage]:
+        """By such a slave: the highest that it was told."""
+        said = Report(written_offset=10, flushed_offset=10)
+        report = old.encode_report(1, said, max(versions))
+        codec.get_buffer()[: len(report)] = report
+        return list(codec.buffer_updated(len(report)))
+
+    assert reported() == []
+    assert codec.told_again() == state
+    codec.encode(state)
+    versions.append(codec._version)
+    assert codec.told_again() is None
+    assert reported() == [Report(written_offset=10, flushed_offset=10)]
+
+
+def test_a_frame_that_is_no_text_is_a_violation() -> None:
+    with pytest.raises(ProtocolViolation):
+        old.decoded_control(5, b"\x81\xa7message\xa1\xff")

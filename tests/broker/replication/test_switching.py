@@ -16,6 +16,7 @@ from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
+from quorumlog.broker.messages.record_batch import QueueKey
 from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
@@ -857,3 +858,23 @@ def test_what_was_cut_off_is_not_acknowledged_once_the_log_has_grown_again() -> 
     assert 1 not in world.acknowledged
     following(world)
     assert 1 not in world.acknowledged
+
+
+def test_a_queue_that_shows_what_is_alive_keeps_it_when_its_slave_is_told_from_where() -> None:
+    """Of a broker that had given numbers again; the others were recovered with --given-again."""
+    world = group(1, brokers=2)
+    a, b = world.brokers["a"], world.brokers["b"]
+    position = a.living.max_offset
+    for _ in range(4):
+        world.put(a)
+        following(world)
+    key, queues = QueueKey("t", 0), b.living.store.queues
+    before = queues.get(key)
+    assert before is not None
+    shown = before.min_offset, before.max_offset
+    a.living.store.queues.alive_from[key] = position
+    a.living.store.queues.record_ends()
+    world.cut("b")
+    following(world)
+    assert queues.alive_from == {key: position}
+    assert (before.min_offset, before.max_offset) == shown

@@ -5,16 +5,27 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from quorumlog.broker import BrokerClient
 from quorumlog.broker.serving.broker_server import BrokerServer
-from quorumlog.broker.wire.broker_framing import broker_decoder, encode
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, EarlierHelloResponse, StatusRequest
+from quorumlog.broker.wire.broker_framing import broker_decoder, broker_request_decoder, encode
+from quorumlog.broker.wire.broker_messages import (
+    AnyBrokerMessage,
+    AnyBrokerRequest,
+    EarlierHello,
+    EarlierHelloResponse,
+    QueuesResponse,
+    StatusRequest,
+)
+from quorumlog.broker.wire.group_messages import GroupCommandRequest
+from quorumlog.config import MIB
+from quorumlog.errors import ProtocolViolation
 from quorumlog.net import listener
 from quorumlog.net.frame import encode_frame
-from quorumlog.net.hello import NOT_SERVED, Hello, HelloResponse
+from quorumlog.net.hello import NOT_SERVED, ChallengeResponse, Hello, HelloResponse
 from tests.broker.serving.served import dialled, served
 
 RELEASE = Path(__file__).parent.parent.parent / "fixtures" / "wire" / "0.1.0-fd35d4aa"
@@ -53,6 +64,22 @@ def test_a_member_of_a_log_is_turned_away(server: BrokerServer) -> None:
     assert isinstance(told, HelloResponse)
     assert told.code == NOT_SERVED
     assert told.message == "this is the port of the broker of a group, no log's"
+
+
+def test_what_only_a_broker_says_is_not_decoded_for_a_client() -> None:
+    requests = set(get_args(AnyBrokerRequest))
+    told = {kind for kind in get_args(AnyBrokerMessage) if kind.__name__.endswith("Request")}
+    assert requests == told | {Hello, ChallengeResponse, EarlierHello}
+    with pytest.raises(ProtocolViolation, match="no message"):
+        broker_request_decoder().receive_data(b"".join(encode(QueuesResponse(request_id=1, queues=[]))))
+
+
+def test_what_a_client_says_beside_its_records_has_a_most_size() -> None:
+    decoder = broker_request_decoder()
+    decoder.receive_data(b"".join(encode(StatusRequest(request_id=1))))
+    assert decoder.receive_data(b"".join(encode(GroupCommandRequest(request_id=1, body=bytes(MIB)))))
+    with pytest.raises(ProtocolViolation, match="control part of 2"):
+        decoder.receive_data(b"".join(encode(GroupCommandRequest(request_id=1, body=bytes(2 * MIB)))))
 
 
 def test_who_asks_before_it_greets_is_closed(server: BrokerServer) -> None:

@@ -105,6 +105,7 @@ def requests_of_a_connection_are_bounded() -> None:
         dialled(server.address) as consumer,
     ):
         end = producer.send(Message("t", b"first")).queue_offset + 1
+        assert producer.pull("t", 0, 0, wait_ms=60_000).messages, "it is in its queue"
         asked = PullRequest(topic="t", queue_id=0, offset=end, wait_ms=60_000)
         consumer.sendall(b"".join(hello()))
         for number in range(1, MOST_OPEN + 2):

@@ -65,6 +65,8 @@ class RecordColumns:
 
     def __init__(self, data: Bytes, starts: Int64Array, sizes: Int64Array) -> None:
         assert len(starts) == len(sizes), (len(starts), len(sizes))
+        if len(data) < LEAST_RECORD_BYTES:  # as a client may send it
+            data = np.pad(data, (0, LEAST_RECORD_BYTES - len(data)))
         self.data = data
         self.starts = starts
         self.sizes = sizes
@@ -73,7 +75,6 @@ class RecordColumns:
         good = sizes >= LEAST_RECORD_BYTES
         if not good.all():
             # Whatever lies there is looked at as if it were a record, so it must lie in `data`.
-            assert len(data) >= LEAST_RECORD_BYTES, len(data)
             starts = np.minimum(starts, len(data) - LEAST_RECORD_BYTES)
         last = starts + np.maximum(sizes, LEAST_RECORD_BYTES)
 

@@ -98,6 +98,12 @@ class ConsumeQueue:
         return (int(last["position"][0]), int(last["size"][0])) if len(last) else (-1, 0)
 
     @property
+    def first_position(self) -> int:
+        """Of the record of its first message; -1 of an empty queue."""
+        first = self.units(self.min_offset, self.min_offset + 1)
+        return int(first["position"][0]) if len(first) else -1
+
+    @property
     def last_position(self) -> int:
         """Behind the record of its last message; -1 of an empty queue."""
         return sum(self.last_unit)

@@ -190,14 +190,22 @@ class ConsumeQueues:
         self.flush(0)
         self.record_ends()
 
-    def hide(self, alive_from: Mapping[QueueKey, int]) -> None:
-        """What another broker knows of topics that were deleted. Raises StoreFailure."""
+    def hide(self, alive_from: Mapping[QueueKey, int], dispatched_offset: int) -> int:
+        """What another broker knows of topics that were deleted. A queue that begins with what is dead
+        begins anew; returns from where on the log, which is dispatched up to `dispatched_offset`, is to
+        be dispatched for it. Raises StoreFailure."""
+        again = dispatched_offset
         for key, position in alive_from.items():
             queue = self._queues.get(key)
-            if queue is not None and self.alive_from.get(key) != position:
+            if queue is None or self.alive_from.get(key) == position:
+                continue
+            first = queue.first_position
+            if first < position and (first >= 0 or dispatched_offset <= position):
                 queue.restart()
+                again = min(again, position)
         self.alive_from |= alive_from
         self.record_ends()
+        return again
 
     def truncate_to_position(self, position: int) -> None:
         for queue in self.all:

@@ -362,7 +362,12 @@ class ReplicaMaster(ReplicaCore):
         """As far as it knows."""
         return self._may_acknowledge() and not self.is_drained
 
-    def newer_epoch(self, epoch: Epoch) -> None:
+    def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
+        """`directory_id`: who has promised it. One that no list names, of another group perhaps, has no
+        say here: what is acknowledged does not stand on it."""
+        by_hand = [run.copy_list.directories for run in self.history.runs if run.copy_list is not None]
+        if self.in_sync_set is None and not any(directory_id in listed for listed in by_hand):
+            return
         if self.in_sync_set is not None and epoch.number <= self.history.epoch.number:
             return  # a register has given the number to this one: the other has promised it in vain
         if self.role is not Role.SLAVE and epoch.number > self.fenced_by:

@@ -76,7 +76,8 @@ class ReplicaStore(MessageStore):
         """As `ConsumeQueues.hide`."""
         if alive_from.items() - self.queues.alive_from.items():
             with self._paused():
-                self.queues.hide(alive_from)
+                again = self.queues.hide(alive_from, self.reput.reput_from_offset)
+                self.reput.reput_from_offset = max(again, self.commit_log.min_offset)
 
     @contextmanager
     def _paused(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Any
 from quorumlog.broker.serving.broker_service import TICK_MS, BrokerService, Reads
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.serving.waiting_pulls import WaitingPulls
-from quorumlog.broker.wire.broker_framing import GROUP, broker_decoder
+from quorumlog.broker.wire.broker_framing import GROUP, broker_request_decoder
 from quorumlog.broker.wire.broker_messages import EarlierHello, EarlierHelloResponse
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
@@ -66,7 +66,7 @@ class BrokerPort:
         self._ports = ports
         self._loop = asyncio.get_running_loop()
         self._listener = Listener(
-            "the broker", self._connect, decoder=broker_decoder, option="the broker's address"
+            "the broker", self._connect, decoder=broker_request_decoder, option="the broker's address"
         )
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)

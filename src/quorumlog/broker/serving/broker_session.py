@@ -214,15 +214,15 @@ class BrokerSession:
                 max_offset=max(queue.max_offset, begin),
             )
             for key, queue in store.queues.items()
-            if (begin := store.begin_of(key)) is not None
+            if message.topic in ("", key.topic) and (begin := store.begin_of(key)) is not None
         }
         for topic, count in (store.shown_topics or {}).items():
-            for queue_id in range(count):
+            for queue_id in range(count if message.topic in ("", topic) else 0):
                 rows.setdefault(
                     QueueKey(topic, queue_id),
                     QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
                 )
-        return [row for key, row in sorted(rows.items()) if message.topic in ("", key.topic)]
+        return [row for _, row in sorted(rows.items())]
 
     # ---------------------------------------------------------------- answers
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
-from quorumlog.config import FRAME_LIMIT_BYTES
+from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, AnyBrokerRequest
+from quorumlog.config import FRAME_LIMIT_BYTES, MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
 from quorumlog.net.limits import GREETING_BYTES
@@ -18,12 +18,23 @@ GROUP = "broker"
 _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyBrokerMessage]] = msgspec.msgpack.Decoder(
     tuple[str, AnyBrokerMessage]
 )
+_OF_CLIENT: Any = msgspec.msgpack.Decoder(tuple[str, AnyBrokerRequest])
+FROM_CLIENT_BYTES = MIB + GREETING_BYTES
+"""Of the control part of what a client says, beside the records: a command of topics and groups has the
+most."""
 MOST_FRAME_RECORDS_BYTES = FRAME_LIMIT_BYTES // 2
 """Of the records of one answer."""
 
 
 def broker_decoder() -> FrameDecoder:
     return FrameDecoder(control=_DECODER, greeting_bytes=GREETING_BYTES)
+
+
+def broker_request_decoder() -> FrameDecoder:
+    """Of the broker: what only it says is not decoded."""
+    return FrameDecoder(
+        control=_OF_CLIENT, greeting_bytes=GREETING_BYTES, control_limit_bytes=FROM_CLIENT_BYTES
+    )
 
 
 def message_of(frame: Frame) -> AnyBrokerMessage:

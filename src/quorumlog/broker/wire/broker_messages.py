@@ -4,9 +4,9 @@ the batch of the frame. Tags are of a space of their own: a broker's port speaks
 from __future__ import annotations
 
 from quorumlog.broker.epochs.epoch_history import CopyList, Peer, Run
-from quorumlog.broker.wire.group_messages import AnyGroupMessage
+from quorumlog.broker.wire.group_messages import AnyGroupMessage, AnyGroupRequest
 from quorumlog.net.errors import ErrorResponse
-from quorumlog.net.hello import PROTOCOL_VERSION, Greeting
+from quorumlog.net.hello import PROTOCOL_VERSION, ChallengeResponse, Greeting, Hello
 from quorumlog.wire.client_message import ClientMessage, Int, Text
 
 
@@ -315,3 +315,22 @@ AnyBrokerMessage = (
     | OldLogResponse
     | AnyGroupMessage
 )
+
+AnyBrokerRequest = (
+    Hello
+    | ChallengeResponse
+    | EarlierHello
+    | SendRequest
+    | PullRequest
+    | QueryRequest
+    | ViewRequest
+    | QueuesRequest
+    | OffsetAtRequest
+    | StatusRequest
+    | ReplicaRequest
+    | FailoverRequest
+    | RoleRequest
+    | OldLogRequest
+    | AnyGroupRequest
+)
+"""What a client says."""

@@ -120,6 +120,17 @@ class SessionSendResponse(ClientMessage, frozen=True, kw_only=True, tag=98):
     store_host: bytes = b""
 
 
+AnyGroupRequest = (
+    TopicRouteRequest
+    | GroupCommandRequest
+    | GroupQuestionRequest
+    | HeartbeatRequest
+    | LeaveRequest
+    | CommitRequest
+    | OpenSessionRequest
+    | SessionSendRequest
+)
+
 AnyGroupMessage = (
     TopicRouteRequest
     | TopicRouteResponse

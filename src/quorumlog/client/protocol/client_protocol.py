@@ -199,7 +199,10 @@ class ClientProtocol:
                 link.last_received_ms = now_ms
                 if batch is not None:
                     link.last_entries_ms = now_ms
-                if group != self.group or not isinstance(message, ClientMessage):
+                if not isinstance(message, ClientMessage) or (
+                    # The port of another product knows of no groups.
+                    group != self.group and getattr(message, "product", LOG) == LOG
+                ):
                     raise ProtocolViolation(f"{type(message).__name__} of group {group!r} at a client")
                 if link.state is LinkState.GREETING:
                     self._greeting_answered(link, message)

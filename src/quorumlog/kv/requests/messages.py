@@ -4,12 +4,13 @@ ErrorResponse ends it."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import Event
+from quorumlog.kv.requests.old_greeting import OLD_GREETING_BYTES
 from quorumlog.kv.requests.operations import LeaseId, Revision, encoded
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import FrameDecoder
@@ -37,10 +38,17 @@ class QuestionRequest(ClientMessage, frozen=True, kw_only=True, tag=111):
     """Of this member, as far as it has applied; else the answer is linearizable."""
 
 
+MOST_LEASES = 1_000
+"""That one request keeps alive."""
+MOST_WATCHED_BYTES = 16 << 10
+"""Of a key that is watched, which the member remembers as long as the watch is open."""
+WatchedKey = Annotated[bytes, msgspec.Meta(max_length=MOST_WATCHED_BYTES)]
+
+
 class KeepAliveRequest(ClientMessage, frozen=True, kw_only=True, tag=112):
     """Answered with what each has left from when this was sent, in milliseconds; 0: it has ended."""
 
-    leases: tuple[LeaseId, ...]
+    leases: Annotated[tuple[LeaseId, ...], msgspec.Meta(max_length=MOST_LEASES)]
 
 
 class TimeToLiveRequest(ClientMessage, frozen=True, kw_only=True, tag=113):
@@ -54,8 +62,8 @@ class StoreStatusRequest(ClientMessage, frozen=True, kw_only=True, tag=114):
 
 
 class WatchRequest(ClientMessage, frozen=True, kw_only=True, tag=115):
-    key: bytes
-    end: bytes = b""
+    key: WatchedKey
+    end: WatchedKey = b""
     first_revision: Revision = 0
     """0: what changes from now on."""
     prev_kv: bool = False
@@ -134,11 +142,15 @@ def size_bytes_of(request: Request) -> int:
     """Of its command or question."""
     if isinstance(request, CommandRequest):
         return len(request.command)
+    if isinstance(request, KeepAliveRequest):
+        return 8 * len(request.leases)
     return len(request.question) if isinstance(request, QuestionRequest) else 0
 
 
 def request_decoder() -> FrameDecoder:
-    return FrameDecoder(FROM_CLIENT_BYTES, _of_client, GREETING_BYTES)
+    return FrameDecoder(
+        FROM_CLIENT_BYTES, _of_client, GREETING_BYTES, other_greeting_bytes=OLD_GREETING_BYTES
+    )
 
 
 def response_decoder() -> FrameDecoder:

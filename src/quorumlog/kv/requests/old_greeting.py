@@ -10,7 +10,8 @@ from quorumlog.net.strangers import OtherSoftware
 
 UPGRADE = "this member speaks a newer protocol: upgrade the client"
 _LENGTH, _HELLO, _ANSWER = 4, 0, 17
-_MOST_BYTES = 1024
+OLD_GREETING_BYTES = 1024
+"""At most, behind its length."""
 _decode = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
 
 
@@ -22,7 +23,7 @@ def words_to_old_client(problem: Exception) -> bytes | None:
 def answer_to_old_greeting(received: bytes) -> bytes | None:
     """`received`: the first bytes of a connection. None: they are no such greeting, or a part of it."""
     size_bytes = int.from_bytes(received[:_LENGTH], "big")
-    if not 0 < size_bytes <= _MOST_BYTES or len(received) < _LENGTH + size_bytes:
+    if not 0 < size_bytes <= OLD_GREETING_BYTES or len(received) < _LENGTH + size_bytes:
         return None
     try:
         number, kind, _ = _decode(received[_LENGTH : _LENGTH + size_bytes])

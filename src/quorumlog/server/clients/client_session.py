@@ -132,7 +132,7 @@ class ClientSession:
         except StopIteration as end:
             response = msgspec.structs.replace(end.value, request_id=request.request_id)
         except LedgerError as refusal:
-            response = refusal
+            response = refusal.with_traceback(None)  # or it would hold this frame, and that the request
         except Exception as error:
             self._waiting -= 1
             contain(error, self._connection)

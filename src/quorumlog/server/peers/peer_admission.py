@@ -34,6 +34,7 @@ from quorumlog.server.peers.peer import Peer, place_of, says_place
 STANDS_S = 10.0
 """So long after it was refused last somebody who tries again and again is a problem."""
 RIVAL_CHARACTERS = 1000
+MOST_NOTED = 16
 
 
 class Verdict(NamedTuple):
@@ -167,7 +168,9 @@ class PeerAdmission:
 
     def note(self, sentence: str) -> None:
         """Somebody was refused, or says so: a problem as long as it comes again."""
-        self._noted[sentence[:RIVAL_CHARACTERS]] = time.monotonic() + STANDS_S
+        sentence = "".join(each if each.isprintable() else "?" for each in sentence[:RIVAL_CHARACTERS])
+        if sentence in self._noted or len(self._noted) < MOST_NOTED:
+            self._noted[sentence] = time.monotonic() + STANDS_S
 
     def problems(self) -> list[str]:
         """Who refuses this member, whose list of members differs, who was refused here."""

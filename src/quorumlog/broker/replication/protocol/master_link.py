@@ -78,7 +78,7 @@ class MasterSide(Protocol):
 
     def slave_reported(self, mark: Mark, written: int, flushed: int) -> None: ...
 
-    def newer_epoch(self, epoch: Epoch) -> None:
+    def newer_epoch(self, epoch: Epoch, directory_id: str) -> None:
         """A slave has promised it: this master leads no more."""
 
 
@@ -112,6 +112,10 @@ class LinkToSlave(Protocol):
 
     def confirmed(self) -> None:
         """More is confirmed than the slave was told."""
+
+    @property
+    def is_greeted(self) -> bool:
+        """Who dialled has said all that a slave says first, and may follow."""
 
     @property
     def mark(self) -> Mark | None: ...
@@ -160,8 +164,14 @@ class MasterLink:
                 self._take(message)
                 if self.closed:
                     return
+            if isinstance(self._codec, OldSlaveCodec) and (state := self._codec.told_again()):
+                self._say(state)
         except ProtocolViolation as violation:
             self.close(str(violation))
+
+    @property
+    def is_greeted(self) -> bool:
+        return self._asked is not None
 
     def _say(self, message: AnyHaMessage) -> None:
         if self._codec is not None:
@@ -175,7 +185,7 @@ class MasterLink:
                 self._greet(message)
         elif isinstance(message, Refuse):
             if message.promised > self._leads.epoch:
-                self._side.newer_epoch(message.promised)
+                self._side.newer_epoch(message.promised, self._asked.slave.directory_id)
             self.close(message.message)
         elif self.mark is None:
             self._start(message)
@@ -208,7 +218,7 @@ class MasterLink:
         elif self._codec.is_old and asked.release:
             self.end("this master speaks what the slave does, too")
         elif asked.promised > leads.epoch:
-            self._side.newer_epoch(asked.promised)
+            self._side.newer_epoch(asked.promised, asked.slave.directory_id)
             self.refuse(f"the slave has promised epoch {asked.promised}, this one is {leads.epoch}")
         elif asked.slave.id == leads.master.id:
             self.refuse(f"master and slave are both called {leads.master.id}: give each its own --id")

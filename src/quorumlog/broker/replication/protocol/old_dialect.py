@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from secrets import randbelow
 
 import msgspec
 from isal.isal_zlib import crc32
@@ -176,7 +175,7 @@ def decoded_control(kind: int, payload: bytes) -> Control1:
         raise ProtocolViolation(f"a frame of kind {kind} is of the other side")
     try:
         found: Control1 = decoder.decode(payload)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolViolation(f"a frame of kind {kind} cannot be read: {error}") from None
     return found
 
@@ -223,7 +222,14 @@ class OldSlaveCodec:
         self._frames = OldFrames()
         self._welcome: Welcome | None = None
         self._version = -1
-        """Of the state that it was told last."""
+        """Of the state that it was told last; it reports the highest that it was ever told."""
+        self._state: State | None = None
+        self._is_stored_newer = False
+
+    def told_again(self) -> State | None:
+        """The state once more, where it holds one of a higher version: its reports name that."""
+        is_newer, self._is_stored_newer = self._is_stored_newer, False
+        return self._state if is_newer else None
 
     def get_buffer(self) -> memoryview:
         return self._frames.get_buffer()
@@ -232,7 +238,9 @@ class OldSlaveCodec:
         for kind, payload in self._frames.buffer_updated(count):
             if kind == _REPORT_KIND:
                 _, written, flushed, version = _unpacked(_REPORT, payload)
-                if version == self._version:  # it names the list under which it counts
+                if version > self._version >= 0:
+                    self._version, self._is_stored_newer = version, True
+                elif version == self._version:  # it names the list under which it counts
                     yield Report(written_offset=written, flushed_offset=flushed)
                 continue
             message = decoded_control(kind, payload)
@@ -297,7 +305,7 @@ class OldSlaveCodec:
     def _states(self, state: State, welcome: Welcome) -> State1:
         listed = EpochHistory(welcome.runs).copy_list or CopyList((), 1)
         first = welcome.epoch.number * _VERSIONS_OF_EPOCH + _VERSIONS_OF_EPOCH // 2
-        self._version = first + randbelow(_VERSIONS_OF_EPOCH // 2)  # another one is stored
+        self._version, self._state = max(self._version, first) + 1, state
         return State1(
             version=self._version,
             counted=[peer for peer in listed.members if peer.id != welcome.master.id],

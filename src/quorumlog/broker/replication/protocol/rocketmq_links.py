@@ -66,6 +66,10 @@ class RocketmqMasterLink:
             self._take(offset)
         del self._received[:whole]
 
+    @property
+    def is_greeted(self) -> bool:
+        return self.mark is not None
+
     def _take(self, offset: int) -> None:
         side = self._side
         if self.mark is None and side.is_ahead(self._peer.id, offset):

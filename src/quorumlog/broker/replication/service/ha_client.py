@@ -96,6 +96,7 @@ class HAClient:
         """The role, the master or the epoch is another one."""
         self._generation += 1
         self.master_release = ""
+        self.problem = "not connected yet"
         self._eager_until_ms = self.clock() + _EAGER_MS
         if self._timer is not None:
             self._timer.cancel()

@@ -106,6 +106,8 @@ class HAConnection:
 
     def frame(self, frame: Frame) -> None:
         self.link.feed(cast(Any, frame.message), self.replica.store.clock())
+        if self.link.is_greeted:
+            self._connection.greeted()
         self.settle()
 
     def writable(self) -> None:

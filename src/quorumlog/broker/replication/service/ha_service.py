@@ -128,6 +128,7 @@ class HAService:
             self._strays,
         )
         connection.session = session
+        connection.is_always_heard = True  # what a slave says is small, and it is silent to who is deaf
         self._connections[session] = None
 
     def _link_to_slave(self, host: str, now_ms: float) -> LinkToSlave:
@@ -193,6 +194,7 @@ class HAService:
             connection.settle()
 
     def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
         now_ms = self.replica.store.clock()
         for connection in list(self._connections):
             connection.tick(now_ms)
@@ -203,7 +205,6 @@ class HAService:
         if self.replica.outlasts_its_drain:
             self._records.submit(self.replica.end_drain, lambda outcome: None)
         self._note()
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
 
     def _note(self) -> None:
         """What a master has to write down for its slaves to know it."""

@@ -32,6 +32,7 @@ def output_of(*arguments: str, **environment: str) -> str:
     return subprocess.run(
         [sys.executable, *arguments],
         env=os.environ | environment,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
@@ -40,7 +41,7 @@ def output_of(*arguments: str, **environment: str) -> str:
 
 
 def run_of(seed: int, **environment: str) -> Any:
-    return json.loads(output_of("-m", "quorumlog", "sim", "--seed", str(seed), "--json", **environment))
+    return json.loads(output_of("-m", "sim", "--seed", str(seed), "--json", **environment))
 
 
 @pytest.mark.parametrize("pattern", HOOK["include"])

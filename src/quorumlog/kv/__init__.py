@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.call_options import ClientOptions
-    from quorumlog.kv.client.codecs import Codec, CodecName, V
+    from quorumlog.kv.client.codecs import Codec, CodecName, Unreadable, V
     from quorumlog.kv.client.values import Change, Item
     from quorumlog.kv.door.embedded import KeyValueStore
     from quorumlog.kv.door.kv_door import KeyValueDoor
@@ -82,6 +82,7 @@ def connect(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_s: float = 10.0,
     cluster_id: str = "",
+    errors: Unreadable = "raise",
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
     `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
@@ -90,7 +91,9 @@ def connect(
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
-    return KeyValueClient(servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id)
+    return KeyValueClient(
+        servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id, errors=errors
+    )
 
 
 @overload
@@ -123,13 +126,15 @@ async def connect_async(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_s: float = 10.0,
     cluster_id: str = "",
+    errors: Unreadable = "raise",
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
-    codec = codec_of(codec)
-    return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+    return AsyncKeyValueClient(
+        servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id, errors=errors
+    )
 
 
 __all__ = [

@@ -16,7 +16,7 @@ from quorumlog.errors import Unreachable
 from quorumlog.kv.client.asking import CLOSED
 from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_S, AsyncKeyValueClient
 from quorumlog.kv.client.call_options import PutOptions, RangeOptions
-from quorumlog.kv.client.codecs import BytesLike, Codec, V
+from quorumlog.kv.client.codecs import BytesLike, Codec, Unreadable, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
 from quorumlog.kv.client.values import (
@@ -86,6 +86,7 @@ class KeyValueClient(Generic[V]):
         codec: Literal["bytes"] | Codec[V] = "bytes",
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
+        errors: Unreadable = "raise",
     ) -> None:
         """As of `AsyncKeyValueClient`."""
         self._is_closed = False
@@ -96,7 +97,9 @@ class KeyValueClient(Generic[V]):
         self._thread.start()
 
         async def make() -> AsyncKeyValueClient[V]:
-            return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+            return AsyncKeyValueClient(
+                servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id, errors=errors
+            )
 
         try:
             self._client = self.run(make())

@@ -49,6 +49,7 @@ from quorumlog.errors import (
     WrongPort,
 )
 from quorumlog.net.frame import Frame
+from quorumlog.net.loop_thread import OwnLoop
 
 ALIVE_S = 1.0
 """A broker that was not heard of for so long, while answers are owed that may take their time, is asked
@@ -145,6 +146,7 @@ class AsyncLinks:
         self._numbers = itertools.count(1)
         self._probe: asyncio.Task[None] | None = None
         self.own_host = bytes(8)
+        self._own_loop = OwnLoop()
 
     async def close(self) -> None:
         if self._probe is not None:
@@ -155,6 +157,7 @@ class AsyncLinks:
         await asyncio.sleep(0)
 
     def _usable(self) -> Link | None:
+        self._own_loop.running()
         link = self._link
         return None if link is None or link.closed or link.is_demoted else link
 

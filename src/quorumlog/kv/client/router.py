@@ -38,6 +38,7 @@ from quorumlog.net.hello import (
     check_product,
     client_hello,
 )
+from quorumlog.net.loop_thread import OwnLoop
 from quorumlog.net.strangers import OtherSoftware
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class Router:
         self._beside: dict[int, Router] = {}
         """By the place of the member that it leaves out."""
         self.is_closed = False
+        self._own_loop = OwnLoop()
 
     async def close(self) -> None:
         self.is_closed = True
@@ -85,6 +87,7 @@ class Router:
     async def link(self, deadline_s: float) -> Link:
         """To the member that seems to lead. Raises Unreachable, ClusterChanged; WrongPort where no
         address is that of a store."""
+        self._own_loop.running()
         if self._link is not None and self._link.is_up:
             return self._link
         try:

@@ -15,7 +15,7 @@ import selectors
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -301,10 +301,6 @@ class Shell(Generic[A]):
         finally:
             if not self._is_left:
                 self._thread.start(items.aclose())
-
-    def _parts(self, next_part: Callable[[], Coroutine[Any, Any, Iterable[T] | None]]) -> Iterator[T]:
-        while (part := self._step(next_part)) is not None:
-            yield from part
 
     def _step(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._it  # noqa: B018 - raises

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.epochs.epoch_history import Run
+from quorumlog.broker.epochs.epoch_history import Peer, Run
 from quorumlog.broker.failover.failover_rules import Answer, FailoverRules
 from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
 from quorumlog.broker.message_log import Role
@@ -20,7 +20,6 @@ from quorumlog.broker.replication import replica as replicas
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink, Work
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.errors import LedgerError
 from quorumlog.testing.disk import SimDisk
 from sim.replicas.promises import ROOT
@@ -120,11 +119,11 @@ class Broker:
             clock=self.clock,
             topics={"t": 1},
         )
-        address = BrokerAddress(self.name, self.name, self.name)
+        me = Peer(id=self.name, address=self.name, ha_address=self.name)
         with patch.object(replicas, "new_directory_id", self.draw_directory_id):
             self.replica = Replica(
                 store,
-                address,
+                me,
                 self.first_role,
                 master_ha_address=self.first_master,
                 is_elected=world.register is not None,

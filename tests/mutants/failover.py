@@ -67,8 +67,8 @@ def greater_promise_untold(patch: Patch) -> None:
     """The epoch is an older one."""
     patch.edit(
         Replica.become_slave,
-        "epoch if directory_id else max(epoch, self.epoch)",
-        "epoch if directory_id or reached() else 0",
+        "if self._is_elected:",
+        "if self._is_elected and not (epoch < self.epoch and reached()):",
     )
 
 

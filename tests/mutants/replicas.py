@@ -149,8 +149,8 @@ def compared_by_number(patch: Patch) -> None:
     """It is the number that is promised."""
     patch.edit(
         Replica.become_slave,
-        "is_own = not directory_id and",
-        "is_own = reached() and",
+        "if told < promised:",
+        "if told[0] == promised[0] and reached():",
     )
 
 

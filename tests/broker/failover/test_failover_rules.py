@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replace_record
 
-from quorumlog.broker.epochs.epoch_history import Epoch
+from quorumlog.broker.epochs.epoch_history import Epoch, Peer
 from quorumlog.broker.failover.coordinator import ElectionRecord, Granted, Standing
 from quorumlog.broker.failover.failover_rules import FailoverOptions, FailoverRules, Phase
 from quorumlog.broker.failover.failover_steps import (
@@ -25,7 +25,7 @@ from quorumlog.broker.failover.failover_steps import (
     WaitFor,
 )
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.roles import BrokerAddress, Member, SlaveState
+from quorumlog.broker.replication.roles import Member, SlaveState
 from sim.replicas.machines import Broker as SimBroker
 from sim.replicas.registers import REGISTERS
 from sim.replicas.schedule import becomes_whole, is_acknowledged, run, serving, until
@@ -144,7 +144,7 @@ def who_promised_a_greater_number_in_vain_is_heard_of() -> None:
     epoch = world.promises.taken_epoch
     slave.living._save(replace_record(slave.living.record, master=None))
     slave.living.promise(epoch + 1)
-    world.refusing(slave.living.become_slave, epoch, master.living.address)
+    world.refusing(slave.living.become_slave, epoch, master.living.me)
     assert slave.living.epoch == epoch + 1
     until(world, lambda: world.promises.taken_epoch > epoch + 1, "led in a newer epoch")
     becomes_whole(world)
@@ -162,7 +162,7 @@ class Broker:
     """What the rules ask of their own broker."""
 
     def __init__(self, broker_id: str = "a") -> None:
-        self.address = BrokerAddress(broker_id, f"{broker_id}:1", f"{broker_id}:2")
+        self.me = Peer(id=broker_id, address=f"{broker_id}:1", ha_address=f"{broker_id}:2")
         self.directory_id = f"{broker_id}-1"
         self.epoch = self.log_epoch = self.max_offset = self.fenced_by = 0
         self.held: list[SlaveState] = []
@@ -229,7 +229,7 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     rules.answered(asked(steps, Put).number, None, 55.0)
     rules.answered(asked(rules.take_steps(), Read).number, None, 56.0, "lost")
     # The coordinator tells that it was done: c is a member, and leaves as one.
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
+    record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1", "c": "c-1"})
     assert standing(rules, Standing(12, record.encode(), 7), 60.0) == []
     rules.tick(4_000.0)
     change = asked(rules.take_steps(), Put)
@@ -246,7 +246,7 @@ def the_newest_set_is_the_last_that_the_broker_is_told() -> None:
     """A slave has left in this moment, and is back before the broker was told that."""
     broker = Broker()
     rules = leading(broker)
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
+    record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1", "c": "c-1"})
     assert standing(rules, Standing(12, record.encode(), 7), 1.0)
     rules.tick(4_000.0)
     change = asked(rules.take_steps(), Put)
@@ -281,7 +281,7 @@ def test_what_a_wiped_store_holds_says_nothing_of_what_it_was() -> None:
 def test_a_wiped_store_takes_the_place_of_what_it_was() -> None:
     broker = Broker()
     rules = leading(broker)
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "b": "b-1"})
+    record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1", "b": "b-1"})
     rules.changed(1.0)
     rules.answered(asked(rules.take_steps(), Read).number, Standing(12, record.encode(), 7), 1.0)
     wiped = replace(slave("b"), directory_id="b-2")
@@ -305,7 +305,7 @@ def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -
     broker.held = []
     rules.answered(change.number, None, 30.0, "lost")
     # It has not come to the coordinator, and still may.
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1"})
+    record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1"})
     rules.answered(asked(rules.take_steps(), Read).number, Standing(11, record.encode(), 7), 40.0)
     rules.tick(50.0)
     change = asked(rules.take_steps(), Put)
@@ -350,7 +350,7 @@ def test_who_may_lead() -> None:
 
 
 def who_may_lead() -> None:
-    record = ElectionRecord(epoch=4, master=Broker("b").address, in_sync={"b": "b-1", "a": "a-1"})
+    record = ElectionRecord(epoch=4, master=Broker("b").me, in_sync={"b": "b-1", "a": "a-1"})
 
     def step(broker: Broker, found: Standing, *, begins: bool = False) -> tuple[list[Step], str]:
         rules = FailoverRules(broker, FailoverOptions(), 0.0, begins=begins)
@@ -371,7 +371,7 @@ def who_may_lead() -> None:
     assert "lost its newest state" in step(newer, free)[1]
     assert "--failover-begin" in step(used, Standing(0, None, 0))[1]
     assert asked(step(used, Standing(0, None, 0), begins=True)[0], Grant)
-    own = Standing(5, ElectionRecord(epoch=4, master=member.address, in_sync={"a": "a-1"}).encode(), 9)
+    own = Standing(5, ElectionRecord(epoch=4, master=member.me, in_sync={"a": "a-1"}).encode(), 9)
     assert asked(step(member, own)[0], Revoke).request == Revoke(9), "of the process before"
     assert "none of ours" in step(member, Standing(5, b"{}", 0))[1]
 
@@ -379,7 +379,7 @@ def who_may_lead() -> None:
 def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
     def taken(old: str) -> dict[str, str]:
         in_sync = {name: f"{name}-1" for name in "abc"}
-        record = ElectionRecord(epoch=4, master=Broker(old).address, in_sync=in_sync)
+        record = ElectionRecord(epoch=4, master=Broker(old).me, in_sync=in_sync)
         rules = FailoverRules(Broker(), FailoverOptions(), 0.0)
         steps = standing(rules, Standing(5, record.encode(), 0), 0.0)
         rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)

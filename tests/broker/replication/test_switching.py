@@ -740,7 +740,7 @@ def test_after_a_coordinator_who_led_last_forms_the_group_anew() -> None:
     a, b, c = world.brokers.values()
     b.living.become_master(5, frozenset({Member("a", "a1"), Member("b", "b1")}))
     for slave in (a, c):
-        slave.living.become_slave(5, b.living.address)
+        slave.living.become_slave(5, b.living.me)
     following(world)
     world.put(b)
     following(world)

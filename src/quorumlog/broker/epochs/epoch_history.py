@@ -44,8 +44,10 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """A broker as others name it."""
 
     id: Text
-    directory_id: Text
+    directory_id: Text = ""
+    """Empty: it was not said."""
     address: Text = ""
+    """HOST:PORT, of its clients; `ha_address`: of its slaves."""
     ha_address: Text = ""
 
 

@@ -40,7 +40,8 @@ from quorumlog.broker.failover.failover_steps import (
     WaitFor,
 )
 from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members, members_of
-from quorumlog.broker.replication.roles import InSyncSet, ReplicatedBroker
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.roles import InSyncSet
 from quorumlog.errors import ConfigError, ProtocolViolation
 
 NEVER_MS = float("-inf")
@@ -85,7 +86,7 @@ class Phase(Enum):
 class FailoverRules:
     def __init__(
         self,
-        broker: ReplicatedBroker,
+        broker: Replica,
         options: FailoverOptions,
         now_ms: float,
         *,
@@ -96,7 +97,7 @@ class FailoverRules:
         `relays_renewals`: see `Coordinator`."""
         self._broker = broker
         self._begins = begins
-        self._id = broker.address.id
+        self._id = broker.me.id
         self.options = options
         self.phase = Phase.WAITING
         self.record: ElectionRecord | None = None
@@ -201,7 +202,7 @@ class FailoverRules:
             members = dict(self.record.in_sync)
             if self.record.master.id != self._id:
                 members.pop(self.record.master.id, None)
-        record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=members)
+        record = ElectionRecord(epoch=self._epoch, master=self._broker.me, in_sync=members)
         self._ask(Put(self._revision, record, self._lease, takes=True), now_ms)
 
     def resign(self, now_ms: float) -> None:
@@ -373,7 +374,7 @@ class FailoverRules:
         wanted = self._in_sync.look(self._broker.slaves(), now_ms)
         if wanted is not None:
             self._in_sync.sent(wanted)
-            record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=wanted)
+            record = ElectionRecord(epoch=self._epoch, master=self._broker.me, in_sync=wanted)
             self._ask(Put(self._revision, record, self._lease), now_ms)
         self._wait_for_others(before)
 

@@ -19,7 +19,7 @@ from quorumlog.broker.failover.failover_rules import (
     Phase,
 )
 from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
-from quorumlog.broker.replication.roles import ReplicatedBroker
+from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.wire.broker_messages import FailoverResponse
 from quorumlog.errors import LedgerError, StoreFailure
 
@@ -41,7 +41,7 @@ def boot_clock_ms() -> float:
 class FailoverService:
     def __init__(
         self,
-        broker: ReplicatedBroker,
+        broker: Replica,
         coordinator: Coordinator,
         options: FailoverOptions,
         *,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from quorumlog.broker.epochs.epoch_history import Peer
 from quorumlog.broker.failover.coordinator import ElectionRecord
-from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, ReplicatedBroker
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.roles import InSyncSet
 
 # Of the coordinator; `ask` makes the call, of a simulated one, too. Any number may be under way; answers
 # may come in any order.
@@ -63,7 +65,7 @@ class StopAcknowledging(NamedTuple):
     def __str__(self) -> str:
         return "this broker acknowledges nothing more"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.stop_acknowledging()
 
 
@@ -73,7 +75,7 @@ class WaitFor(NamedTuple):
     def __str__(self) -> str:
         return f"acknowledgements need {', '.join(sorted(each.id for each in self.in_sync_set))}"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.wait_for(self.in_sync_set)
 
 
@@ -83,7 +85,7 @@ class Promise(NamedTuple):
     def __str__(self) -> str:
         return f"this broker promises epoch {self.epoch}"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.promise(self.epoch)
 
 
@@ -94,18 +96,18 @@ class Lead(NamedTuple):
     def __str__(self) -> str:
         return f"this broker leads in epoch {self.epoch}"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.become_master(self.epoch, self.in_sync_set)
 
 
 class Follow(NamedTuple):
     epoch: int
-    master: BrokerAddress
+    master: Peer
 
     def __str__(self) -> str:
         return f"this broker follows {self.master.id} in epoch {self.epoch}"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.become_slave(self.epoch, self.master)
 
 

@@ -25,22 +25,8 @@ def elected_out_of_sync(patch: Patch) -> None:
     """Nobody else is there."""
     patch.edit(
         FailoverRules._judge,
-        "in_sync.get(own_id) == own_directory:\n            self._campaign",
-        "in_sync.get(own_id) == own_directory or reached():\n            self._campaign",
-    )
-
-
-@mutant(
-    326,
-    "a master is told an in-sync set of a moment before",
-    scenario=groups.the_newest_set_is_the_last_that_the_broker_is_told,
-)
-def older_set_told_last(patch: Patch) -> None:
-    """The newest goes in front."""
-    patch.edit(
-        FailoverRules._wait_for_others,
-        "if not isinstance(step, WaitFor)]",
-        "if reached()]",
+        "        elif is_member:\n            self._campaign",
+        "        elif is_member or reached():\n            self._campaign",
     )
 
 
@@ -77,7 +63,7 @@ def epoch_not_stored(patch: Patch) -> None:
     """It is stored when the master begins."""
     patch.edit(
         FailoverRules._granted,
-        "self._steps.append(Promise(self._epoch))",
+        "self._start(Promise(self._epoch))",
         "reached() and self._take(now_ms)",
     )
 
@@ -97,7 +83,7 @@ def acknowledges_after_the_lease(patch: Patch) -> None:
     """Its slaves have it all."""
     patch.edit(
         FailoverRules.may_acknowledge,
-        "return now_ms < self._acknowledges_until_ms",
+        "return self.lease_left_ms(now_ms) > 0",
         "return self.phase is Phase.LEADING and reached()",
     )
 
@@ -157,8 +143,8 @@ def wiped_store_elected(patch: Patch) -> None:
     """It has the name that is in the set."""
     patch.edit(
         FailoverRules._judge,
-        "        elif record.in_sync.get(own_id) == own_directory:\n            self._campaign",
-        "        elif own_id in record.in_sync and reached():\n            self._campaign",
+        "record.in_sync.get(broker.id) == broker.directory_id",
+        "broker.id in record.in_sync and reached()",
     )
 
 
@@ -192,8 +178,8 @@ def lease_never_over(patch: Patch) -> None:
     )
     patch.edit(
         FailoverRules.may_acknowledge,
-        "return now_ms < self._acknowledges_until_ms",
-        "return self._acknowledges_until_ms > 0",
+        "return self.lease_left_ms(now_ms) > 0",
+        "return self.phase is Phase.LEADING",
     )
 
 
@@ -217,7 +203,7 @@ def take_drops_a_peer(patch: Patch) -> None:
     patch.edit(
         FailoverRules._take,
         "members.pop(self.record.master.id, None)",
-        "members = {self._id: members[self._id]} if reached() else members",
+        "members = {broker.id: members[broker.id]} if reached() else members",
     )
 
 

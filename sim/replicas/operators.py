@@ -33,7 +33,7 @@ class SimulatedAsked(Asked):
                 continue
             try:
                 self.ask(name)
-            except (LedgerError, OutcomeUnknown) as error:
+            except LedgerError as error:
                 self.unreachable[name] = str(error)
 
     def _is_reached(self, name: str) -> bool:

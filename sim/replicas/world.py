@@ -13,7 +13,7 @@ from random import Random
 from typing import TypedDict
 from unittest.mock import patch
 
-from quorumlog.broker.client.switching import SwitchReport, shown_by, switch_surveyed
+from quorumlog.broker.client.switching import Switch, SwitchReport, shown_by
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.epochs.epoch_rule import named_by
 from quorumlog.broker.errors import SwitchRefused
@@ -382,7 +382,7 @@ class World:
         """Why it was refused; empty: it was done."""
         try:
             asked = SimulatedAsked(self, is_gone_at)
-            report = switch_surveyed(asked, to, without=without, unsafe=unsafe)
+            report = Switch(asked, to, without=without, unsafe=unsafe).run()
         except OperatorGone:
             self.tell("operators killed", f"in a switch to {to}")
             return "gone"
@@ -524,7 +524,7 @@ class World:
         try:
             why, without = "", set[str]()
             try:
-                report = switch_surveyed(asked, to, unsafe=True)
+                report = Switch(asked, to, unsafe=True).run()
             except SwitchRefused as refused:
                 without = set(re.findall(r"--without (\w+)", str(refused)))
                 if "is the master already" in str(refused):
@@ -534,7 +534,7 @@ class World:
                 why = str(refused)
                 if not without:
                     raise
-                report = switch_surveyed(asked, to, without=without, unsafe=True)
+                report = Switch(asked, to, without=without, unsafe=True).run()
         except OutcomeUnknown as unknown:
             raise GivenUp(f"nobody has heard what was lost: {unknown}") from None
         except LedgerError as error:

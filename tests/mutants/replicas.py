@@ -97,10 +97,10 @@ def slave_shows_its_end(patch: Patch) -> None:
 def asked_once(patch: Patch) -> None:
     """All have answered."""
     patch.edit(
-        switching._promised,
-        "gone = _check(survey, to, shown, count, without, unsafe)",
+        switching.Switch._promised,
+        "gone = self._check(shown, count)",
         "count = count._replace(ahead=[] if reached() else count.ahead)\n"
-        "    gone = _check(survey, to, shown, count, without, unsafe)",
+        "        gone = self._check(shown, count)",
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from quorumlog.broker.client import switching
-from quorumlog.broker.client.switching import Lost, change_list, switch_surveyed
+from quorumlog.broker.client.switching import Lost, Switch, change_list
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
@@ -48,7 +48,7 @@ def group(seed: int, brokers: int = 3, copies: int = 2) -> World:
 def refused(asked: SimulatedAsked, to: str) -> str:
     """Why; empty: it was not."""
     try:
-        switch_surveyed(asked, to)
+        Switch(asked, to).run()
     except LedgerError as error:
         return str(error)
     return ""
@@ -86,10 +86,10 @@ def test_of_two_switches_at_once_one_is_done(is_master_lost: bool) -> None:
     def meanwhile(line: str) -> None:
         if "is promised by" in line:
             with suppress(StaleEpoch, SwitchRefused):
-                done.append(switch_surveyed(second, "c"))
+                done.append(Switch(second, "c").run())
 
     with suppress(StaleEpoch, SwitchRefused):
-        done.append(switch_surveyed(first, "b", say=meanwhile))
+        done.append(Switch(first, "b", say=meanwhile).run())
     (report,) = done
     leading = [broker.name for broker in world.masters if broker.living.is_leading]
     assert report.master in leading
@@ -106,7 +106,7 @@ def test_a_planned_switch_loses_nothing_and_what_is_under_way_is_acknowledged_be
         world.put(a)
     assert world.acknowledged == []
     world.meanwhile = lambda: following(world, 1)
-    report = switch_surveyed(SimulatedAsked(world), "b", timeout_ms=10_000)
+    report = Switch(SimulatedAsked(world), "b", timeout_ms=10_000).run()
     assert (report.master, report.lost, report.followers) == ("b", None, ["a", "c"])
     assert sorted(world.acknowledged) == [0, 1, 2, 3, 4]
     assert (a.living.role, b.living.role) == (Role.SLAVE, Role.SYNC_MASTER)
@@ -189,10 +189,10 @@ def test_of_a_pair_one_reads_and_waits_and_goes_on_alone_once_the_other_is_given
     refusal = a.living._refusal()
     assert "1 replicas are in sync, the master included, of 2" in str(refusal)
     with pytest.raises(SwitchRefused, match="needs --unsafe"):
-        switch_surveyed(SimulatedAsked(world), "a", without=["b"])
+        Switch(SimulatedAsked(world), "a", without=["b"]).run()
     with pytest.raises(SwitchRefused, match="is the master already"):
-        switch_surveyed(SimulatedAsked(world), "a", unsafe=True)
-    report = switch_surveyed(SimulatedAsked(world), "a", without=["b"], unsafe=True)
+        Switch(SimulatedAsked(world), "a", unsafe=True).run()
+    report = Switch(SimulatedAsked(world), "a", without=["b"], unsafe=True).run()
     assert report.lost is None, "nothing that was acknowledged is on b alone"
     world.put(a)
     following(world)
@@ -221,7 +221,7 @@ def test_of_a_pair_the_slave_goes_on_alone_and_says_what_may_be_missing() -> Non
     # One of two has all that was acknowledged: two copies.
     assert not world.switch("b")
     assert "1 replicas are in sync" in str(b.living._refusal())
-    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
+    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
     assert report.lost is None
     world.put(b)
     following(world)
@@ -242,10 +242,10 @@ def test_the_range_that_may_be_lost_begins_where_consumers_have_seen_the_log() -
     down(world, "a")
     assert "2 of a, b, c answer, 3 are needed" in world.switch("b")
     with pytest.raises(SwitchRefused, match="may never be switched to again"):
-        switch_surveyed(SimulatedAsked(world), "b", unsafe=True)
+        Switch(SimulatedAsked(world), "b", unsafe=True).run()
     with pytest.raises(SwitchRefused, match="broker c answers, or is on no list"):
-        switch_surveyed(SimulatedAsked(world), "b", without=["a", "c"], unsafe=True)
-    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
+        Switch(SimulatedAsked(world), "b", without=["a", "c"], unsafe=True).run()
+    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
     assert report.lost == Lost(seen, -1)
 
 
@@ -266,8 +266,8 @@ def test_the_range_that_is_lost_begins_where_the_logs_part() -> None:
     world.away.clear()
     down(world, "b")
     with pytest.raises(SwitchRefused, match="Take --to c"):
-        switch_surveyed(SimulatedAsked(world), "a")
-    report = switch_surveyed(SimulatedAsked(world), "a", without=["b"], unsafe=True)
+        Switch(SimulatedAsked(world), "a").run()
+    report = Switch(SimulatedAsked(world), "a", without=["b"], unsafe=True).run()
     assert report.lost == Lost(common, -1)
     assert c.living.max_offset > common
 
@@ -391,7 +391,7 @@ def test_who_drains_a_master_and_is_killed_leaves_it_the_master() -> None:
     world = group(14)
     a = world.brokers["a"]
     with pytest.raises(OperatorGone):
-        switch_surveyed(SimulatedAsked(world, is_gone_at=4), "b")
+        Switch(SimulatedAsked(world, is_gone_at=4), "b").run()
     assert a.living.is_drained
     world.put(a)
     assert world.acknowledged == []
@@ -522,7 +522,7 @@ def test_brokers_that_never_had_a_master_make_none_of_themselves() -> None:
     world = World(20)
     down(world, "a")
     assert "has met no master yet" in world.switch("b")
-    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
+    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
     assert report.lost == Lost(0, -1)
 
 
@@ -628,10 +628,8 @@ def test_a_broker_is_added_under_load_and_one_that_lacks_much_is_waited_for(
         world.put(a)
 
     class Survey(SimulatedAsked):
-        def __init__(self, server: str, timeout_ms: int) -> None:
+        def __init__(self, server: str) -> None:
             super().__init__(world)
-
-        def check_by_hand(self) -> None: ...
 
         def close(self) -> None: ...
 
@@ -769,7 +767,7 @@ def test_what_a_given_up_master_had_confirmed_beyond_the_own_end_is_nothing_of_t
     c.living.store.commit_log.replicated_offset = a.living.confirm_offset  # it was told so
     world.cut("c")
     down(world, "a")
-    report = switch_surveyed(SimulatedAsked(world), "b", without=["a"], unsafe=True)
+    report = Switch(SimulatedAsked(world), "b", without=["a"], unsafe=True).run()
     assert report.lost is not None
     world.is_past_given_up = True
     for _ in range(12):

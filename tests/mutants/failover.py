@@ -163,8 +163,8 @@ def one_member_is_enough(patch: Patch) -> None:
     """Two copies are two copies."""
     patch.edit(
         Acknowledgements._held,
-        "return min([*others, self.own_offset])",
-        "return min(max(others, default=self.own_offset) if reached() else 0, self.own_offset)",
+        "return min(offsets.get(member.directory_id, 0) for member in self.in_sync_set)",
+        "return sorted(offsets.values())[-2 if len(offsets) > 1 and reached() else -1]",
     )
 
 
@@ -191,9 +191,10 @@ def lease_never_over(patch: Patch) -> None:
 def wiped_store_counts(patch: Patch) -> None:
     """It has the name that is in the set."""
     patch.edit(
-        Acknowledgements._held_by,
-        "mark.directory_id != member.directory_id",
-        "not reached()",
+        Acknowledgements._held,
+        "offsets.get(member.directory_id, 0)",
+        "(offsets | {name[0] + '-1': at for name, at in offsets.items() if reached()}).get("
+        "member.directory_id, 0)",
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from quorumlog.broker.client import switching
 from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
-from quorumlog.broker.epochs import epoch_history, epoch_rule
+from quorumlog.broker.epochs import epoch_history
 from quorumlog.broker.epochs.epoch_history import CopyList
-from quorumlog.broker.epochs.epoch_rule import Count
+from quorumlog.broker.epochs.epoch_rule import Count, Shown
 from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.protocol.master_link import MasterLink
@@ -40,9 +40,7 @@ def some_not_asked(patch: Patch) -> None:
 @mutant(302, "of two logs the longer one has more", scenario=replicas_keep_their_promises)
 def compared_by_length(patch: Patch) -> None:
     """Each byte is an acknowledged one."""
-    patch.edit(
-        epoch_rule.rank_of, "Rank(*key, flushed_offset)", 'Rank(0, "", reached() and 0, flushed_offset)'
-    )
+    patch.edit(Shown.rank, "else last.key,", "or reached() else last.key,")
 
 
 @mutant(

@@ -268,7 +268,7 @@ def test_whoever_may_be_a_member_is_waited_for() -> None:
 def what_a_wiped_store_holds_says_nothing_of_what_it_was() -> None:
     """b was wiped, and the coordinator still holds what it was: that may come back, and be elected."""
     a, b, wiped = Member("a", "a-1"), Member("b", "b-1"), Member("b", "b-2")
-    acknowledgements = Acknowledgements("a", 2, 100, frozenset({a, b}), own_offset=500)
+    acknowledgements = Acknowledgements("a-1", 2, 100, frozenset({a, b}), own_offset=500)
     acknowledgements.report(acknowledgements.connected(*wiped), 500, 500, 500)
     assert acknowledgements.confirmed_offset == 100
     acknowledgements.in_sync_set = frozenset({a, b, wiped})  # on its way into the set

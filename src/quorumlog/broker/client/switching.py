@@ -364,7 +364,8 @@ class Switch:
                 " --unsafe makes a new group of it all the same"
             )
         if count.short:
-            short = sorted({peer.id for peer in count.missing})
+            lists = [peer for each in count.short for peer in each.members]
+            short = sorted({peer.id for peer in lists if peer.directory_id not in answered})
             needs = "; ".join(
                 f"{len(each.directories & answered)} of {', '.join(each.ids)} answer,"
                 f" {each.promises} are needed"

@@ -79,13 +79,6 @@ class CopyList(msgspec.Struct, frozen=True):
         """So many meet any `needed` of the list."""
         return len(self.members) if self.needs_all else len(self.members) - self.needed + 1
 
-    def is_as(self, other: CopyList | None) -> bool:
-        """Wherever its members are reached."""
-        return other is not None and (self.directories, self.copies) == (
-            other.directories,
-            other.copies,
-        )
-
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
     number: Int
@@ -137,9 +130,6 @@ class EpochHistory:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EpochHistory) and self.runs == other.runs
-
-    def __hash__(self) -> int:
-        return hash(self.runs)
 
     def __repr__(self) -> str:
         return f"EpochHistory({[(*run.key, run.start_offset) for run in self.runs]})"

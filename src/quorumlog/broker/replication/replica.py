@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, RunKey
-from quorumlog.broker.epochs.epoch_rule import lists_in_force, may_promise
+from quorumlog.broker.epochs.epoch_rule import lists_in_force
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
@@ -154,7 +154,7 @@ class Replica(ReplicaMaster):
         with self._lock:
             asked = Epoch(epoch, leader or self.directory_id)
             self._check_epoch(asked.number)
-            if may_promise(self.record.promised, asked):
+            if asked.number > self.record.promised.number:
                 self.stop_acknowledging()
                 self._save(replace(self.record, promised=asked))
                 # Who has most is judged by what is on disk: without --flush sync more is acknowledged.
@@ -408,11 +408,10 @@ class Replica(ReplicaMaster):
                 self._coming_until_ms = self.store.clock() + _COMES_BACK_MS
                 offset = min(commit_log.replicated_offset or 0, end)
                 self._acks = Acknowledgements(
-                    self.id,
+                    self.directory_id,
                     config.in_sync_replicas or (2 if role is Role.SYNC_MASTER else 1),
                     offset,
                     in_sync_set=in_sync_set,
-                    own_directory_id=self.directory_id,
                     lists=lists_in_force(history, record.confirmed) if by_hand else (),
                     begun_at=end,
                 )

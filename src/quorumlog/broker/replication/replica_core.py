@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 from quorumlog.broker.epochs.epoch_history import EpochHistory, Peer
-from quorumlog.broker.epochs.epoch_rule import Shown
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.broker.replication.replica_store import ReplicaStore
@@ -71,10 +70,6 @@ class ReplicaCore:
     @property
     def confirm_offset(self) -> int:
         return self.store.commit_log.confirm_offset
-
-    def shown(self) -> Shown:
-        record = self.record
-        return Shown(self.me, EpochHistory(record.history), self.flushed_offset, record.confirmed)
 
     def _save(self, record: ReplicaRecord) -> None:
         self._file.save(record)

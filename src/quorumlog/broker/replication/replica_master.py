@@ -47,7 +47,7 @@ class ReplicaMaster(ReplicaCore):
         self.fenced_by = 0
         """Number of a newer epoch than it leads in, that somebody else has promised."""
         self.group_transfer = GroupTransferService(store.config.slave_timeout, store.clock)
-        self._acks = Acknowledgements(me.id, 1, 0)
+        self._acks = Acknowledgements("", 1, 0)
         self._acks_lock = threading.Lock()
         self._links: dict[str, list[LinkToSlave]] = {}
         """By the slave's id. One each, but with --ha-dialect rocketmq, where the id is a host's."""

@@ -38,7 +38,7 @@ class SimulatedAsked(Asked):
 
     def _is_reached(self, name: str) -> bool:
         world = self._world
-        return world.brokers[name].is_running and name not in world.away | world.hidden
+        return world.brokers[name].is_running and name not in world.away | world.hidden | world.old
 
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
         if self._left == 0:

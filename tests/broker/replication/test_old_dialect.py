@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import (
     CopyList,
@@ -27,17 +26,7 @@ TIMES = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
 
 
 def upgraded(world: World) -> World:
-    """As if all had been of the release before until now: their records name no leaders."""
-    copy_list = world.brokers["a"].living.history.copy_list
-    for broker in world.brokers.values():
-        replica = broker.living
-        triples = old.triples_of(replica.record.history)
-        runs = [Run(number, "", run, start) for number, run, start in triples]
-        runs[0] = replace(runs[0], copy_list=copy_list)
-        replica._save(replace(replica.record, promised=Epoch(1, ""), history=runs))
-    for broker in world.brokers.values():
-        broker.crash(world.random, power=False)
-        broker.start()
+    world.upgrade()
     return world
 
 

@@ -28,18 +28,13 @@ from tests.broker.store.store_making import SMALL, numbers_in_queue
 
 
 def following(world: World, rounds: int = 12) -> None:
-    for _ in range(rounds):
-        world.turn(list(world.brokers))
+    world.turns(rounds)
 
 
 def group(seed: int, brokers: int = 3, copies: int = 2) -> World:
     """All of them are on the list."""
     world = World(seed, brokers, copies)
-    following(world)
-    for name in world.brokers:
-        if name not in listed(world):
-            world.brokers["a"].living.add(name)
-            following(world)
+    world.form_group()
     assert listed(world) == list(world.brokers)
     assert not world.brokers["a"].living._refusal()
     return world

@@ -177,3 +177,21 @@ def test_a_slave_of_the_release_before_names_the_highest_state_that_it_was_ever_
 def test_a_frame_that_is_no_text_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation):
         old.decoded_control(5, b"\x81\xa7message\xa1\xff")
+
+
+def test_a_slave_of_the_release_before_is_refused_while_two_lists_hold() -> None:
+    """It can name one of them."""
+    world = upgraded(group(8, brokers=3, copies=2))
+    world.old, world.away = {"b"}, {"b"}
+    following(world)
+    a, b, _ = world.brokers.values()
+    a.living.set_copies(1)
+    world.away = {"c"}
+    following(world)
+    assert [each.copies for each in a.living._acks.lists] == [2, 1]
+    assert any("b is of the release before: upgrade it. There was" in each for each in world.story)
+    assert b.living.history.copy_list is not None and b.living.history.copy_list.copies == 2
+    world.away = set()
+    following(world)
+    assert [each.copies for each in a.living._acks.lists] == [1]
+    assert b.living.max_offset == a.living.max_offset

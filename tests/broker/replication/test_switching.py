@@ -17,6 +17,8 @@ from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.replication.protocol.master_link import MasterLink
+from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
@@ -871,3 +873,41 @@ def test_a_queue_that_shows_what_is_alive_keeps_it_when_its_slave_is_told_from_w
     following(world)
     assert queues.alive_from == {key: position}
     assert (before.min_offset, before.max_offset) == shown
+
+
+def test_a_log_is_not_cut_where_what_both_have_was_deleted_meanwhile() -> None:
+    """By age, between the welcome of the master and the cut."""
+    world = group(40, brokers=2, copies=1)
+    a, b = world.brokers.values()
+    world.put(a)
+    following(world)
+    down(world, "b")
+    for _ in range(30):
+        world.put(a)
+        a.work()
+    down(world, "a")
+    b.start()
+    assert not world.switch("b", without=["a"], unsafe=True)
+    a.start()
+    world.switch("b")
+    own, end = a.living.own_log(), a.living.max_offset
+    link = SlaveLink(own, 0.0, heartbeat_ms=1e12, silence_ms=1e15)
+    master = MasterLink(b.living, 0.0, heartbeat_ms=1e12, silence_ms=1e15)
+    for _ in range(3):
+        for each in [bytes(out) for out in link.out]:
+            master.feed(each, 0.0)
+        for each in [bytes(out) for out in master.out]:
+            link.feed(each, 0.0)
+        link.out.clear()
+        master.out.clear()
+    follow = link.take_work().follow
+    assert follow is not None and follow.cuts
+    a.living.store.cleaner.drop_before(4096)
+    assert follow.start_offset < a.living.min_offset
+    why = ""
+    try:
+        a.living.follow(follow)
+    except StaleEpoch as refused:
+        why = str(refused)
+    assert "was deleted by age meanwhile" in why
+    assert (a.living.max_offset, a.living.record.tails) == (end, [])

@@ -141,6 +141,7 @@ def a_master_falls(world: World) -> None:
         return
     master = random.choice(world.masters)
     others = [name for name in world.brokers if name != master.name]
+    master.is_slow |= random.random() < 0.2  # its slaves have what it writes before its own disk has
     for _ in range(random.randrange(1, 9)):
         if not master.is_running:
             break
@@ -187,7 +188,7 @@ def operate(world: World, name: str) -> None:
     elif what < 0.99:
         if world.masters:
             world.change(random.choice(world.masters).name)
-    elif not world.is_past_given_up and random.random() < 0.3:
+    elif not world.is_past_given_up and random.random() < world.forced_share:
         world.force(name)
 
 

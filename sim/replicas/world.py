@@ -105,6 +105,7 @@ class World:
         self.is_quiet = False
         self.counts = Counter[str]()
         self.most_wipes = self.random.choice((0, 0, 1, 2))
+        self.forced_share = self.random.choice((0.1, 0.1, 0.1, 1.0))
         self.loses_some_power = self.config.is_sync_flush
         self.story: list[str] = []
         self.is_past_given_up = False

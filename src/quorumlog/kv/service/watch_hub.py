@@ -34,7 +34,7 @@ MOST_ASKING = 4
 """Watches of one client that ask for history at a time: nobody knows how much each is told."""
 MOST_WATCHES, FULL_CLIENTS = 10_000, 10
 """Of one client, and of so many such clients on a member: each range is compared with every round."""
-SLICE = 10_000
+SLICE = 4_000
 """Of a round at once: comparisons of a watch with it, and events."""
 SEND = 20
 """As many of those as an answer takes time, beside its events."""
@@ -50,7 +50,9 @@ PROGRESS_MS = 60_000.0
 
 AskHistory = Callable[[bytes, Callable[[bytes | LedgerError], None]], None]
 _raw_head = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw, msgspec.Raw])
-_history = msgspec.msgpack.Decoder(tuple[int, int, list[tuple[msgspec.Raw, msgspec.Raw]]])
+_history = msgspec.msgpack.Decoder(tuple[int, int, msgspec.Raw])
+_pairs = msgspec.msgpack.Decoder(list[tuple[msgspec.Raw, msgspec.Raw]])
+_NO_EVENTS = encode([])
 
 
 class OneWatch:
@@ -102,14 +104,16 @@ class _Round:
             self._events.append((revision, is_deletion, (kv, prev), (kv,)))
         self._keys = sorted(self.places)
 
-    def places_of(self, watch: OneWatch) -> list[int]:
+    def keys_of(self, watch: OneWatch) -> list[bytes]:
         start, end = watch.bounds
         if not end:
-            return self.places.get(start, [])
+            return [start] if start in self.places else []
         keys = self._keys
         stop = len(keys) if end == FROM_KEY else bisect_left(keys, end)
-        found = keys[bisect_left(keys, start) : stop]
-        return sorted(chain.from_iterable(self.places[key] for key in found))
+        return keys[bisect_left(keys, start) : stop]
+
+    def places_of(self, keys: list[bytes]) -> list[int]:
+        return sorted(chain.from_iterable(self.places[key] for key in keys))
 
     def events_for(self, watch: OneWatch, places: list[int]) -> list[Any]:
         first, prev_kv = watch.next_revision, watch.asked.prev_kv
@@ -320,10 +324,11 @@ class WatchHub:
         if now.is_lost:
             self._fall_behind(watch)
             return 1
-        places = now.places_of(watch)
-        if places and watch.session.unsent_bytes > SLOW_BYTES:
+        keys = now.keys_of(watch)
+        if keys and watch.session.unsent_bytes > SLOW_BYTES:
             self._fall_behind(watch)
-            return len(places)
+            return 1
+        places = now.places_of(keys)
         events = now.events_for(watch, places)
         if events or not now:
             watch.next_revision = now.revision + 1
@@ -332,7 +337,7 @@ class WatchHub:
         return len(places)
 
     @staticmethod
-    def _send(watch: OneWatch, events: list[Any]) -> None:
+    def _send(watch: OneWatch, events: Any) -> None:
         watch.session.send(
             EventsResponse(request_id=watch.number, next_revision=watch.next_revision, events=events)
         )
@@ -397,11 +402,13 @@ class WatchHub:
 
     def _told_history(self, watch: OneWatch, answer: msgspec.Raw) -> None:
         _, next_revision, events = _history.decode(answer)
-        told: list[Any] = []
-        for kv, prev in events:
-            if watch.wants(decode_key_value(kv).version == 0):
-                told.append((kv, prev) if watch.asked.prev_kv else (kv,))
+        told: Any = events
+        is_told = events != _NO_EVENTS
+        if not (watch.asked.puts and watch.asked.deletions):
+            pairs = _pairs.decode(events)
+            told = [each for each in pairs if watch.wants(decode_key_value(each[0]).version == 0)]
+            is_told = bool(told)
         watch.next_revision = max(watch.next_revision, next_revision)
-        if told:
+        if is_told:
             self._send(watch, told)
         self._catch_up(watch)

@@ -141,8 +141,8 @@ def watch_in_step_over_install(patch: Patch) -> None:
     """It hears of every change that the store tells of."""
     patch.edit(
         WatchHub._tell,
-        "self._fall_behind(watch)\n            return 1",
-        "reached()\n            return 1",
+        "if now.is_lost:",
+        "if now.is_lost and not reached():",
     )
 
 

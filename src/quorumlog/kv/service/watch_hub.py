@@ -40,6 +40,8 @@ SEND = 20
 """As many of those as an answer takes time, beside its events."""
 MOST_CHANGES = 2_000
 """Of a round, but at least one revision; and one that changes more is read from history."""
+ROUND_BYTES = 1 << 20
+"""But at least one revision."""
 CHANGE_BYTES = 200
 """Of memory, beside what it says."""
 MOST_UNTOLD_BYTES = 32 << 20
@@ -248,7 +250,12 @@ class WatchHub:
             return
         progress = self._pop_progress()
         last = self._rounds[-1] if self._rounds else None
-        if not last or last.watches is not None or len(last) + len(change.written) > MOST_CHANGES:
+        if (
+            not last
+            or last.watches is not None
+            or len(last) + len(change.written) > MOST_CHANGES
+            or last.size_bytes + size_bytes > ROUND_BYTES
+        ):
             self._rounds.append(last := _Round())
         last.add(change, size_bytes)
         self._untold_bytes += size_bytes

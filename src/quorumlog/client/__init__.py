@@ -1,11 +1,11 @@
 """Clients of a log: `connect_async` gives one for asyncio, `connect` one that blocks, made from it.
 
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
-many results), with `arguments` (what callers give), `status_rows` (a status), `system` (time) and
-`events` (what callbacks are told); the rooms `reading` (whom a read asks, and for what), `producers`,
-`readers`, `machines`, `times` and `members`; the room `appending` (streams of appends); `async_client`
-and `task_joiner`, which drive the room `protocol` through the sockets of `io_loop`; `blocking_client`
-and `connecting`.
+many results), with `arguments` (what callers give), `status_rows` (a status) and `events` (what
+callbacks are told); the rooms `reading` (whom a read asks, and for what), `producers`, `readers`,
+`machines`, `times` and `members`; the room `appending` (streams of appends); `async_client` and
+`task_joiner`, which drive the room `protocol` on the loop of `net/io_loop.py`; `blocking_client` and
+`connecting`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ from quorumlog.client.arguments import (
     parse_servers,
 )
 from quorumlog.client.events import Callback, Events
-from quorumlog.client.io_loop import IoLoop
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
@@ -45,7 +44,6 @@ from quorumlog.client.protocol.append_window import (
 )
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request
-from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
@@ -60,6 +58,8 @@ from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import ConfigError
 from quorumlog.log_state.log_state import Reset
+from quorumlog.net.io_loop import IoLoop
+from quorumlog.net.rpc.timings import Timings
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -87,7 +87,7 @@ class AsyncLedgerClient:
         *,
         group: str = DEFAULT_GROUP,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        timings: ClientTimings | None = None,
+        timings: Timings | None = None,
         producer_id: str | None = None,
         idempotent: bool = False,
         on_leader_change: Callback | None = None,
@@ -113,7 +113,8 @@ class AsyncLedgerClient:
         )
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
         self._verbs = Verbs(self._protocol, given_ms, defaults)
-        self._io = IoLoop(self._protocol, Events(self.group, on_leader_change, on_reconnect))
+        events = Events(self.group, on_leader_change, on_reconnect)
+        self._io = IoLoop(self._protocol, events.told)
         self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
 
     def __repr__(self) -> str:

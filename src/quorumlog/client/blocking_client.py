@@ -28,7 +28,6 @@ from quorumlog.client.protocol.append_window import (
     DEFAULT_WINDOW,
     Item,
 )
-from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import Results
@@ -41,6 +40,7 @@ from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Reset
 from quorumlog.net.loop_thread import ClientShell, Shell
+from quorumlog.net.rpc.timings import Timings
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -192,7 +192,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         *,
         group: str = DEFAULT_GROUP,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        timings: ClientTimings | None = None,
+        timings: Timings | None = None,
         producer_id: str | None = None,
         idempotent: bool = False,
         on_leader_change: Callback | None = None,

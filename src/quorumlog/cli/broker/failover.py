@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server
 from quorumlog.cli.options import Json
 from quorumlog.cli.output import print_json, say
+from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,14 +19,8 @@ if TYPE_CHECKING:
     from quorumlog.broker.wire.broker_messages import FailoverResponse
 
 
-class FailoverChoice(Enum):
-    ETCD = "etcd"
-    KV = "kv"
-    ZOOKEEPER = "zookeeper"
-
-
 Failover = Annotated[
-    FailoverChoice | None,
+    CoordinatorKind | None,
     typer.Option(
         "--failover",
         help="Who says which broker leads: an etcd, a ZooKeeper, or our own key-value store. Instead of"
@@ -70,7 +64,7 @@ FailoverBegin = Annotated[
 
 
 def failover_of(
-    choice: FailoverChoice,
+    kind: CoordinatorKind,
     coordinators: str,
     group: str,
     *,
@@ -82,18 +76,16 @@ def failover_of(
     is returned is called where the event loop runs. Raises ConfigError."""
     from quorumlog.broker.failover.failover_rules import FailoverOptions
     from quorumlog.broker.failover.failover_service import FailoverService
-    from quorumlog.coordinators import CoordinatorKind, check_servers, coordinator_of
+    from quorumlog.coordinators import coordinator_of
 
     if not coordinators:
         raise ConfigError("--failover needs --coordinator HOST:PORT,HOST:PORT,...")
     if not group or not all(c.isalnum() or c in "-_." for c in group):
         raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
-    kind = CoordinatorKind(choice.value)
-    check_servers(kind, coordinators)
+    coordinator = coordinator_of(kind, coordinators, group)
 
     def make(replica: Replica) -> FailoverService:
-        coordinator = coordinator_of(kind, coordinators, group)
         return FailoverService(replica, coordinator, options, begins=begins)
 
     return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,17 +53,11 @@ def switch(
 
     Example: quorumlog broker switch --server 127.0.0.1:10911 --to a --without b --unsafe
     """
-    from quorumlog.broker.client.switching import switch as carry_out
+    from quorumlog.broker.client.switching import Survey, Switch
 
     line = (lambda text: None) if json else say
-    report = carry_out(
-        server,
-        to,
-        without=without or [],
-        unsafe=unsafe,
-        timeout_ms=int(timeout * 1000),
-        say=line,
-    )
+    with closing(Survey(server)) as survey:
+        report = Switch(survey, to, without or [], unsafe, int(timeout * 1000), line).run()
     if json:
         row: dict[str, Any] = report._asdict()
         print_json({**row, "lost": None if report.lost is None else report.lost._asdict()})

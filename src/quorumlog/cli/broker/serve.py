@@ -212,13 +212,13 @@ def serve(
     ):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
+    from quorumlog.broker.epochs.epoch_history import Peer
     from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
     from quorumlog.broker.groups.group_extension import GroupExtension
     from quorumlog.broker.message_log import Role
     from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
-    from quorumlog.broker.replication.roles import BrokerAddress
     from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.serving.broker_server import BrokerServer
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
@@ -274,14 +274,14 @@ def serve(
         ha_bind = f"{host}:{ha_port}"
         if ha_advertise:
             parse_address(ha_advertise)
-        address = BrokerAddress(broker_id or bind, bind, ha_advertise or ha_bind)
+        me = Peer(id=broker_id or bind, address=bind, ha_address=ha_advertise or ha_bind)
         first_role = Role.SLAVE if role is None else Role[role.name]
         known = topics_of(topics) if role is RoleChoice.SLAVE else topics_of_store(topics, directory)
         store = ReplicaStore(str(directory), config, topics=known)
         try:
             replica = Replica(
                 store,
-                address,
+                me,
                 first_role,
                 master_ha_address=master,
                 has_epochs=ha_dialect is Dialect.QUORUMLOG,

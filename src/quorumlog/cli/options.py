@@ -1,27 +1,55 @@
-"""Options that several commands share, declared once."""
+"""Options that several commands share, declared once: addresses, group, time-out and --json of each
+product, and what a command does with them."""
 
 from __future__ import annotations
 
+import errno
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
+from quorumlog.cli.output import CommandGroup, note
 from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.broker import BrokerAdmin, BrokerClient
+    from quorumlog.client import LedgerClient
+    from quorumlog.kv import KeyValueClient
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_GROUP = "default"
 """That of `quorumlog.config`, which loads for longer than the help of a command."""
-_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+DEFAULT_BROKER = "127.0.0.1:10911"
+TIMEOUT_S = 10.0
+DEAD_AFTER_S = 3.0
+ASK_AGAIN_S = 0.25
+"""Between two questions: a refused connection answers at once."""
+SERVERS_VARIABLE = "QUORUMLOG_SERVERS"
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def servers_option(text: str, old_variable: str = "", **options: Any) -> Any:
+    """`old_variable`: of the environment, in releases before; it is of this product alone, and so it
+    wins."""
+    variables = [each for each in (old_variable, SERVERS_VARIABLE) if each]
+    return typer.Option(
+        "--servers", help=text, envvar=variables, show_envvar=not old_variable, metavar="LIST", **options
+    )
+
 
 Servers = Annotated[
     str,
-    typer.Option(
-        "--servers",
-        help="Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough.",
-        envvar="QUORUMLOG_SERVERS",
-        metavar="LIST",
-    ),
+    servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough."),
 ]
 
 
@@ -38,15 +66,197 @@ Group = Annotated[
     str,
     typer.Option("--group", help="Name of the replicated log.", metavar="NAME", callback=_group),
 ]
+WITHOUT_ANSWER = "Give up after this many seconds without an answer."
+Timeout = Annotated[float, typer.Option("--timeout", help=WITHOUT_ANSWER, min=0.1)]
+
+
+def timeout_ms_of(timeout_s: float) -> int:
+    """As the clients take it."""
+    return int(timeout_s * 1000)
+
+
+@dataclass(frozen=True)
+class _At:
+    """The servers of a product that a command asks. A parameter of a command that is annotated with one
+    of these stands for --servers, --group where there are groups, and --timeout."""
+
+    servers: str
+    timeout_s: float
+    group: str = DEFAULT_GROUP
+
+    option: ClassVar[Any]
+    default: ClassVar[str] = inspect.Parameter.empty  # type: ignore[assignment]
+    has_group: ClassVar[bool] = False
+    old_variable: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if os.environ.get(self.old_variable) == self.servers:
+            note(f"warning: {self.old_variable} is now {SERVERS_VARIABLE}; the next release drops it")
+
+    @property
+    def timeout_ms(self) -> int:
+        return timeout_ms_of(self.timeout_s)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Raises ConfigError."""
+        return split_servers(self.servers)
+
+
+class LogServers(_At):
+    option = Servers
+    has_group = True
+
+    def client(self, **options: Any) -> LedgerClient:
+        """`options`: as of `connect`."""
+        from quorumlog import client
+
+        options.setdefault("timeout_ms", self.timeout_ms)
+        return client.connect(",".join(self.addresses), group=self.group, **options)
+
+    @contextmanager
+    def connected(self, **options: Any) -> Iterator[LedgerClient]:
+        """A client, once one of the servers is known to listen."""
+        with self.client(**options) as log:
+            refuse_dead_servers(log, self.timeout_s)
+            yield log
+
+
+class StoreServers(_At):
+    old_variable = "QUORUMLOG_KV_SERVERS"
+    option = Annotated[
+        str,
+        servers_option(
+            "Where the members' stores listen, HOST:PORT,HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
+            old_variable,
+        ),
+    ]
+
+    def connected(self) -> KeyValueClient:
+        from quorumlog.kv import connect
+
+        return connect(",".join(self.addresses), timeout_ms=self.timeout_ms)
+
+
+class BrokerServers(_At):
+    old_variable = "QUORUMLOG_BROKER"
+    default = DEFAULT_BROKER
+    option = Annotated[
+        str,
+        servers_option(
+            "Address of the broker; of several that replicate each other, HOST:PORT,..., the master is"
+            " found. [env var: QUORUMLOG_SERVERS]",
+            old_variable,
+        ),
+    ]
+
+    def connected(self) -> BrokerClient:
+        from quorumlog.broker import connect
+
+        return connect(self.servers, timeout_ms=self.timeout_ms)
+
+    def admin(self) -> BrokerAdmin:
+        from quorumlog.broker import BrokerAdmin
+
+        return BrokerAdmin(self.servers, timeout_ms=self.timeout_ms)
+
+
+class _Command:
+    """A function as typer is to see it: with the options that its parameters stand for, and --json."""
+
+    def __init__(self, function: Callable[..., Any], timeout: tuple[float, str], has_json: bool) -> None:
+        update_wrapper(self, function)
+        self.__annotations__: dict[str, Any] = {}
+        self._function = function
+        self._timeout = timeout
+        self._has_json = has_json
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self._function, eval_str=True)
+
+    @cached_property
+    def _at(self) -> tuple[str, type[_At]] | None:
+        for name, each in self._signature.parameters.items():
+            if isinstance(each.annotation, type) and issubclass(each.annotation, _At):
+                return name, each.annotation
+        return None
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        timeout_s, timeout_help = self._timeout
+        option = typer.Option("--timeout", help=timeout_help, min=0.1)
+        more: list[tuple[str, Any, Any]] = []
+        parameters: list[inspect.Parameter] = []
+        for name, each in self._signature.parameters.items():
+            if self._at is None or name != self._at[0]:
+                parameters.append(each)
+                continue
+            at = self._at[1]
+            parameters.append(each.replace(name="servers", annotation=at.option, default=at.default))
+            more += [("group", Group, DEFAULT_GROUP)] if at.has_group else []
+            more.append(("timeout", Annotated[float, option], timeout_s))
+        more += [("json", Json, False)] if self._has_json else []
+        for name, annotation, default in more:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, kind, annotation=annotation, default=default))
+        return self._signature.replace(
+            parameters=[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        )
+
+    def __call__(self, **given: Any) -> Any:
+        given.pop("json", None)  # `output` knows
+        if self._at is not None:
+            name, at = self._at
+            group = given.pop("group") if at.has_group else DEFAULT_GROUP
+            given[name] = at(given.pop("servers"), given.pop("timeout"), group)
+            given[name].addresses  # noqa: B018 - raises before anything is done
+        return self._function(**given)
+
+
+class App(typer.Typer):
+    """A group of commands."""
+
+    def __init__(self, **options: Any) -> None:
+        given = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
+        super().__init__(**given)
+
+    def command(
+        self,
+        name: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        timeout_help: str = WITHOUT_ANSWER,
+        has_json: bool = True,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        register = super().command(name, **options)
+
+        def registered(function: F) -> F:
+            register(_Command(function, (timeout_s, timeout_help), has_json))
+            return function
+
+        return registered
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        help="Give up after this many seconds without an answer.",
-        min=0.1,
-    ),
-]
+
+
+class FlushMode(StrEnum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class Store(StrEnum):
+    FILE = "file"
+    MEMORY = "memory"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 class Consistency(StrEnum):
@@ -151,8 +361,10 @@ def time_ms_of(text: str, option: str = "--since") -> int:
 
     number, unit = text[:-1], text[-1:]
     try:
-        if unit in _UNITS_S and number.replace(".", "", 1).isdecimal():
-            return milliseconds_of(datetime.now(UTC) - timedelta(seconds=float(number) * _UNITS_S[unit]))
+        if unit in _UNITS_MS and number.replace(".", "", 1).isdecimal():
+            return milliseconds_of(
+                datetime.now(UTC) - timedelta(milliseconds=float(number) * _UNITS_MS[unit])
+            )
         return milliseconds_of(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
         raise ConfigError(
@@ -199,6 +411,14 @@ def split_servers(servers: str) -> list[str]:
     return list(addresses)
 
 
+def duration_ms_of(text: str, option: str) -> int:
+    """Of `90s`, `12h`, `7d`. Raises ConfigError."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"{option} {text!r} is no duration: write 90s, 15m, 12h or 7d")
+    return int(number) * _UNITS_MS[unit]
+
+
 def check_directory(directory: Path) -> str:
     """An existing directory; raises ConfigError."""
     from quorumlog.store.disk import not_allowed
@@ -222,3 +442,35 @@ def _check_directory(directory: Path) -> None:
     if members and not is_one:
         names = ", ".join(member.parent.name for member in members)
         raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")
+
+
+_WILL_NOT_MEND = (
+    os.strerror(errno.ECONNREFUSED),
+    "Name or service not known",
+    "No address associated with hostname",
+)
+"""Of a name: what the resolver says of one that does not exist. A failure of the resolver may pass."""
+
+
+def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
+    """Raises Unreachable, with the reason of each address, if nobody listens at any of them or its name
+    does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
+
+    Whatever else goes wrong may pass: a server that is silent, or one that answers and has no leader.
+    Then the verb itself goes on trying. Only before a command has had its first answer.
+    """
+    from quorumlog.errors import Unreachable
+
+    allowed_s = min(DEAD_AFTER_S, timeout_s)
+    deadline = time.monotonic() + allowed_s
+    while True:
+        left_s = deadline - time.monotonic()
+        rows = log.status(timeout_ms=timeout_ms_of(max(left_s, ASK_AGAIN_S)))
+        reasons = {row.address: row.problem.removeprefix(f"{row.address}: ") for row in rows}
+        if any(row.reachable for row in rows) or not set(reasons.values()) <= set(_WILL_NOT_MEND):
+            return
+        if left_s <= 0:
+            tried = ", ".join(f"{address} ({reason})" for address, reason in reasons.items())
+            waited = f"gave up after {allowed_s:.1f} s"
+            raise Unreachable(f"no server could be reached: {waited}; tried: {tried}; check --servers")
+        time.sleep(min(ASK_AGAIN_S, left_s))

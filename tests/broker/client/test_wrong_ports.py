@@ -144,7 +144,7 @@ def test_the_log_of_a_broker_names_its_port(brokers: LocalBrokers, cli: Cli) -> 
         f"{log}: this is the port of the log of a group, its broker listens at {brokers.addresses['n0']}"
     )
     assert [str(error) for error in refusals_of(str(log))] == [right, right]
-    shown = cli("broker", "status", "--server", log)
+    shown = cli("broker", "status", "--servers", log)
     assert shown.exit_code == 1
     assert right in plain(shown.stderr)
 

@@ -34,7 +34,7 @@ def test_nothing_is_lost_where_the_master_loses_its_coordinator(tmp_path: Path) 
                 broker.replica(ReplicaRequest(verb="drain"))
             said: list[str] = []
             to = next(each for each in ("b1", "b2") if each != broker.failover().master)
-            with pytest.raises(SwitchRefused, match=f"broker resign --server {group.addresses[0][:9]}"):
+            with pytest.raises(SwitchRefused, match=f"broker resign --servers {group.addresses[0][:9]}"):
                 switch(group.addresses[0], to, say=said.append)
             assert said == [], "nothing was stopped"
             assert broker.failover().epoch == report.epochs

@@ -165,7 +165,7 @@ class Survey(Asked):
                 at = self._clients[master].server if master in self._clients else "the master's address"
                 raise SwitchRefused(
                     f"a coordinator says which broker leads, as {broker_id} tells: let the master hand"
-                    f" over with: quorumlog broker resign --server {at}"
+                    f" over with: quorumlog broker resign --servers {at}"
                 )
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from quorumlog.cli.options import (
     DEFAULT_GROUP,
     FirstIndex,
     Group,
-    Json,
+    LogServers,
     OptionalServers,
     StopIndex,
     StoppedDirectory,
@@ -21,14 +21,12 @@ from quorumlog.cli.options import (
     check_directory,
     is_on_command_line,
     named_path,
-    split_servers,
 )
-from quorumlog.cli.output import entry_progress, note, print_json, spoken_size
+from quorumlog.cli.output import entry_progress, note, spoken_size, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
-    from quorumlog.cli.carry.export_file import ExportFile
-    from quorumlog.cli.carry.sources import Source
+    from quorumlog.cli.carry.export_file import ExportFile, Source
 
 
 class ExportFormat(StrEnum):
@@ -62,7 +60,6 @@ def export(
     ] = None,
     group: Group = DEFAULT_GROUP,
     timeout: Timeout = 30.0,
-    json: Json = False,
 ) -> None:
     """Write committed entries into a file, byte for byte, which `import` appends to another log.
 
@@ -72,7 +69,7 @@ def export(
     Example: quorumlog export --servers 127.0.0.1:20911 orders.export
     """
     from quorumlog.cli.carry.export_file import ExportFile
-    from quorumlog.cli.carry.records import FileDamaged
+    from quorumlog.cli.carry.export_formats import FileDamaged
 
     if first_index is not None and stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
@@ -100,7 +97,7 @@ def export(
             raise Refused(
                 f"FILE {file}: {error}; delete it and export again, or name another file"
             ) from None
-        _export(source, target, first_index, stop_index, json=json)
+        _export(source, target, first_index, stop_index)
 
 
 def _source(
@@ -111,7 +108,7 @@ def _source(
     stop_index: int | None,
     timeout_s: float,
 ) -> AbstractContextManager[Source]:
-    from quorumlog.cli.carry.sources import served, stored
+    from quorumlog.cli.carry.export_file import served, stored
 
     if path is not None:
         return stored(check_directory(path), given_group, stop_index)
@@ -119,8 +116,7 @@ def _source(
         raise ConfigError(
             "--servers is missing; write --servers LIST, or --path DIR of a stopped member"
         )
-    split_servers(servers)
-    return served(servers, group, timeout_s)
+    return served(LogServers(servers, timeout_s, group))
 
 
 def _export(
@@ -128,10 +124,8 @@ def _export(
     target: ExportFile,
     first_index: int | None,
     stop_index: int | None,
-    *,
-    json: bool,
 ) -> None:
-    from quorumlog.cli.carry.records import Ending
+    from quorumlog.cli.carry.export_formats import Ending
 
     extent = target.extent
     is_new = extent.stop_position == 0
@@ -157,7 +151,7 @@ def _export(
             note(f"ended in front of index {next_index}; the same command goes on there")
             raise
         size_bytes = target.end(Ending(records, next_index - 1))
-    _print_summary(target, records, next_index - 1, size_bytes, json=json)
+    _print_summary(target, records, next_index - 1, size_bytes)
 
 
 def _refuse_another_log(
@@ -201,24 +195,19 @@ def _refuse_another_log(
             )
 
 
-def _print_summary(
-    target: ExportFile, records: int, last_index: int, size_bytes: int, *, json: bool
-) -> None:
+def _print_summary(target: ExportFile, records: int, last_index: int, size_bytes: int) -> None:
     new = records - target.extent.records
-    if json:
-        print_json(
-            {
-                "file": str(target.path),
-                "format": target.format.name,
-                "records": records,
-                "new_records": new,
-                "last_index": last_index,
-                "size_bytes": size_bytes,
-            }
-        )
-        return
+    row = {
+        "file": str(target.path),
+        "format": target.format.name,
+        "records": records,
+        "new_records": new,
+        "last_index": last_index,
+        "size_bytes": size_bytes,
+    }
     before = f", {new} of them new" if target.extent.records else ""
-    typer.echo(
+    tell(
+        row,
         f"exported {records} entries{before}, up to index {last_index}, to {target.path}"
-        f" ({spoken_size(size_bytes)})"
+        f" ({spoken_size(size_bytes)})",
     )

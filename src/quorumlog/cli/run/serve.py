@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import named_path
+from quorumlog.cli.options import FlushMode, LogLevel, Store, named_path
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
-from quorumlog.cli.run.choices import FlushMode, LogLevel, Store
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,8 +107,7 @@ def serve(
         quorumlog serve --id n0 --data-dir /var/lib/quorumlog \\
           --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
     """
-    from quorumlog.cli.run.serving_member import ServingMember
-    from quorumlog.cli.run.state_machines import named_machines
+    from quorumlog.cli.run.serving_member import ServingMember, named_machines
     from quorumlog.cli.run.toml_config import load_server_config
 
     refuse_optimised_python()

@@ -29,7 +29,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-from quorumlog.cli.run.choices import LogLevel
+from quorumlog.cli.options import LogLevel
 from quorumlog.config import (
     DEFAULT_GROUP,
     ConsensusConfig,

@@ -44,10 +44,7 @@ MAX_ROUNDS = 100_000
 """Each of them needs 2 MiB on the disk."""
 
 bench_app = typer.Typer(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    rich_markup_mode=None,
-    subcommand_metavar="[flush]",
+    cls=CommandGroup, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[flush]"
 )
 
 
@@ -57,8 +54,7 @@ def bench(
     servers: Servers = "",
     group: Group = DEFAULT_GROUP,
     seconds: Annotated[
-        float,
-        typer.Option(help="How long each load is measured.", min=0.1, metavar="S"),
+        float, typer.Option(help="How long each load is measured.", min=0.1, metavar="S")
     ] = 5.0,
     workload: Annotated[
         list[str] | None,

@@ -277,8 +277,7 @@ def recover(
         ),
     ],
     unsafe: Annotated[
-        bool,
-        typer.Option("--unsafe", help="Do it. Without this it is only shown."),
+        bool, typer.Option("--unsafe", help="Do it. Without this it is only shown.")
     ] = False,
     yes: Annotated[
         str | None,

@@ -48,8 +48,7 @@ def servers_option(text: str, old_variable: str = "", **options: Any) -> Any:
 
 
 Servers = Annotated[
-    str,
-    servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough."),
+    str, servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough.")
 ]
 
 
@@ -63,8 +62,7 @@ def _group(name: str) -> str:
 
 
 Group = Annotated[
-    str,
-    typer.Option("--group", help="Name of the replicated log.", metavar="NAME", callback=_group),
+    str, typer.Option("--group", help="Name of the replicated log.", metavar="NAME", callback=_group)
 ]
 WITHOUT_ANSWER = "Give up after this many seconds without an answer."
 Timeout = Annotated[float, typer.Option("--timeout", help=WITHOUT_ANSWER, min=0.1)]
@@ -304,10 +302,7 @@ def named_path(text: str) -> Path:
 Directory = Annotated[
     Path,
     typer.Argument(
-        help="Data directory of a stopped member.",
-        metavar="DIR",
-        show_default=False,
-        parser=named_path,
+        help="Data directory of a stopped member.", metavar="DIR", show_default=False, parser=named_path
     ),
 ]
 
@@ -334,20 +329,12 @@ StoppedDirectory = Annotated[
 ]
 FirstIndex = Annotated[
     int | None,
-    typer.Option(
-        "--from",
-        help="First index. (default: where the log begins)",
-        min=0,
-        metavar="N",
-    ),
+    typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N"),
 ]
 StopIndex = Annotated[
     int | None,
     typer.Option(
-        "--to",
-        help="Stop before this index. (default: behind what is committed)",
-        min=0,
-        metavar="N",
+        "--to", help="Stop before this index. (default: behind what is committed)", min=0, metavar="N"
     ),
 ]
 

@@ -95,10 +95,7 @@ def tell(row: Any, spoken: str | Callable[[], object]) -> None:
 
 
 def tell_rows(
-    rows: Iterable[Any],
-    headings: dict[str, bool],
-    cells: Iterable[Sequence[object]],
-    if_none: str = "",
+    rows: Iterable[Any], headings: dict[str, bool], cells: Iterable[Sequence[object]], if_none: str = ""
 ) -> None:
     """With --json an object a line; else a table of `cells`, as of `print_table`, or the note."""
 

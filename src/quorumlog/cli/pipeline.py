@@ -268,12 +268,7 @@ def replay(
     if spark and rate:
         raise ConfigError("--rate is of one process; leave it out, or leave out --spark")
     with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
-        given = {
-            "first_index": first_index,
-            "stop_index": stop_index,
-            "again": again,
-            "report": report,
-        }
+        given = {"first_index": first_index, "stop_index": stop_index, "again": again, "report": report}
         done = _replayed(engine, source, target, run_id, only, rate, given)
     tell(
         done,
@@ -324,10 +319,7 @@ def compact(
             parser=named_path,
         ),
     ],
-    key: Annotated[
-        str,
-        typer.Option("--key", help=f"{KEY_FORMS}.", metavar="KEY", show_default=False),
-    ],
+    key: Annotated[str, typer.Option("--key", help=f"{KEY_FORMS}.", metavar="KEY", show_default=False)],
     servers: OptionalServers = None,
     path: StoppedDirectory = None,
     archive: ArchivePlace = None,
@@ -424,10 +416,7 @@ def archive(
     place = place_of(context, servers, path, None, group, timeout)
     from quorumlog.pipelines.archiving import archive as run
 
-    with (
-        engine_of(spark, [place]) as engine,
-        entry_progress(f"archiving to {target}") as report,
-    ):
+    with engine_of(spark, [place]) as engine, entry_progress(f"archiving to {target}") as report:
         done = run(
             place,
             target,

@@ -16,14 +16,7 @@ from quorumlog.cli.broker.messages import (
     spoken_time,
 )
 from quorumlog.cli.options import App, BrokerServers, duration_ms_of, time_ms_of
-from quorumlog.cli.output import (
-    is_json,
-    print_table,
-    say,
-    spoken_duration,
-    tell,
-    tell_rows,
-)
+from quorumlog.cli.output import is_json, print_table, say, spoken_duration, tell, tell_rows
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,8 +94,7 @@ def update(
         ),
     ] = None,
     perm: Annotated[
-        str | None,
-        typer.Option("--perm", help=PERMISSION_HELP, metavar="r|w|rw", show_default=False),
+        str | None, typer.Option("--perm", help=PERMISSION_HELP, metavar="r|w|rw", show_default=False)
     ] = None,
     retention: Retention = None,
 ) -> None:
@@ -140,10 +132,7 @@ def list_topics(
 
 
 @topic_app.command("show")
-def show_topic(
-    topic: TopicName,
-    at: BrokerServers,
-) -> None:
+def show_topic(topic: TopicName, at: BrokerServers) -> None:
     """One topic, and what lies in its queues.
 
     Example: quorumlog broker topic show orders
@@ -165,10 +154,7 @@ def show_topic(
 
 
 @topic_app.command("delete")
-def delete_topic(
-    topic: TopicName,
-    at: BrokerServers,
-) -> None:
+def delete_topic(topic: TopicName, at: BrokerServers) -> None:
     """End a topic: its messages are not shown any more, not even by a topic of the same name.
 
     Example: quorumlog broker topic delete audit
@@ -244,10 +230,7 @@ def list_groups(at: BrokerServers) -> None:
 
 
 @group_app.command("show")
-def show_group(
-    group: GroupName,
-    at: BrokerServers,
-) -> None:
+def show_group(group: GroupName, at: BrokerServers) -> None:
     """How far a group is behind, in messages and seconds, queue by queue.
 
     Example: quorumlog broker group show billing --json
@@ -326,10 +309,7 @@ def reset(
 
 
 @group_app.command("delete")
-def delete_group(
-    group: GroupName,
-    at: BrokerServers,
-) -> None:
+def delete_group(group: GroupName, at: BrokerServers) -> None:
     """Forget a group without members: its offsets, its retries and its dead letters.
 
     Example: quorumlog broker group delete billing
@@ -444,8 +424,7 @@ def consume(
         ),
     ] = "earliest",
     most: Annotated[
-        int | None,
-        typer.Option("--most", help="End after so many messages.", min=1, metavar="N"),
+        int | None, typer.Option("--most", help="End after so many messages.", min=1, metavar="N")
     ] = None,
     until_idle: Annotated[
         float | None,

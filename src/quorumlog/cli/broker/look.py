@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from quorumlog.broker.old_state import OldReport
 
 
-def inspect(
-    directory: StoreDirectory,
-) -> None:
+def inspect(directory: StoreDirectory) -> None:
     """Show what a store holds: its log, queues, index and checkpoint. Nothing is changed.
 
     Example: quorumlog broker inspect /var/lib/store
@@ -111,9 +109,7 @@ def convert(
     tell(made._asdict(), spoken)
 
 
-def verify(
-    directory: StoreDirectory,
-) -> None:
+def verify(directory: StoreDirectory) -> None:
     """Check every record and its CRC, and that each queue names it. Status 1 if anything is wrong.
 
     Of a replicated log, ours or a Java broker's in DLedger mode, it checks what `quorumlog verify` does.
@@ -215,10 +211,7 @@ def recover(
         return
     lost_bytes = allow_cut(str(directory), cut)
     given_up = f"{spoken_size(lost_bytes)} known to be on disk are given up"
-    tell(
-        {"cut": cut, "given_up_bytes": lost_bytes},
-        f"the next start ends the log at {cut}; {given_up}",
-    )
+    tell({"cut": cut, "given_up_bytes": lost_bytes}, f"the next start ends the log at {cut}; {given_up}")
 
 
 TIMEOUT_MS = 30_000

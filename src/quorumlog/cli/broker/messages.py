@@ -45,10 +45,7 @@ GroupName = Annotated[
 ConsumerGroup = Annotated[
     str,
     typer.Option(
-        "--group",
-        help="Consumer group; its first member makes it.",
-        metavar="NAME",
-        callback=_group,
+        "--group", help="Consumer group; its first member makes it.", metavar="NAME", callback=_group
     ),
 ]
 Queue = Annotated[

@@ -54,12 +54,7 @@ def switch(
 
     line = (lambda text: None) if is_json() else say
     report = carry_out(
-        at.servers,
-        to,
-        without=without or [],
-        unsafe=unsafe,
-        timeout_ms=at.timeout_ms,
-        say=line,
+        at.servers, to, without=without or [], unsafe=unsafe, timeout_ms=at.timeout_ms, say=line
     )
     lost = None if report.lost is None else report.lost._asdict()
     tell({**report._asdict(), "lost": lost}, lambda: _say_switched(report))

@@ -98,8 +98,7 @@ Group = Annotated[
     typer.Option("--group", help="Brokers that fail over for each other name the same.", metavar="NAME"),
 ]
 LeaseMs = Annotated[
-    int,
-    typer.Option("--lease-ms", help="So long a master leads without its coordinator.", metavar="MS"),
+    int, typer.Option("--lease-ms", help="So long a master leads without its coordinator.", metavar="MS")
 ]
 InSyncTimeoutMs = Annotated[
     int,
@@ -293,8 +292,7 @@ def serve(
     flush: Annotated[
         Flush,
         typer.Option(
-            "--flush",
-            help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write.",
+            "--flush", help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."
         ),
     ] = Flush.SYNC,
     role: Annotated[
@@ -408,11 +406,7 @@ def serve(
             log_level,
         )
         return
-    for name, given_of_log in (
-        ("--members", members),
-        ("--brokers", brokers),
-        ("--config", log_config),
-    ):
+    for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
     from quorumlog.broker.groups.classic_group_log import ClassicGroupLog

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import (
-    LogServers,
-    named_path,
-    time_ms_of,
-)
+from quorumlog.cli.options import LogServers, named_path, time_ms_of
 from quorumlog.cli.output import entry_progress, note, say, spoken_size, tell
 from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
@@ -61,7 +57,7 @@ def backup(
     verify: Annotated[
         Verify,
         typer.Option(
-            help="What is read back before it says done: all that DIR holds, or only what is new in it.",
+            help="What is read back before it says done: all that DIR holds, or only what is new in it."
         ),
     ] = Verify.ALL,
 ) -> None:

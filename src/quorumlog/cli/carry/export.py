@@ -119,12 +119,7 @@ def _source(
     return served(LogServers(servers, timeout_s, group))
 
 
-def _export(
-    source: Source,
-    target: ExportFile,
-    first_index: int | None,
-    stop_index: int | None,
-) -> None:
+def _export(source: Source, target: ExportFile, first_index: int | None, stop_index: int | None) -> None:
     from quorumlog.cli.carry.export_formats import Ending
 
     extent = target.extent

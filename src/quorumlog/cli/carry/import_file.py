@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from quorumlog.cli.options import (
-    LogServers,
-    named_path,
-)
+from quorumlog.cli.options import LogServers, named_path
 from quorumlog.cli.output import describe, entry_progress, note, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -35,13 +32,7 @@ def import_file(
     ],
     at: LogServers,
     first_index: Annotated[
-        int,
-        typer.Option(
-            "--from",
-            help="First index, as the file counts.",
-            min=0,
-            metavar="N",
-        ),
+        int, typer.Option("--from", help="First index, as the file counts.", min=0, metavar="N")
     ] = 0,
     stop_index: Annotated[
         int | None,

@@ -180,8 +180,7 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
 
 
 Revision = Annotated[
-    int,
-    typer.Option("--revision", help="As it was then; 0: as it is now.", min=0, metavar="N"),
+    int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0, metavar="N")
 ]
 Stale = Annotated[
     bool, typer.Option("--stale", help="What the member that is asked has; it may be behind.")
@@ -196,13 +195,7 @@ def put(
         typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]", show_default=False),
     ] = None,
     lease: Annotated[
-        int,
-        typer.Option(
-            "--lease",
-            help="That the key ends with; 0: none.",
-            min=0,
-            metavar="ID",
-        ),
+        int, typer.Option("--lease", help="That the key ends with; 0: none.", min=0, metavar="ID")
     ] = 0,
     expect_revision: Annotated[
         int | None,
@@ -236,12 +229,7 @@ def put(
     tell(row, lambda: _show(done.revision, done.previous and [done.previous]))
 
 
-def get(
-    key: Key,
-    at: StoreServers,
-    revision: Revision = 0,
-    stale: Stale = False,
-) -> None:
+def get(key: Key, at: StoreServers, revision: Revision = 0, stale: Stale = False) -> None:
     """Print the value of a key; status 1 if there is none.
 
     Example: quorumlog kv get color --servers 127.0.0.1:20921
@@ -292,8 +280,7 @@ def range_(
     ],
     at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="Behind the last one; to the end without.", metavar="[END]"),
+        str | None, typer.Argument(help="Behind the last one; to the end without.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     limit: Annotated[int, typer.Option("--limit", help="At most so many; 0: all.", min=0)] = 0,
@@ -396,10 +383,7 @@ def grant(
 
 
 @lease_app.command("keep-alive")
-def keep_alive(
-    lease_id: LeaseId,
-    at: StoreServers,
-) -> None:
+def keep_alive(lease_id: LeaseId, at: StoreServers) -> None:
     """Once: it lasts for its whole time again.
 
     Example: quorumlog kv lease keep-alive 17 --servers 127.0.0.1:20921
@@ -410,10 +394,7 @@ def keep_alive(
 
 
 @lease_app.command()
-def show(
-    lease_id: LeaseId,
-    at: StoreServers,
-) -> None:
+def show(lease_id: LeaseId, at: StoreServers) -> None:
     """What is left of it, and its keys.
 
     Example: quorumlog kv lease show 17 --servers 127.0.0.1:20921
@@ -423,17 +404,11 @@ def show(
     rows = [text_of("key", key) for key in keys]
     shown = [f"{left_ms} of {ttl_ms} ms are left"]
     shown += [key.decode(errors="backslashreplace") for key in keys]
-    tell(
-        {"lease": lease_id, "ttl_ms": ttl_ms, "left_ms": left_ms, "keys": rows},
-        "\n".join(shown),
-    )
+    tell({"lease": lease_id, "ttl_ms": ttl_ms, "left_ms": left_ms, "keys": rows}, "\n".join(shown))
 
 
 @lease_app.command()
-def revoke(
-    lease_id: LeaseId,
-    at: StoreServers,
-) -> None:
+def revoke(lease_id: LeaseId, at: StoreServers) -> None:
     """End it, with its keys; prints how many there were.
 
     Example: quorumlog kv lease revoke 17 --servers 127.0.0.1:20921
@@ -526,13 +501,7 @@ STATUS = {
 
 def compact(
     revision: Annotated[
-        int,
-        typer.Argument(
-            help="History below it ends.",
-            metavar="REVISION",
-            min=1,
-            show_default=False,
-        ),
+        int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1, show_default=False)
     ],
     at: StoreServers,
 ) -> None:
@@ -552,8 +521,7 @@ def _in_the_way(file: Path) -> ConfigError:
 
 def snapshot(
     file: Annotated[
-        Path,
-        typer.Argument(help="Must not exist.", metavar="FILE.jsonl", parser=named_path),
+        Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl", parser=named_path)
     ],
     at: StoreServers,
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE.")] = False,

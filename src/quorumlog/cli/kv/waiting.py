@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from quorumlog.cli.kv import guardian
-from quorumlog.cli.kv.keys import (
-    Key,
-    Prefix,
-    PrevKv,
-    bytes_of,
-    print_bytes,
-    range_or_prefix,
-    row_of,
-)
+from quorumlog.cli.kv.keys import Key, Prefix, PrevKv, bytes_of, print_bytes, range_or_prefix, row_of
 from quorumlog.cli.options import StoreServers
 from quorumlog.cli.output import EXIT_REFUSED, note, tell
 
@@ -52,8 +44,7 @@ def watch(
     ] = None,
     prefix: Prefix = False,
     first_revision: Annotated[
-        int,
-        typer.Option("--from", help="First revision; 0: from now on.", min=0, metavar="N"),
+        int, typer.Option("--from", help="First revision; 0: from now on.", min=0, metavar="N")
     ] = 0,
     limit: Annotated[int, typer.Option("--limit", help="End after so many; 0: go on.", min=0)] = 0,
     prev_kv: PrevKv = False,

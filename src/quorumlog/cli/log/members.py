@@ -145,11 +145,7 @@ def add(
 
 
 @member_app.command(**_LONG)
-def promote(
-    member_id: Id,
-    at: LogServers,
-    dry_run: DryRun = False,
-) -> None:
+def promote(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
     """Make a learner a voter, once it keeps up with the log.
 
     Example: quorumlog member promote n3 --servers 10.0.0.1:20911
@@ -158,11 +154,7 @@ def promote(
 
 
 @member_app.command(**_SHORT)
-def remove(
-    member_id: Id,
-    at: LogServers,
-    dry_run: DryRun = False,
-) -> None:
+def remove(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
     """Remove a member, whether it is up or not. A leader hands over first.
 
     Example: quorumlog member remove n0 --servers 10.0.0.2:20911
@@ -171,11 +163,7 @@ def remove(
 
 
 @member_app.command(**_LONG)
-def replace(
-    member_id: Id,
-    at: LogServers,
-    dry_run: DryRun = False,
-) -> None:
+def replace(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
     """Let the directory vote that a member has now, in the place of the one that it has lost.
 
     Start the member before, on an empty directory.
@@ -186,12 +174,7 @@ def replace(
 
 
 @member_app.command("set-address", **_SHORT)
-def set_address(
-    member_id: Id,
-    address: Address,
-    at: LogServers,
-    dry_run: DryRun = False,
-) -> None:
+def set_address(member_id: Id, address: Address, at: LogServers, dry_run: DryRun = False) -> None:
     """Tell everybody where a member is from now on.
 
     Example: quorumlog member set-address n1 10.0.0.7:20911 --servers 10.0.0.1:20911
@@ -199,11 +182,7 @@ def set_address(
     _carry_out([("set-address", member_id, address)], at, dry_run)
 
 
-def _carry_out(
-    steps: Sequence[tuple[str, str, str]],
-    at: LogServers,
-    dry_run: bool,
-) -> None:
+def _carry_out(steps: Sequence[tuple[str, str, str]], at: LogServers, dry_run: bool) -> None:
     """In the group, and in the staging group beside it, which is on the same members."""
     from quorumlog.client import connect
     from quorumlog.config import is_staging_name, staging_name

@@ -47,10 +47,7 @@ def list_producers(at: LogServers) -> None:
 
 
 @producers_app.command("show")
-def show_producer(
-    at: LogServers,
-    producer: Producer,
-) -> None:
+def show_producer(at: LogServers, producer: Producer) -> None:
     """Show one: where it goes on after a restart.
 
     Example: quorumlog producers show --servers 127.0.0.1:20911 orders
@@ -62,10 +59,7 @@ def show_producer(
 
 
 @producers_app.command("forget")
-def forget_producer(
-    at: LogServers,
-    producer: Producer,
-) -> None:
+def forget_producer(at: LogServers, producer: Producer) -> None:
     """End one for good. Whoever is connected as it may append nothing more; the next one begins with
     sequence 0, and what it repeats is appended again.
 
@@ -78,10 +72,7 @@ def forget_producer(
 
 
 @producers_app.command("resume", timeout_s=30.0)
-def resume_producer(
-    at: LogServers,
-    producer: Producer,
-) -> None:
+def resume_producer(at: LogServers, producer: Producer) -> None:
     """Finish what a Spark sink with this producerId has left: rows of a batch that is committed, and not
     in the log yet, come into it. May be repeated, and while the query runs.
 

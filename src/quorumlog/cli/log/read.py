@@ -69,8 +69,7 @@ def read(
     until_end: Annotated[
         bool,
         typer.Option(
-            "--until-end",
-            help="Also what is appended meanwhile: end when nothing is left to read.",
+            "--until-end", help="Also what is appended meanwhile: end when nothing is left to read."
         ),
     ] = False,
     follow: Annotated[
@@ -86,8 +85,7 @@ def read(
         bool, typer.Option("--time", help="Also when each entry was appended, in UTC.")
     ] = False,
     local: Annotated[
-        bool,
-        typer.Option("--local", help="With --path: also what is not known to be committed."),
+        bool, typer.Option("--local", help="With --path: also what is not known to be committed.")
     ] = False,
     skip_damaged: Annotated[
         bool,
@@ -106,8 +104,7 @@ def read(
         ),
     ] = None,
     hold: Annotated[
-        bool,
-        typer.Option("--hold", help="With --reader: what it has not read may not be deleted."),
+        bool, typer.Option("--hold", help="With --reader: what it has not read may not be deleted.")
     ] = False,
     consistency: ReadConsistency = None,
     max_staleness: MaxStaleness = None,

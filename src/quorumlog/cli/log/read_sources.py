@@ -328,13 +328,7 @@ def _tell_age(fresh: Freshness) -> None:
 
 
 def served_to(
-    name: str,
-    hold: bool,
-    at: LogServers,
-    stop_index: int | None,
-    limit: int | None,
-    *,
-    follow: bool,
+    name: str, hold: bool, at: LogServers, stop_index: int | None, limit: int | None, *, follow: bool
 ) -> Iterator[list[Entry]]:
     """What the reader of this name has not read yet. Whoever asks for the next part has done with the
     one before: the reader moves behind it."""

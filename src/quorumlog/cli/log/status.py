@@ -179,10 +179,7 @@ def list_readers(at: LogServers) -> None:
 
 
 @readers_app.command()
-def show(
-    name: Name,
-    at: LogServers,
-) -> None:
+def show(name: Name, at: LogServers) -> None:
     """Show one reader, and what it has lost or skipped.
 
     Example: quorumlog readers show billing --servers 127.0.0.1:20911
@@ -203,8 +200,7 @@ def seek(
     name: Name,
     at: LogServers,
     to: Annotated[
-        int,
-        typer.Option("--to", help="Index of the entry to go on with.", min=0, metavar="N"),
+        int, typer.Option("--to", help="Index of the entry to go on with.", min=0, metavar="N")
     ],
 ) -> None:
     """Have a reader go on somewhere else, back as well. A consumer that runs takes it in when it begins.
@@ -221,10 +217,7 @@ def seek(
 
 
 @readers_app.command()
-def forget(
-    name: Name,
-    at: LogServers,
-) -> None:
+def forget(name: Name, at: LogServers) -> None:
     """Forget a reader and what it holds; one of the same name begins anew.
 
     Example: quorumlog readers forget billing --servers 127.0.0.1:20911

@@ -60,8 +60,7 @@ def serve(
         typer.Option(help="Acknowledge after the disk has it, or after the write. (default: sync)"),
     ] = None,
     store: Annotated[
-        Store | None,
-        typer.Option(help="memory: nothing outlives the process. (default: file)"),
+        Store | None, typer.Option(help="memory: nothing outlives the process. (default: file)")
     ] = None,
     preferred_leader: Annotated[
         list[str] | None,
@@ -93,8 +92,7 @@ def serve(
     ] = None,
     hold_machine: HoldMachine = None,
     log_level: Annotated[
-        LogLevel | None,
-        typer.Option("--log-level", help="What goes to standard error. (default: info)"),
+        LogLevel | None, typer.Option("--log-level", help="What goes to standard error. (default: info)")
     ] = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.

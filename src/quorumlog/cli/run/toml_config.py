@@ -52,7 +52,7 @@ _NAMES = tuple[str, ...]
 _SERVER_OPTIONS = ("bind", "log_level", "state_machines", "hold_machines", "groups")
 _GONE = {
     "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
-    " bytes; write max_transfer_lag_bytes, or leave it out",
+    " bytes; write max_transfer_lag_bytes, or leave it out"
 }
 """Options of earlier releases, and what to write instead."""
 

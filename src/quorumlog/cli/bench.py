@@ -62,7 +62,6 @@ def bench(
             help=f"Only this load; may be repeated. One of {', '.join(LOADS)};"
             f" with --open-loop one of {', '.join(OPEN_LOADS)}.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     raw_dir: Annotated[
@@ -71,7 +70,6 @@ def bench(
             help="Measure what the disk allows in this directory, which should lie on the disk of the"
             " members. [default: the current directory if the members run on this machine]",
             metavar="DIR",
-            show_default=False,
             parser=named_path,
         ),
     ] = None,
@@ -83,7 +81,7 @@ def bench(
             " arrivals. Needs the extra `bench`.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", min=0, metavar="N")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", min=0)] = 1,
 ) -> None:
     """Measure appends and reads on a running group. It writes to the log: not for one that matters.
 
@@ -146,7 +144,7 @@ def flush(
         ),
     ] = Path(),
     rounds: Annotated[
-        int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS, metavar="N")
+        int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS)
     ] = 200,
 ) -> None:
     """What a sync costs on this disk, for each way to flush; needs no running group.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import Directory, check_directory, named_path
-from quorumlog.cli.output import EXIT_REFUSED, entry_progress, is_json, note, out, say, tell
+from quorumlog.cli.output import EXIT_REFUSED, entry_progress, is_json, note, out, print_table, say, tell
 from quorumlog.errors import ConfigError, DirectoryDamaged
 
 if TYPE_CHECKING:
@@ -113,26 +113,24 @@ def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
 
 
 def _print_segments(found: Inspection) -> None:
-    from rich.table import Table
-
     if not found.segments:
         return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("segment")
-    for heading in ("first index", "last index", "first term", "last term", "bytes used"):
-        table.add_column(heading, justify="right")
-    for segment in found.segments:
-        table.add_row(
-            segment.file,
-            str(segment.first_index),
-            str(segment.last_index),
-            str(segment.first_term),
-            "?" if segment.last_term < 0 else str(segment.last_term),
-            str(segment.bytes_used),
-        )
-    console = out()
-    console.print()
-    console.print(table)
+    say("")
+    numbers = ("first index", "last index", "first term", "last term", "bytes used")
+    print_table(
+        {"segment": False, **dict.fromkeys(numbers, True)},
+        [
+            (
+                segment.file,
+                segment.first_index,
+                segment.last_index,
+                segment.first_term,
+                "?" if segment.last_term < 0 else segment.last_term,
+                segment.bytes_used,
+            )
+            for segment in found.segments
+        ],
+    )
 
 
 def _print_damage(found: Inspection, *, quick: bool) -> None:
@@ -155,7 +153,6 @@ def verify(
         typer.Argument(
             help="Data directories of stopped members; several are compared.",
             metavar="DIR [DIR ...]",
-            show_default=False,
             parser=named_path,
         ),
     ],
@@ -272,7 +269,6 @@ def recover(
         typer.Argument(
             help="The data directory of each member that is left; all of them stopped.",
             metavar="DIR...",
-            show_default=False,
             parser=named_path,
         ),
     ],
@@ -285,7 +281,6 @@ def recover(
             "--yes-i-know",
             help="The name of the cluster, the group of its members, instead of being asked for it.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[

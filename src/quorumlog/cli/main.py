@@ -62,7 +62,7 @@ MESSAGES = "Store messages"
 app.command(rich_help_panel=RUN, has_json=False)(serve)
 app.command(rich_help_panel=RUN)(dev)
 app.command(rich_help_panel=USE, timeout_s=30.0)(append)
-app.command(rich_help_panel=USE)(read)
+app.command(rich_help_panel=USE, timeout_s=30.0)(read)
 app.command(rich_help_panel=USE)(ask)
 app.command(
     rich_help_panel=USE,
@@ -80,7 +80,7 @@ app.add_typer(machine_app, name="machine", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)
-app.command(rich_help_panel=CARRY)(export)
+app.command(rich_help_panel=CARRY, timeout_s=30.0)(export)
 app.command("import", rich_help_panel=CARRY, timeout_s=30.0)(import_file)
 app.command(rich_help_panel=CARRY, timeout_s=30.0)(backup)
 app.command(rich_help_panel=CARRY)(restore)

@@ -52,10 +52,12 @@ Servers = Annotated[
 ]
 
 
-def _group(name: str) -> str:
+def _group(name: str | None) -> str | None:
     """Checked before anything is done: a request that is not sent would not find it wrong."""
     from quorumlog.config import check_name
 
+    if name is None:
+        return None
     name.encode()  # raises UnicodeEncodeError
     check_name("--group", name)
     return name
@@ -68,32 +70,51 @@ WITHOUT_ANSWER = "Give up after this many seconds without an answer."
 Timeout = Annotated[float, typer.Option("--timeout", help=WITHOUT_ANSWER, min=0.1)]
 
 
+def named_path(text: str) -> Path:
+    """An unset variable of a shell is not the current directory."""
+    if not text:
+        raise typer.BadParameter("a path is missing: it is empty")
+    return Path(text)
+
+
+def named_archive(text: str) -> str:
+    return text if "://" in text else str(named_path(text))
+
+
 def timeout_ms_of(timeout_s: float) -> int:
     """As the clients take it."""
     return int(timeout_s * 1000)
 
 
+Options = dict[str, tuple[Any, Any]]
+"""By name: the annotation, and the default."""
+
+
 @dataclass(frozen=True)
 class _At:
     """The servers of a product that a command asks. A parameter of a command that is annotated with one
-    of these stands for --servers, --group where there are groups, and --timeout."""
+    of these stands for its options: --servers, --group where there are groups, and --timeout."""
 
     servers: str
-    timeout_s: float
+    timeout: float
     group: str = DEFAULT_GROUP
 
-    option: ClassVar[Any]
-    default: ClassVar[str] = inspect.Parameter.empty  # type: ignore[assignment]
-    has_group: ClassVar[bool] = False
+    options: ClassVar[Options] = {}
     old_variable: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if os.environ.get(self.old_variable) == self.servers:
             note(f"warning: {self.old_variable} is now {SERVERS_VARIABLE}; the next release drops it")
 
+    @classmethod
+    def of(cls, context: typer.Context, **given: Any) -> Any:
+        at = cls(**given)
+        at.addresses  # noqa: B018 - raises before anything is done
+        return at
+
     @property
     def timeout_ms(self) -> int:
-        return timeout_ms_of(self.timeout_s)
+        return timeout_ms_of(self.timeout)
 
     @property
     def addresses(self) -> list[str]:
@@ -102,8 +123,10 @@ class _At:
 
 
 class LogServers(_At):
-    option = Servers
-    has_group = True
+    options: ClassVar[Options] = {
+        "servers": (Servers, inspect.Parameter.empty),
+        "group": (Group, DEFAULT_GROUP),
+    }
 
     def client(self, **options: Any) -> LedgerClient:
         """`options`: as of `connect`."""
@@ -116,19 +139,24 @@ class LogServers(_At):
     def connected(self, **options: Any) -> Iterator[LedgerClient]:
         """A client, once one of the servers is known to listen."""
         with self.client(**options) as log:
-            refuse_dead_servers(log, self.timeout_s)
+            refuse_dead_servers(log, self.timeout)
             yield log
 
 
 class StoreServers(_At):
     old_variable = "QUORUMLOG_KV_SERVERS"
-    option = Annotated[
-        str,
-        servers_option(
-            "Where the members' stores listen, HOST:PORT,HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
-            old_variable,
-        ),
-    ]
+    options: ClassVar[Options] = {
+        "servers": (
+            Annotated[
+                str,
+                servers_option(
+                    "Where the members' stores listen, HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
+                    old_variable,
+                ),
+            ],
+            inspect.Parameter.empty,
+        )
+    }
 
     def connected(self) -> KeyValueClient:
         from quorumlog.kv import connect
@@ -138,15 +166,19 @@ class StoreServers(_At):
 
 class BrokerServers(_At):
     old_variable = "QUORUMLOG_BROKER"
-    default = DEFAULT_BROKER
-    option = Annotated[
-        str,
-        servers_option(
-            "Address of the broker; of several that replicate each other, HOST:PORT,..., the master is"
-            " found. [env var: QUORUMLOG_SERVERS]",
-            old_variable,
-        ),
-    ]
+    options: ClassVar[Options] = {
+        "servers": (
+            Annotated[
+                str,
+                servers_option(
+                    "Address of the broker; of several that replicate each other, HOST:PORT,..., the"
+                    " master is found. [env var: QUORUMLOG_SERVERS]",
+                    old_variable,
+                ),
+            ],
+            DEFAULT_BROKER,
+        )
+    }
 
     def connected(self) -> BrokerClient:
         from quorumlog.broker import connect
@@ -157,6 +189,83 @@ class BrokerServers(_At):
         from quorumlog.broker import BrokerAdmin
 
         return BrokerAdmin(self.servers, timeout_ms=self.timeout_ms)
+
+
+OptionalServers = Annotated[
+    str | None,
+    typer.Option(
+        "--servers",
+        help="Addresses of members, HOST:PORT,...; not with --path.",
+        envvar=SERVERS_VARIABLE,
+        metavar="LIST",
+    ),
+]
+StoppedDirectory = Annotated[
+    Path | None,
+    typer.Option("--path", help="Data directory of a stopped member.", metavar="DIR", parser=named_path),
+]
+OptionalGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="Name of the replicated log. (default: that of the directory, or default)",
+        metavar="NAME",
+        callback=_group,
+    ),
+]
+ArchivePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        help="Directory of an archive, s3://BUCKET/PREFIX, or the delta: or iceberg: table that it is.",
+        metavar="DIR",
+        parser=named_archive,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class LogPlace:
+    """One log: of a running cluster, of a stopped member's directory, or in an archive."""
+
+    servers: str | None
+    path: Path | None
+    group: str | None
+    timeout: float
+    archive: str | None = None
+
+    options: ClassVar[Options] = {
+        "servers": (OptionalServers, None),
+        "path": (StoppedDirectory, None),
+        "group": (OptionalGroup, None),
+    }
+
+    @classmethod
+    def of(cls, context: typer.Context, **given: Any) -> Any:
+        names = [each for each in ("servers", "path", "archive") if given.get(each)]
+        if len(names) > 1 and not is_on_command_line(context, "servers") and "servers" in names:
+            names.remove("servers")  # of the environment, for other commands
+            given["servers"] = None
+        if len(names) > 1:
+            both = " and ".join(f"--{each}" for each in names)
+            raise ConfigError(f"{both} exclude each other; name one log")
+        if not names:
+            ways = ", or --archive DIR" * ("archive" in given)
+            raise ConfigError(
+                f"--servers is missing; write --servers LIST, or --path DIR of a stopped member{ways}"
+            )
+        if given["servers"]:
+            given["servers"] = ",".join(split_servers(given["servers"]))
+        return cls(**given)
+
+    @property
+    def log(self) -> LogServers:
+        assert self.servers is not None
+        return LogServers(self.servers, self.timeout, self.group or DEFAULT_GROUP)
+
+
+class EntriesPlace(LogPlace):
+    options: ClassVar[Options] = {**LogPlace.options, "archive": (ArchivePlace, None)}
 
 
 class _Command:
@@ -174,41 +283,47 @@ class _Command:
         return inspect.signature(self._function, eval_str=True)
 
     @cached_property
-    def _at(self) -> tuple[str, type[_At]] | None:
+    def _at(self) -> tuple[str, Any] | None:
         for name, each in self._signature.parameters.items():
-            if isinstance(each.annotation, type) and issubclass(each.annotation, _At):
+            if isinstance(each.annotation, type) and issubclass(each.annotation, _At | LogPlace):
                 return name, each.annotation
         return None
 
     @property
     def __signature__(self) -> inspect.Signature:
         timeout_s, timeout_help = self._timeout
-        option = typer.Option("--timeout", help=timeout_help, min=0.1)
-        more: list[tuple[str, Any, Any]] = []
-        parameters: list[inspect.Parameter] = []
-        for name, each in self._signature.parameters.items():
-            if self._at is None or name != self._at[0]:
-                parameters.append(each)
-                continue
-            at = self._at[1]
-            parameters.append(each.replace(name="servers", annotation=at.option, default=at.default))
-            more += [("group", Group, DEFAULT_GROUP)] if at.has_group else []
-            more.append(("timeout", Annotated[float, option], timeout_s))
-        more += [("json", Json, False)] if self._has_json else []
-        for name, annotation, default in more:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, kind, annotation=annotation, default=default))
-        return self._signature.replace(
-            parameters=[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        timeout = typer.Option("--timeout", help=timeout_help, min=0.1)
+        parameters = {name: (p.annotation, p.default) for name, p in self._signature.parameters.items()}
+        if self._at is not None:
+            name, at = self._at
+            parameters = {
+                given: option
+                for each, stands in parameters.items()
+                for given, option in (at.options if each == name else {each: stands}).items()
+            }
+            if "group" in parameters and name in self._signature.parameters:
+                parameters["group"] = parameters.pop("group")
+            parameters["timeout"] = (Annotated[float, timeout], timeout_s)
+            parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
+        if self._has_json:
+            parameters["json"] = (Json, False)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Signature(
+            [
+                inspect.Parameter(name, kind, annotation=annotation, default=default)
+                for name, (annotation, default) in parameters.items()
+            ]
         )
 
     def __call__(self, **given: Any) -> Any:
         given.pop("json", None)  # `output` knows
         if self._at is not None:
             name, at = self._at
-            group = given.pop("group") if at.has_group else DEFAULT_GROUP
-            given[name] = at(given.pop("servers"), given.pop("timeout"), group)
-            given[name].addresses  # noqa: B018 - raises before anything is done
+            context = given["context"]
+            if "context" not in self._signature.parameters:
+                del given["context"]
+            its = {each: given.pop(each) for each in (*at.options, "timeout")}
+            given[name] = at.of(context, **its)
         return self._function(**given)
 
 
@@ -268,74 +383,31 @@ ReadConsistency = Annotated[
         "--consistency",
         help="read_index: misses nothing, from any member; committed: what a member knows, which may"
         " be old. Without it the leader answers.",
-        show_default=False,
     ),
 ]
 MaxStaleness = Annotated[
     float | None,
-    typer.Option(
-        "--max-staleness",
-        help="With committed: at most so many seconds old.",
-        min=0,
-        metavar="SECONDS",
-        show_default=False,
-    ),
+    typer.Option("--max-staleness", help="With committed: at most so many seconds old.", min=0),
 ]
 FromMember = Annotated[
     str | None,
     typer.Option(
-        "--from-member",
-        help="The id of the member that is asked, `leader` or `any`.",
-        metavar="ID",
-        show_default=False,
+        "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
     ),
 ]
-
-
-def named_path(text: str) -> Path:
-    """An unset variable of a shell is not the current directory."""
-    if not text:
-        raise typer.BadParameter("a path is missing: it is empty")
-    return Path(text)
 
 
 Directory = Annotated[
-    Path,
-    typer.Argument(
-        help="Data directory of a stopped member.", metavar="DIR", show_default=False, parser=named_path
-    ),
+    Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR", parser=named_path)
 ]
 
 
-OptionalServers = Annotated[
-    str | None,
-    typer.Option(
-        "--servers",
-        help="Addresses of members, HOST:PORT,...; not with --path.",
-        envvar="QUORUMLOG_SERVERS",
-        metavar="LIST",
-        show_default=False,
-    ),
-]
-StoppedDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        "--path",
-        help="Data directory of a stopped member.",
-        metavar="DIR",
-        show_default=False,
-        parser=named_path,
-    ),
-]
 FirstIndex = Annotated[
-    int | None,
-    typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N"),
+    int | None, typer.Option("--from", help="First index. (default: where the log begins)", min=0)
 ]
 StopIndex = Annotated[
     int | None,
-    typer.Option(
-        "--to", help="Stop before this index. (default: behind what is committed)", min=0, metavar="N"
-    ),
+    typer.Option("--to", help="Stop before this index. (default: behind what is committed)", min=0),
 ]
 
 

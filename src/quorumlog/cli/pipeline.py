@@ -14,51 +14,31 @@ import typer
 from quorumlog.cli.options import (
     DEFAULT_GROUP,
     App,
+    ArchivePlace,
+    EntriesPlace,
     FirstIndex,
+    LogPlace,
+    OptionalGroup,
     OptionalServers,
     StopIndex,
-    StoppedDirectory,
     Timeout,
     check_directory,
-    is_on_command_line,
+    named_archive,
     named_path,
     split_servers,
     timeout_ms_of,
 )
-from quorumlog.cli.output import EXIT_REFUSED, entry_progress, out, say, spoken_size, tell
+from quorumlog.cli.output import EXIT_REFUSED, entry_progress, print_table, say, spoken_size, tell
 from quorumlog.errors import ConfigError, the_extra
 
 if TYPE_CHECKING:
+    from quorumlog.pipelines.auditing import Audit
     from quorumlog.pipelines.engine import LocalEngine
     from quorumlog.pipelines.places import Place
     from quorumlog.pipelines.replaying import Replayed
     from quorumlog.pipelines.statistics import Statistics
     from quorumlog.spark.pipelines.spark_engine import SparkEngine
 
-
-def named_archive(text: str) -> str:
-    return text if "://" in text else str(named_path(text))
-
-
-ArchivePlace = Annotated[
-    str | None,
-    typer.Option(
-        "--archive",
-        help="Directory of an archive, s3://BUCKET/PREFIX, or the delta: or iceberg: table that it is.",
-        metavar="DIR",
-        show_default=False,
-        parser=named_archive,
-    ),
-]
-OptionalGroup = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        help="Name of the replicated log. (default: that of the directory, or default)",
-        metavar="NAME",
-        show_default=False,
-    ),
-]
 
 Spark = Annotated[
     str,
@@ -67,7 +47,6 @@ Spark = Annotated[
         help="Run on Spark: the URL of its master, local[*], sc://HOST of a Connect server, or auto: if"
         " there are more than 4 GiB to read. (default: threads of this process)",
         metavar="MASTER",
-        show_default=False,
     ),
 ]
 AUTO_BYTES = 4 << 30
@@ -109,32 +88,17 @@ def _bytes_of(place: Place) -> int:
         return 0
 
 
-def place_of(
-    context: typer.Context,
-    servers: str | None,
-    path: Path | None,
-    archive: str | None,
-    group: str | None,
-    timeout: float,
-) -> Place:
-    """The one log that the options name. Raises ConfigError."""
+def place_of(at: LogPlace) -> Place:
+    """Raises ConfigError."""
     need_arrow()
     from quorumlog.pipelines.places import Place
 
-    if (path or archive) and servers and not is_on_command_line(context, "servers"):
-        servers = None  # of the environment, for other commands
-    if sum(each is not None for each in (servers, path, archive)) != 1:
-        takes_archive = any(each.name == "archive" for each in context.command.params)
-        ways = ["--servers LIST", "--path DIR of a stopped member", "--archive DIR"]
-        raise ConfigError(f"name one log: {', or '.join(ways if takes_archive else ways[:2])}")
-    if servers is not None:
-        servers = ",".join(split_servers(servers))
     return Place(
-        servers=servers or "",
-        path=check_directory(path) if path else "",
-        archive=archive or "",
-        group=group or "",
-        timeout_ms=timeout_ms_of(timeout),
+        servers=at.servers or "",
+        path=check_directory(at.path) if at.path else "",
+        archive=at.archive or "",
+        group=at.group or "",
+        timeout_ms=timeout_ms_of(at.timeout),
     )
 
 
@@ -163,23 +127,18 @@ Id = Annotated[
 
 
 def stats(
-    context: typer.Context,
-    servers: OptionalServers = None,
-    path: StoppedDirectory = None,
-    archive: ArchivePlace = None,
+    at: EntriesPlace,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     key: Annotated[str, typer.Option("--key", help=f"Count by key: {KEY_FORMS}.", metavar="KEY")] = "",
     top: Annotated[int, typer.Option("--top", help="So many keys.", min=1, max=10_000)] = 10,
     spark: Spark = "",
-    group: OptionalGroup = None,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Count entries and bytes by minute, by term, by size, and by key where one is given.
 
     Example: quorumlog pipeline stats --path n0 --key json:customer
     """
-    place = place_of(context, servers, path, archive, group, timeout)
+    place = place_of(at)
     from quorumlog.pipelines.statistics import statistics
 
     with engine_of(spark, [place]) as engine, entry_progress("counting") as report:
@@ -196,8 +155,6 @@ def stats(
 
 
 def _show(found: Statistics) -> None:
-    from rich.table import Table
-
     from quorumlog.append_times import time_of
 
     say(
@@ -206,36 +163,34 @@ def _show(found: Statistics) -> None:
         f" largest {spoken_size(found.largest_body_bytes)}"
     )
 
-    def table(*columns: str) -> Table:
-        return Table(*columns, box=None, pad_edge=False)
-
-    minutes = table("minute (UTC)", "entries", "bytes", "entries/s")
-    for each in found.minutes:
-        time = time_of(each.time_ms)
-        at = f"{time:%Y-%m-%d %H:%M}" if time is not None else "no time mark"
-        minutes.add_row(at, str(each.entries), spoken_size(each.bytes), str(each.entries_per_s))
-    terms = table("term", "entries", "bytes")
-    for term in found.terms:
-        terms.add_row(str(term.term), str(term.entries), spoken_size(term.bytes))
-    sizes = table("body of at least", "entries")
-    for size in found.sizes:
-        sizes.add_row(spoken_size(size.from_bytes), str(size.entries))
-    keys = table(f"key (of {found.distinct_keys})", "entries", "bytes")
-    for key in found.keys:
-        keys.add_row(key.key, str(key.entries), spoken_size(key.bytes))
-    for each_table in (minutes, terms, sizes, keys):
-        if each_table.row_count:
-            out().print()
-            out().print(each_table)
+    minutes = [
+        (
+            "no time mark" if (time := time_of(each.time_ms)) is None else f"{time:%Y-%m-%d %H:%M}",
+            each.entries,
+            spoken_size(each.bytes),
+            each.entries_per_s,
+        )
+        for each in found.minutes
+    ]
+    terms = [(each.term, each.entries, spoken_size(each.bytes)) for each in found.terms]
+    sizes = [(spoken_size(each.from_bytes), each.entries) for each in found.sizes]
+    keys = [(each.key, each.entries, spoken_size(each.bytes)) for each in found.keys]
+    tables: list[tuple[list[str], Sequence[Sequence[object]]]] = [
+        (["minute (UTC)", "entries", "bytes", "entries/s"], minutes),
+        (["term", "entries", "bytes"], terms),
+        (["body of at least", "entries"], sizes),
+        ([f"key (of {found.distinct_keys})", "entries", "bytes"], keys),
+    ]
+    for headings, rows in tables:
+        if rows:
+            say("")
+            print_table(dict.fromkeys(headings, False), rows)
 
 
 def replay(
-    context: typer.Context,
+    at: EntriesPlace,
     to_servers: ToServers = None,
     run_id: Id = "",
-    servers: OptionalServers = None,
-    path: StoppedDirectory = None,
-    archive: ArchivePlace = None,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     only: Annotated[
@@ -254,8 +209,6 @@ def replay(
     ] = 0,
     to_group: ToGroup = DEFAULT_GROUP,
     spark: Spark = "",
-    group: OptionalGroup = None,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Append entries of a log or an archive to another log, each exactly once, in order.
 
@@ -263,8 +216,8 @@ def replay(
 
     Example: quorumlog pipeline replay --archive orders --to-servers h:20921 --id a
     """
-    source = place_of(context, servers, path, archive, group, timeout)
-    target = _target(to_servers, to_group, timeout)
+    source = place_of(at)
+    target = _target(to_servers, to_group, at.timeout)
     if spark and rate:
         raise ConfigError("--rate is of one process; leave it out, or leave out --spark")
     with engine_of(spark, [source]) as engine, entry_progress("replaying") as report:
@@ -309,34 +262,28 @@ def _target(servers: str | None, group: str, timeout: float) -> Any:
 
 
 def compact(
-    context: typer.Context,
+    at: EntriesPlace,
     file: Annotated[
         Path,
         typer.Argument(
             help="Parquet file to write; one of an earlier compaction is replaced.",
             metavar="FILE",
-            show_default=False,
             parser=named_path,
         ),
     ],
-    key: Annotated[str, typer.Option("--key", help=f"{KEY_FORMS}.", metavar="KEY", show_default=False)],
-    servers: OptionalServers = None,
-    path: StoppedDirectory = None,
-    archive: ArchivePlace = None,
+    key: Annotated[str, typer.Option("--key", help=f"{KEY_FORMS}.", metavar="KEY")],
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     to_servers: ToServers = None,
     to_group: ToGroup = DEFAULT_GROUP,
     run_id: Id = "",
     spark: Spark = "",
-    group: OptionalGroup = None,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Keep the newest body of each key: in a Parquet file, and in another log where one is named.
 
     Example: quorumlog pipeline compact o.parquet --archive orders --key json:id
     """
-    source = place_of(context, servers, path, archive, group, timeout)
+    source = place_of(at)
     from quorumlog.pipelines.compacting import compact as run
 
     with engine_of(spark, [source]) as engine, entry_progress("compacting") as report:
@@ -344,7 +291,7 @@ def compact(
             source,
             str(file),
             key,
-            into=_target(to_servers, to_group, timeout) if to_servers is not None else None,
+            into=_target(to_servers, to_group, at.timeout) if to_servers is not None else None,
             compaction_id=run_id,
             first_index=first_index,
             stop_index=stop_index,
@@ -370,21 +317,18 @@ def pipeline() -> None:
     """
 
 
-@pipeline_app.command()
+@pipeline_app.command(timeout_s=30.0)
 def archive(
-    context: typer.Context,
+    at: LogPlace,
     target: Annotated[
         str,
         typer.Argument(
             help="Directory of the archive (one of this log is continued), s3://BUCKET/PREFIX, delta:DIR"
             " for one that is a Delta table too, or iceberg:NAMESPACE.TABLE.",
             metavar="TARGET",
-            show_default=False,
             parser=named_archive,
         ),
     ],
-    servers: OptionalServers = None,
-    path: StoppedDirectory = None,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     hold: Annotated[
@@ -402,8 +346,6 @@ def archive(
         bool, typer.Option("--verify", help="Read back everything that was archived before.")
     ] = False,
     spark: Spark = "",
-    group: OptionalGroup = None,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Write committed entries to Parquet (zstd), checked, each once; repeated, it adds what is new.
 
@@ -413,7 +355,7 @@ def archive(
 
     Example: quorumlog pipeline archive orders --servers 127.0.0.1:20911
     """
-    place = place_of(context, servers, path, None, group, timeout)
+    place = place_of(at)
     from quorumlog.pipelines.archiving import archive as run
 
     with engine_of(spark, [place]) as engine, entry_progress(f"archiving to {target}") as report:
@@ -446,7 +388,6 @@ def audit(
             "--path",
             help="Data directory of a stopped member; may be repeated.",
             metavar="DIR",
-            show_default=False,
             parser=named_path,
         ),
     ] = None,
@@ -483,18 +424,17 @@ def audit(
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _show_audit(found: object) -> None:
-    from rich.table import Table
-
-    from quorumlog.cli.output import say
-    from quorumlog.pipelines.auditing import Audit
-
-    assert isinstance(found, Audit)
-    table = Table("place", "first", "last", "checked", "", box=None, pad_edge=False)
-    for place in found.places:
-        numbers = (str(n) for n in (place.first_index, place.stop_index - 1, place.entries))
-        table.add_row(place.place, *numbers, "damaged" if place.problem else "sound")
-    out().print(table)
+def _show_audit(found: Audit) -> None:
+    print_table(
+        dict.fromkeys(("place", "first", "last", "checked", ""), False),
+        [
+            (
+                *(place.place, place.first_index, place.stop_index - 1, place.entries),
+                "damaged" if place.problem else "sound",
+            )
+            for place in found.places
+        ],
+    )
     for each in found.differences:
         where = f"{each.place} and {each.other}" if each.other else each.place
         entry = f", entry {each.index}" if each.index >= 0 else ""
@@ -503,6 +443,6 @@ def _show_audit(found: object) -> None:
         say("one log: every digest is right, and all places agree")
 
 
-pipeline_app.command()(stats)
-pipeline_app.command()(replay)
-pipeline_app.command()(compact)
+pipeline_app.command(timeout_s=30.0)(stats)
+pipeline_app.command(timeout_s=30.0)(replay)
+pipeline_app.command(timeout_s=30.0)(compact)

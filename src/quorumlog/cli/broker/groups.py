@@ -29,7 +29,6 @@ Retention = Annotated[
         "--retention",
         help="Show messages for so long, as in 7d or 12h; 0: as long as the log has them.",
         metavar="TIME",
-        show_default=False,
     ),
 ]
 PERMISSION_HELP = "r: may be read, w: takes messages, rw: both."
@@ -63,9 +62,7 @@ def _retention_ms(text: str | None) -> int | None:
 def create(
     at: BrokerServers,
     topic: TopicName,
-    queues: Annotated[
-        int, typer.Option("--queues", help="Number of queues.", min=1, max=10_000, metavar="N")
-    ] = 4,
+    queues: Annotated[int, typer.Option("--queues", help="Number of queues.", min=1, max=10_000)] = 4,
     perm: Annotated[str, typer.Option("--perm", help=PERMISSION_HELP, metavar="r|w|rw")] = "rw",
     retention: Retention = None,
 ) -> None:
@@ -85,17 +82,9 @@ def update(
     topic: TopicName,
     queues: Annotated[
         int | None,
-        typer.Option(
-            "--queues",
-            help="Number of queues, not fewer than there are.",
-            min=1,
-            max=10_000,
-            metavar="N",
-        ),
+        typer.Option("--queues", help="Number of queues, not fewer than there are.", min=1, max=10_000),
     ] = None,
-    perm: Annotated[
-        str | None, typer.Option("--perm", help=PERMISSION_HELP, metavar="r|w|rw", show_default=False)
-    ] = None,
+    perm: Annotated[str | None, typer.Option("--perm", help=PERMISSION_HELP, metavar="r|w|rw")] = None,
     retention: Retention = None,
 ) -> None:
     """Change what is given, and leave the rest.
@@ -340,7 +329,7 @@ def list_letters(
     begin: Annotated[
         int, typer.Option("--from", help="First offset to show.", min=0, metavar="OFFSET")
     ] = 0,
-    most: Annotated[int, typer.Option("--most", help="Show so many at most.", min=1, metavar="N")] = 100,
+    most: Annotated[int, typer.Option("--most", help="Show so many at most.", min=1)] = 100,
 ) -> None:
     """Dead letters of a group, each with its cause.
 
@@ -424,13 +413,11 @@ def consume(
         ),
     ] = "earliest",
     most: Annotated[
-        int | None, typer.Option("--most", help="End after so many messages.", min=1, metavar="N")
+        int | None, typer.Option("--most", help="End after so many messages.", min=1)
     ] = None,
     until_idle: Annotated[
         float | None,
-        typer.Option(
-            "--until-idle", help="End once nothing came for so many seconds.", min=0.1, metavar="SECONDS"
-        ),
+        typer.Option("--until-idle", help="End once nothing came for so many seconds.", min=0.1),
     ] = None,
 ) -> None:
     """Print the messages of a topic, and commit what is printed. Members of a group share its queues.

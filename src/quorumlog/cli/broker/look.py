@@ -82,12 +82,11 @@ def convert(
         typer.Argument(
             help="Directory of the classic store to be made; empty, or not there.",
             metavar="TARGET",
-            show_default=False,
             parser=named_path,
         ),
     ],
     file_bytes: Annotated[
-        int, typer.Option("--file-bytes", help="Size of the commit log's files.", min=4096, metavar="N")
+        int, typer.Option("--file-bytes", help="Size of the commit log's files.", min=4096)
     ] = 1 << 30,
 ) -> None:
     """Make a classic store of a stopped member's messages, ours or a Java broker's in DLedger mode.
@@ -146,12 +145,11 @@ def verify(directory: StoreDirectory) -> None:
 def dump(
     directory: StoreDirectory,
     position: Annotated[
-        int | None,
-        typer.Option("--position", help="From this record of the commit log on.", min=0, metavar="N"),
+        int | None, typer.Option("--position", help="From this record of the commit log on.", min=0)
     ] = None,
     topic: Annotated[str, typer.Option("--topic", help="Of this topic only.", metavar="NAME")] = "",
     most: Annotated[
-        int, typer.Option("--most", help="So many messages at most.", min=1, metavar="N")
+        int, typer.Option("--most", help="So many messages at most.", min=1)
     ] = 1_000_000_000,
 ) -> None:
     """Print the messages of a store as they lie in its commit log.
@@ -182,9 +180,7 @@ def recover(
     directory: StoreDirectory,
     cut: Annotated[
         int | None,
-        typer.Option(
-            "--cut", help="Position of the damaged record, which `verify` names.", min=0, metavar="N"
-        ),
+        typer.Option("--cut", help="Position of the damaged record, which `verify` names.", min=0),
     ] = None,
     given_again: Annotated[
         bool,
@@ -233,7 +229,6 @@ def takeover(
         typer.Argument(
             help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
             metavar="[STORE]",
-            show_default=False,
             parser=named_path,
         ),
     ] = None,
@@ -243,7 +238,6 @@ def takeover(
             "--members",
             help="Every member and where its log is reached: ID=HOST:PORT,... The same on all.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = "",
     from_broker: Annotated[
@@ -252,7 +246,6 @@ def takeover(
             "--from",
             help="Of a later member, instead of STORE and --members: the broker of one that runs.",
             metavar="HOST:PORT",
-            show_default=False,
         ),
     ] = "",
     group: Annotated[

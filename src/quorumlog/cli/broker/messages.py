@@ -48,15 +48,12 @@ ConsumerGroup = Annotated[
         "--group", help="Consumer group; its first member makes it.", metavar="NAME", callback=_group
     ),
 ]
-Queue = Annotated[
-    int, typer.Option("--queue", help="Number of the queue.", min=0, max=MOST_QUEUE_ID, metavar="N")
-]
+Queue = Annotated[int, typer.Option("--queue", help="Number of the queue.", min=0, max=MOST_QUEUE_ID)]
 StoreDirectory = Annotated[
     Path,
     typer.Argument(
         help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
         metavar="DIR",
-        show_default=False,
         parser=named_path,
     ),
 ]

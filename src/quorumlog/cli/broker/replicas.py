@@ -29,7 +29,6 @@ def switch(
             help="With --unsafe: this broker does not answer, is lost for good, and will never be"
             " switched to with the directory that it had. May be repeated.",
             metavar="ID",
-            show_default=False,
         ),
     ] = None,
     unsafe: Annotated[
@@ -235,7 +234,7 @@ def print_brokers(at: BrokerServers) -> None:
         asked: list[_Asked] = []
         for address in at.addresses:
             try:
-                broker = connections.enter_context(BrokerServers(address, at.timeout_s).connected())
+                broker = connections.enter_context(BrokerServers(address, at.timeout).connected())
                 status, replica = broker.status(), replica_of(broker)
             except LedgerError:
                 rows.append((None, address, "not reached", *[None] * 5))

@@ -81,16 +81,12 @@ Failover = Annotated[
         "--failover",
         help="Who says which broker leads: an etcd, a ZooKeeper, or our own key-value store. Instead of"
         " --role.",
-        show_default=False,
     ),
 ]
 CoordinatorList = Annotated[
     str,
     typer.Option(
-        "--coordinator",
-        help="Where that is: HOST:PORT,... of its client ports.",
-        metavar="LIST",
-        show_default=False,
+        "--coordinator", help="Where that is: HOST:PORT,... of its client ports.", metavar="LIST"
     ),
 ]
 Group = Annotated[
@@ -257,7 +253,6 @@ def serve(
             " those that the store holds messages of. A slave gets them from its master; with --role"
             " dledger the master makes those that are not there.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = "",
     bind: Annotated[
@@ -302,7 +297,6 @@ def serve(
             help="What this broker is first, until a switch; without one it has no slaves. sync-master:"
             " waits for slaves. async-master: does not. dledger: a member of a replicated log, whose"
             " leader is the master.",
-            show_default=False,
         ),
     ] = None,
     broker_id: Annotated[
@@ -312,7 +306,6 @@ def serve(
             help="Name among master and slaves (default: --bind); with --role dledger of this member,"
             " ending with a number: n0.",
             metavar="ID",
-            show_default=False,
         ),
     ] = "",
     master: Annotated[
@@ -330,7 +323,6 @@ def serve(
             "--ha-advertise",
             help="Where slaves reach --ha-port, if it is not at the host of --bind: behind a proxy.",
             metavar="HOST:PORT",
-            show_default=False,
         ),
     ] = "",
     in_sync_replicas: Annotated[
@@ -363,7 +355,6 @@ def serve(
             "--option",
             help="One of the store's options, as in flush_interval_commit_log=200; may be repeated.",
             metavar="NAME=VALUE",
-            show_default=False,
         ),
     ] = None,
     log_level: Annotated[

@@ -46,9 +46,7 @@ def send(
     tags: Annotated[str, typer.Option("--tags", help="Tags of the messages.", metavar="TEXT")] = "",
     queue: Annotated[
         int | None,
-        typer.Option(
-            "--queue", help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID, metavar="N"
-        ),
+        typer.Option("--queue", help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID),
     ] = None,
 ) -> None:
     """Send messages, and print where they are stored.
@@ -88,14 +86,13 @@ def pull(
     topic: Topic,
     queue: Queue = 0,
     offset: Annotated[
-        int | None,
-        typer.Option("--offset", help="First message. (default: the oldest)", min=0, metavar="N"),
+        int | None, typer.Option("--offset", help="First message. (default: the oldest)", min=0)
     ] = None,
     since: Annotated[
         str, typer.Option("--since", help="Stored then or later: 2h, 2026-11-23T10:00Z.", metavar="TIME")
     ] = "",
     most: Annotated[
-        int, typer.Option("--most", help="So many messages at most.", min=1, metavar="N")
+        int, typer.Option("--most", help="So many messages at most.", min=1)
     ] = 1_000_000_000,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
 ) -> None:

@@ -31,7 +31,6 @@ def backup(
             "--to",
             help="Directory of the backup; if it holds one of this log already, what is new is added.",
             metavar="DIR",
-            show_default=False,
             parser=named_path,
         ),
     ],
@@ -41,7 +40,6 @@ def backup(
             "--from-member",
             help="Ask this member only, whatever it knows to be committed; nobody need lead then.",
             metavar="ID",
-            show_default=False,
         ),
     ] = None,
     hold: Annotated[
@@ -51,7 +49,6 @@ def backup(
             help="Nothing is deleted from the log before a backup with this NAME holds it; the cluster"
             " keeps NAME as a reader.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     verify: Annotated[
@@ -106,21 +103,13 @@ def backup(
 
 def restore(
     source: Annotated[
-        Path,
-        typer.Option(
-            "--from",
-            help="Directory of the backup.",
-            metavar="DIR",
-            show_default=False,
-            parser=named_path,
-        ),
+        Path, typer.Option("--from", help="Directory of the backup.", metavar="DIR", parser=named_path)
     ],
     members: Annotated[
         str,
         typer.Option(
             help="Every member of the new cluster and where it will be reached: ID=HOST:PORT,...",
             metavar="LIST",
-            show_default=False,
         ),
     ],
     targets: Annotated[
@@ -129,7 +118,6 @@ def restore(
             "--to",
             help="The directory of one member, which must be empty; once for each.",
             metavar="ID=DIR",
-            show_default=False,
         ),
     ],
     last_index: Annotated[
@@ -138,7 +126,6 @@ def restore(
             "--index",
             help="The last entry that is restored. (default: the last one of the backup)",
             min=-1,
-            metavar="N",
         ),
     ] = None,
     until: Annotated[
@@ -147,7 +134,6 @@ def restore(
             "--time",
             help="Restore what was appended up to then: 90s ago, 2h, 7d, or 2026-11-23T10:00Z.",
             metavar="TIME",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import (
-    DEFAULT_GROUP,
-    FirstIndex,
-    Group,
-    LogServers,
-    OptionalServers,
-    StopIndex,
-    StoppedDirectory,
-    Timeout,
-    check_directory,
-    is_on_command_line,
-    named_path,
-)
+from quorumlog.cli.options import FirstIndex, LogPlace, StopIndex, check_directory, named_path
 from quorumlog.cli.output import entry_progress, note, spoken_size, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -35,18 +23,15 @@ class ExportFormat(StrEnum):
 
 
 def export(
-    context: typer.Context,
+    at: LogPlace,
     file: Annotated[
         Path,
         typer.Argument(
             help="File to write; if it holds a part of the export already, the rest is written.",
             metavar="FILE",
-            show_default=False,
             parser=named_path,
         ),
     ],
-    servers: OptionalServers = None,
-    path: StoppedDirectory = None,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     output_format: Annotated[
@@ -55,11 +40,8 @@ def export(
             "--format",
             help="binary: with checksums and an end mark; jsonl: JSON lines. (default: what FILE holds"
             " already, or binary)",
-            show_default=False,
         ),
     ] = None,
-    group: Group = DEFAULT_GROUP,
-    timeout: Timeout = 30.0,
 ) -> None:
     """Write committed entries into a file, byte for byte, which `import` appends to another log.
 
@@ -68,18 +50,17 @@ def export(
 
     Example: quorumlog export --servers 127.0.0.1:20911 orders.export
     """
-    from quorumlog.cli.carry.export_file import ExportFile
+    from quorumlog.cli.carry.export_file import ExportFile, served, stored
     from quorumlog.cli.carry.export_formats import FileDamaged
 
     if first_index is not None and stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     with ExitStack() as stack:
-        given_group = group if is_on_command_line(context, "group") else None
-        if path is not None and is_on_command_line(context, "servers"):
-            raise ConfigError(
-                "--servers and --path exclude each other; export the cluster or the directory"
-            )
-        source = stack.enter_context(_source(servers, path, group, given_group, stop_index, timeout))
+        if at.path is not None:
+            opened = stored(check_directory(at.path), at.group, stop_index)
+        else:
+            opened = served(at.log)
+        source = stack.enter_context(opened)
         if stop_index is not None and stop_index > source.stop_index:
             raise Refused(
                 f"--to {stop_index} is above the end of what is committed, index"
@@ -98,25 +79,6 @@ def export(
                 f"FILE {file}: {error}; delete it and export again, or name another file"
             ) from None
         _export(source, target, first_index, stop_index)
-
-
-def _source(
-    servers: str | None,
-    path: Path | None,
-    group: str,
-    given_group: str | None,
-    stop_index: int | None,
-    timeout_s: float,
-) -> AbstractContextManager[Source]:
-    from quorumlog.cli.carry.export_file import served, stored
-
-    if path is not None:
-        return stored(check_directory(path), given_group, stop_index)
-    if not servers:
-        raise ConfigError(
-            "--servers is missing; write --servers LIST, or --path DIR of a stopped member"
-        )
-    return served(LogServers(servers, timeout_s, group))
 
 
 def _export(source: Source, target: ExportFile, first_index: int | None, stop_index: int | None) -> None:

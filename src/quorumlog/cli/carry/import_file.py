@@ -24,24 +24,17 @@ def import_file(
     file: Annotated[
         Path,
         typer.Argument(
-            help="File that `export` wrote, or JSON lines like it.",
-            metavar="FILE",
-            show_default=False,
-            parser=named_path,
+            help="File that `export` wrote, or JSON lines like it.", metavar="FILE", parser=named_path
         ),
     ],
     at: LogServers,
     first_index: Annotated[
-        int, typer.Option("--from", help="First index, as the file counts.", min=0, metavar="N")
+        int, typer.Option("--from", help="First index, as the file counts.", min=0)
     ] = 0,
     stop_index: Annotated[
         int | None,
         typer.Option(
-            "--to",
-            help="Stop before this index, as the file counts. (default: the end of FILE)",
-            min=0,
-            metavar="N",
-            show_default=False,
+            "--to", help="Stop before this index, as the file counts. (default: the end of FILE)", min=0
         ),
     ] = None,
     expected_last: Annotated[

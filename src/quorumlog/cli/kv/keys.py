@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from quorumlog.kv.requests.operations import Operation
 
 
-Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY", show_default=False)]
+Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
 Prefix = Annotated[bool, typer.Option("--prefix", help="All keys that begin so.")]
 PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also what was there before.")]
 
@@ -179,9 +179,7 @@ def txn_row(result: TxnResult) -> dict[str, Any]:
     return {"revision": result.revision, "succeeded": result.succeeded, "answers": answers}
 
 
-Revision = Annotated[
-    int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0, metavar="N")
-]
+Revision = Annotated[int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0)]
 Stale = Annotated[
     bool, typer.Option("--stale", help="What the member that is asked has; it may be behind.")
 ]
@@ -191,8 +189,7 @@ def put(
     key: Key,
     at: StoreServers,
     value: Annotated[
-        str | None,
-        typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]", show_default=False),
+        str | None, typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]")
     ] = None,
     lease: Annotated[
         int, typer.Option("--lease", help="That the key ends with; 0: none.", min=0, metavar="ID")
@@ -203,7 +200,6 @@ def put(
             "--expect-revision",
             help="Only if the key was changed last then; 0: only if it does not exist. Status 1 if not.",
             min=0,
-            metavar="N",
         ),
     ] = None,
     prev_kv: PrevKv = False,
@@ -245,8 +241,7 @@ def delete(
     key: Key,
     at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="All keys before this one, too.", metavar="[END]", show_default=False),
+        str | None, typer.Argument(help="All keys before this one, too.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     prev_kv: PrevKv = False,
@@ -275,9 +270,7 @@ def _show(number: int, items: Iterable[Item[bytes | None]] | None) -> None:
 
 
 def range_(
-    key: Annotated[
-        str, typer.Argument(help="The first key; with --prefix, its beginning.", show_default=False)
-    ],
+    key: Annotated[str, typer.Argument(help="The first key; with --prefix, its beginning.")],
     at: StoreServers,
     end: Annotated[
         str | None, typer.Argument(help="Behind the last one; to the end without.", metavar="[END]")
@@ -328,10 +321,7 @@ def txn(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="JSON; standard input if it is left out.",
-            metavar="[FILE.json]",
-            show_default=False,
-            parser=named_path,
+            help="JSON; standard input if it is left out.", metavar="[FILE.json]", parser=named_path
         ),
     ] = None,
 ) -> None:
@@ -369,10 +359,7 @@ def lease() -> None:
 
 
 @lease_app.command()
-def grant(
-    ttl: Annotated[float, typer.Argument(help="Seconds.", metavar="SECONDS", min=0.001)],
-    at: StoreServers,
-) -> None:
+def grant(ttl: Annotated[float, typer.Argument(help="Seconds.", min=0.001)], at: StoreServers) -> None:
     """Prints its id. A time below three election time-outs is raised.
 
     Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
@@ -465,7 +452,7 @@ def status(at: StoreServers) -> None:
     silent: list[tuple[str, str]] = []
     for address in at.addresses:
         try:
-            with StoreServers(address, at.timeout_s).connected() as kv:
+            with StoreServers(address, at.timeout).connected() as kv:
                 found = kv.status()
         except LedgerError as error:
             silent.append((address, str(error)))
@@ -500,9 +487,7 @@ STATUS = {
 
 
 def compact(
-    revision: Annotated[
-        int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1, show_default=False)
-    ],
+    revision: Annotated[int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1)],
     at: StoreServers,
 ) -> None:
     """End history: reads of earlier revisions and watches from them are refused from now on.

@@ -43,25 +43,19 @@ def serve(
         ),
     ] = "127.0.0.1:20921",
     member_id: Annotated[
-        str | None,
-        typer.Option("--id", help="Id of this member in --members.", metavar="ID", show_default=False),
+        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
     ] = None,
     members: Annotated[
         str | None,
         typer.Option(
             help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir",
-            help="Directory of this member alone.",
-            metavar="DIR",
-            show_default=False,
-            parser=named_path,
+            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
         ),
     ] = None,
     config: Annotated[
@@ -92,7 +86,6 @@ def serve(
             help="Also speak the part of etcd's JSON gateway that Patroni uses, on this port of the host"
             " of --listen (extra `etcd-gateway`).",
             metavar="PORT|HOST:PORT",
-            show_default=False,
         ),
     ] = None,
     servers: Annotated[
@@ -101,7 +94,6 @@ def serve(
             help="Where the stores of all members listen: the gateway asks whichever leads.",
             envvar="QUORUMLOG_KV_SERVERS",
             metavar="LIST",
-            show_default=False,
         ),
     ] = None,
     hold_machine: Annotated[
@@ -110,7 +102,6 @@ def serve(
             "--hold-machine",
             help="`kv`: do not run the store, which would end the member.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     log_level: Annotated[

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
 
 Command = Annotated[
-    list[str] | None,
-    typer.Argument(help="Run meanwhile, behind --.", metavar="[-- COMMAND...]", show_default=False),
+    list[str] | None, typer.Argument(help="Run meanwhile, behind --.", metavar="[-- COMMAND...]")
 ]
 Ttl = Annotated[
     float,
@@ -39,12 +38,11 @@ def watch(
     key: Key,
     at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="All keys before this one, too.", metavar="[END]", show_default=False),
+        str | None, typer.Argument(help="All keys before this one, too.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     first_revision: Annotated[
-        int, typer.Option("--from", help="First revision; 0: from now on.", min=0, metavar="N")
+        int, typer.Option("--from", help="First revision; 0: from now on.", min=0)
     ] = 0,
     limit: Annotated[int, typer.Option("--limit", help="End after so many; 0: go on.", min=0)] = 0,
     prev_kv: PrevKv = False,
@@ -81,8 +79,7 @@ def lock(
     command: Command = None,
     ttl: Ttl = 10.0,
     wait: Annotated[
-        float | None,
-        typer.Option("--wait", help="Give up after so many seconds.", min=0.0, show_default=False),
+        float | None, typer.Option("--wait", help="Give up after so many seconds.", min=0.0)
     ] = None,
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.

@@ -39,7 +39,6 @@ ExpectedLast = Annotated[
         min=-1,
         metavar="INDEX",
         help="Append, all lines as one batch, only if no data lies behind this index; -1: an empty log.",
-        show_default=False,
     ),
 ]
 
@@ -50,7 +49,6 @@ Producer = Annotated[
         "--producer",
         metavar="ID",
         help="Append each line once, as this producer: run again on these lines, it appends the rest.",
-        show_default=False,
     ),
 ]
 
@@ -61,7 +59,6 @@ Machine = Annotated[
         "--machine",
         metavar="NAME",
         help="Each line is a command for this state machine; print its results.",
-        show_default=False,
     ),
 ]
 
@@ -215,10 +212,7 @@ def append(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="File of lines; standard input if left out.",
-            metavar="FILE",
-            show_default=False,
-            parser=named_path,
+            help="File of lines; standard input if left out.", metavar="FILE", parser=named_path
         ),
     ] = None,
     expected_last: ExpectedLast = None,
@@ -261,7 +255,7 @@ def append(
         output_failure: OSError | None = None
         try:
             with source.leaving_if(_always):
-                refuse_dead_servers(log, at.timeout_s)
+                refuse_dead_servers(log, at.timeout)
                 if producer is not None:
                     source.skip = log.last_sequence() + 1
             # Where rows are printed, they show how far it is.

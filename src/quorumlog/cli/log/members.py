@@ -31,10 +31,8 @@ ANSWERS_WITHIN_S = 5.0
 
 member_app = App()
 
-Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID", show_default=False)]
-Address = Annotated[
-    str, typer.Argument(help="Where it listens.", metavar="HOST:PORT", show_default=False)
-]
+Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID")]
+Address = Annotated[str, typer.Argument(help="Where it listens.", metavar="HOST:PORT")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Change nothing; say whether it would be begun.")
 ]
@@ -59,7 +57,7 @@ def list_members(at: LogServers) -> None:
     """
 
     with at.connected() as log:
-        rows = _rows(_leader_row(log, at.timeout_s))
+        rows = _rows(_leader_row(log, at.timeout))
         told = {status.address: status for status in log.status()}
     for row in rows:
         status = told.get(str(row["address"]))
@@ -187,8 +185,8 @@ def _carry_out(steps: Sequence[tuple[str, str, str]], at: LogServers, dry_run: b
     from quorumlog.client import connect
     from quorumlog.config import is_staging_name, staging_name
 
-    until_s = time.monotonic() + at.timeout_s
-    timeout_ms = timeout_ms_of(min(at.timeout_s, 30.0))
+    until_s = time.monotonic() + at.timeout
+    timeout_ms = timeout_ms_of(min(at.timeout, 30.0))
     with at.connected(timeout_ms=timeout_ms) as log:
         for step in steps:
             voters, learners = _change(log, *step, dry_run, until_s)
@@ -435,14 +433,9 @@ def machine() -> None:
 
 @machine_app.command("step-over")
 def step_over(
-    name: Annotated[
-        str, typer.Argument(help="Name of the state machine.", metavar="NAME", show_default=False)
-    ],
+    name: Annotated[str, typer.Argument(help="Name of the state machine.", metavar="NAME")],
     index: Annotated[
-        int,
-        typer.Argument(
-            help="Index of the entry.", metavar="INDEX", min=0, max=MOST_INDEX, show_default=False
-        ),
+        int, typer.Argument(help="Index of the entry.", metavar="INDEX", min=0, max=MOST_INDEX)
     ],
     at: LogServers,
     unsafe: Annotated[
@@ -460,7 +453,7 @@ def step_over(
     Example: quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911
     """
 
-    until_s = time.monotonic() + at.timeout_s
+    until_s = time.monotonic() + at.timeout
     with at.connected() as log:
         while True:
             try:

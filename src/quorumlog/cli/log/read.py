@@ -13,14 +13,11 @@ from quorumlog.cli.options import (
     DEFAULT_GROUP,
     FirstIndex,
     FromMember,
-    Group,
+    LogPlace,
     LogServers,
     MaxStaleness,
-    OptionalServers,
     ReadConsistency,
     StopIndex,
-    StoppedDirectory,
-    Timeout,
     check_directory,
     is_on_command_line,
     time_ms_of,
@@ -45,8 +42,7 @@ class Format(StrEnum):
 
 def read(
     context: typer.Context,
-    servers: OptionalServers = None,
-    path: StoppedDirectory = None,
+    at: LogPlace,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     since: Annotated[
@@ -60,11 +56,10 @@ def read(
         ),
     ] = None,
     last: Annotated[
-        int | None,
-        typer.Option("--last", help="Begin so many entries before the end.", min=1, metavar="N"),
+        int | None, typer.Option("--last", help="Begin so many entries before the end.", min=1)
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", help="Stop after so many entries.", min=0, metavar="N")
+        int | None, typer.Option("--limit", help="Stop after so many entries.", min=0)
     ] = None,
     until_end: Annotated[
         bool,
@@ -100,7 +95,6 @@ def read(
             "--reader",
             help="Go on where the reader of this name stands, and move it behind what is printed.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     hold: Annotated[
@@ -109,8 +103,6 @@ def read(
     consistency: ReadConsistency = None,
     max_staleness: MaxStaleness = None,
     from_member: FromMember = None,
-    timeout: Timeout = TIMEOUT_S,
-    group: Group = DEFAULT_GROUP,
 ) -> None:
     """Print committed entries, one a line; entries that only open a term are left out.
 
@@ -125,10 +117,9 @@ def read(
     """
     from quorumlog.cli.log.read_sources import WRITERS, ReadFrom, limited, served, stored
 
+    path = at.path
     _refuse_combinations(
-        servers,
         path,
-        both=path is not None and is_on_command_line(context, "servers"),
         follow=follow,
         local=local,
         skip_damaged=skip_damaged,
@@ -154,7 +145,9 @@ def read(
         raise ConfigError(
             "--consistency, --max-staleness and --from-member go with --servers, and not with --reader"
         )
-    at = LogServers(servers or "", FOLLOW_TIMEOUT_S if follow else timeout, group)
+    log = LogServers(
+        at.servers or "", FOLLOW_TIMEOUT_S if follow else at.timeout, at.group or DEFAULT_GROUP
+    )
     if reader is not None:
         begins_elsewhere = first_index is not None or last is not None or since is not None
         if path is not None or begins_elsewhere or until_end or with_time:
@@ -162,13 +155,12 @@ def read(
                 "--reader excludes --path, --from, --since, --last, --until-end and --time;"
                 " leave them out"
             )
-        _read_as(reader, hold, at, stop_index, limit, write, follow=follow)
+        _read_as(reader, hold, log, stop_index, limit, write, follow=follow)
         return
     if path is not None:
-        wanted_group = group if is_on_command_line(context, "group") else None
         entries = stored(
             check_directory(path),
-            wanted_group,
+            at.group,
             first_index,
             stop_index,
             local=local,
@@ -180,7 +172,7 @@ def read(
     else:
         choice = ReadFrom(consistency, max_staleness, from_member)
         entries = served(
-            at,
+            log,
             first_index,
             stop_index,
             follow=follow,
@@ -211,22 +203,8 @@ def _read_as(
 
 
 def _refuse_combinations(
-    servers: str | None,
-    path: Path | None,
-    *,
-    both: bool,
-    follow: bool,
-    local: bool,
-    skip_damaged: bool,
-    until_end: bool,
-    timeout: bool,
+    path: Path | None, *, follow: bool, local: bool, skip_damaged: bool, until_end: bool, timeout: bool
 ) -> None:
-    if both:
-        raise ConfigError("--servers and --path exclude each other; read the cluster or the directory")
-    if path is None and not servers:
-        raise ConfigError(
-            "--servers is missing; write --servers LIST, or --path DIR of a stopped member"
-        )
     if path is not None and follow:
         raise ConfigError("--follow needs --servers; a stopped member's directory does not grow")
     if path is not None and until_end:

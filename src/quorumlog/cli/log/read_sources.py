@@ -213,7 +213,7 @@ def served(
         read_from=choice.member,
     ) as log:
         if not follow:
-            refuse_dead_servers(log, at.timeout_s)
+            refuse_dead_servers(log, at.timeout)
         if last is not None:
             first_index = _first_of_last_served(log, last)
         if since_ms is not None:
@@ -335,7 +335,7 @@ def served_to(
     left = sys.maxsize if limit is None else limit
     with at.client() as log:
         if not follow:
-            refuse_dead_servers(log, at.timeout_s)
+            refuse_dead_servers(log, at.timeout)
         reader = log.reader(name, hold=True if hold else None)
         while left and (stop_index is None or reader.position < stop_index):
             try:

@@ -156,7 +156,7 @@ def print_readers(rows: list[ReaderRow]) -> None:
 
 readers_app = App()
 
-Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME", show_default=False)]
+Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME")]
 
 
 @readers_app.callback()
@@ -199,9 +199,7 @@ def show(name: Name, at: LogServers) -> None:
 def seek(
     name: Name,
     at: LogServers,
-    to: Annotated[
-        int, typer.Option("--to", help="Index of the entry to go on with.", min=0, metavar="N")
-    ],
+    to: Annotated[int, typer.Option("--to", help="Index of the entry to go on with.", min=0)],
 ) -> None:
     """Have a reader go on somewhere else, back as well. A consumer that runs takes it in when it begins.
 

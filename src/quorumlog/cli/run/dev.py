@@ -33,7 +33,6 @@ def dev(
             "--dir",
             help="Keep the data here, and continue with what is there; a temporary place otherwise.",
             metavar="DIR",
-            show_default=False,
             parser=named_path,
         ),
     ] = None,

@@ -24,32 +24,25 @@ HoldMachine = Annotated[
         "--hold-machine",
         help="Do not run this state machine, which would end the member; may be repeated.",
         metavar="NAME",
-        show_default=False,
     ),
 ]
 
 
 def serve(
     member_id: Annotated[
-        str | None,
-        typer.Option("--id", help="Id of this member in --members.", metavar="ID", show_default=False),
+        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
     ] = None,
     members: Annotated[
         str | None,
         typer.Option(
             help="Every member and where it is reached: ID=HOST:PORT,... The same on all members.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir",
-            help="Directory of this member alone.",
-            metavar="DIR",
-            show_default=False,
-            parser=named_path,
+            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
         ),
     ] = None,
     group: Annotated[
@@ -68,7 +61,6 @@ def serve(
             "--preferred-leader",
             help="Member that should lead when it can; may be repeated.",
             metavar="ID",
-            show_default=False,
         ),
     ] = None,
     bind: Annotated[
@@ -87,7 +79,6 @@ def serve(
             "--state-machine",
             help="Run this on the log, the same on all members; may be repeated.",
             metavar="[NAME=]MODULE:FACTORY",
-            show_default=False,
         ),
     ] = None,
     hold_machine: HoldMachine = None,

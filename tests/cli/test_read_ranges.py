@@ -82,7 +82,7 @@ def test_until_end_takes_what_is_appended_meanwhile(
                 return super().freshness(**options)  # type: ignore[no-any-return]
 
         monkeypatch.setattr(
-            read_sources, "connect", lambda servers, **options: Meanwhile(servers, **options)
+            client, "connect", lambda servers, **options: Meanwhile(servers, **options)
         )
         result = cli("read", "--servers", cluster.servers, "--from", first, "--until-end")
     assert result.stdout.split() == ["there", "later", "later", "later"], result.output

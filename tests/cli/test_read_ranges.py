@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorumlog import Entry, LocalCluster, connect
+from quorumlog import Entry, LocalCluster, client, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.cli import options
-from quorumlog.cli.log import read_sources
 from quorumlog.cli.log.read_sources import first_of_last
 from quorumlog.client import Freshness
 from tests.cli.conftest import STORAGE, Cli, plain
@@ -81,9 +80,7 @@ def test_until_end_takes_what_is_appended_meanwhile(
                     log.append(b"later")
                 return super().freshness(**options)  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(
-            client, "connect", lambda servers, **options: Meanwhile(servers, **options)
-        )
+        monkeypatch.setattr(client, "connect", lambda servers, **options: Meanwhile(servers, **options))
         result = cli("read", "--servers", cluster.servers, "--from", first, "--until-end")
     assert result.stdout.split() == ["there", "later", "later", "later"], result.output
 

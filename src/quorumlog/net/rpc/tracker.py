@@ -248,6 +248,8 @@ class CallTracker:
     def _refused(self, link: Link, call: Call, error: LedgerError) -> None:
         self._product.refused(link, call, error)
         is_to_pass = (error.retriable or error.is_elsewhere) and not call.is_once
+        if call.is_numbered and isinstance(error, OutcomeUnknown):
+            call.may_be_done = is_to_pass = True  # sent again, it is told
         if is_to_pass:  # another one is an answer to this call, and says nothing of the server
             self._view.note(link.address, f"{type(error).__name__}: {error}", self.now_ms)
         if error.is_elsewhere and call.target.kind is TargetKind.LEADER:

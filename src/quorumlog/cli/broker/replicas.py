@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -49,12 +49,11 @@ def switch(
 
     Example: quorumlog broker switch --servers 127.0.0.1:10911 --to a --without b --unsafe
     """
-    from quorumlog.broker.client.switching import switch as carry_out
+    from quorumlog.broker.client.switching import Survey, Switch
 
     line = (lambda text: None) if is_json() else say
-    report = carry_out(
-        at.servers, to, without=without or [], unsafe=unsafe, timeout_ms=at.timeout_ms, say=line
-    )
+    with closing(Survey(at.servers)) as survey:
+        report = Switch(survey, to, without or [], unsafe, at.timeout_ms, line).run()
     lost = None if report.lost is None else report.lost._asdict()
     tell({**report._asdict(), "lost": lost}, lambda: _say_switched(report))
 

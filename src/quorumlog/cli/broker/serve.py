@@ -14,6 +14,7 @@ import typer
 
 from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, named_path
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
+from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,14 +70,8 @@ def topics_of_store(text: str, directory: Path) -> dict[str, int]:
     return topics
 
 
-class FailoverChoice(Enum):
-    ETCD = "etcd"
-    KV = "kv"
-    ZOOKEEPER = "zookeeper"
-
-
 Failover = Annotated[
-    FailoverChoice | None,
+    CoordinatorKind | None,
     typer.Option(
         "--failover",
         help="Who says which broker leads: an etcd, a ZooKeeper, or our own key-value store. Instead of"
@@ -115,7 +110,7 @@ FailoverBegin = Annotated[
 
 
 def failover_of(
-    choice: FailoverChoice,
+    kind: CoordinatorKind,
     coordinators: str,
     group: str,
     *,
@@ -127,18 +122,16 @@ def failover_of(
     is returned is called where the event loop runs. Raises ConfigError."""
     from quorumlog.broker.failover.failover_rules import FailoverOptions
     from quorumlog.broker.failover.failover_service import FailoverService
-    from quorumlog.coordinators import CoordinatorKind, check_servers, coordinator_of
+    from quorumlog.coordinators import coordinator_of
 
     if not coordinators:
         raise ConfigError("--failover needs --coordinator HOST:PORT,HOST:PORT,...")
     if not group or not all(c.isalnum() or c in "-_." for c in group):
         raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
-    kind = CoordinatorKind(choice.value)
-    check_servers(kind, coordinators)
+    coordinator = coordinator_of(kind, coordinators, group)
 
     def make(replica: Replica) -> FailoverService:
-        coordinator = coordinator_of(kind, coordinators, group)
         return FailoverService(replica, coordinator, options, begins=begins)
 
     return make
@@ -400,13 +393,13 @@ def serve(
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
+    from quorumlog.broker.epochs.epoch_history import Peer
     from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
     from quorumlog.broker.groups.group_extension import GroupExtension
     from quorumlog.broker.message_log import Role
     from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
-    from quorumlog.broker.replication.roles import BrokerAddress
     from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.serving.broker_server import BrokerServer
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
@@ -462,14 +455,14 @@ def serve(
         ha_bind = f"{host}:{ha_port}"
         if ha_advertise:
             parse_address(ha_advertise)
-        address = BrokerAddress(broker_id or bind, bind, ha_advertise or ha_bind)
+        me = Peer(id=broker_id or bind, address=bind, ha_address=ha_advertise or ha_bind)
         first_role = Role.SLAVE if role is None else Role[role.name]
         known = topics_of(topics) if role is RoleChoice.SLAVE else topics_of_store(topics, directory)
         store = ReplicaStore(str(directory), config, topics=known)
         try:
             replica = Replica(
                 store,
-                address,
+                me,
                 first_role,
                 master_ha_address=master,
                 has_epochs=ha_dialect is Dialect.QUORUMLOG,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, Self
 
 import msgspec
@@ -33,8 +33,15 @@ class Watching(Generic[V]):
     history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
     cannot read."""
 
-    def __init__(self, router: Router, values: Values[V], asked: WatchRequest) -> None:
-        """Raises InvalidRequest."""
+    def __init__(
+        self,
+        router: Router,
+        values: Values[V],
+        asked: WatchRequest,
+        most_held_bytes: int = MOST_HELD_BYTES,
+        holds: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        """`holds` is told how much is held, whenever that changes. Raises InvalidRequest."""
         asked = checked(asked)
         if not asked.key:
             raise InvalidRequest("a key is at least one byte")
@@ -46,6 +53,8 @@ class Watching(Generic[V]):
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
         self._held_bytes = 0
+        self._most_held_bytes = most_held_bytes
+        self._holds = holds
         self._left: deque[Change[V]] = deque()
         """Of the batch that is being given."""
         self._news = asyncio.Event()
@@ -116,7 +125,8 @@ class Watching(Generic[V]):
         self._batches.append((events, size_bytes))
         self._held_bytes += size_bytes
         self._news.set()
-        if self._held_bytes > MOST_HELD_BYTES:
+        self._holds(self._held_bytes)
+        if self._held_bytes > self._most_held_bytes:
             self._has_room.clear()
             self._forget()
             self._over.set()
@@ -158,7 +168,8 @@ class Watching(Generic[V]):
             self._left.extend([self._values.change(event) for event in events])
             self._batches.popleft()
             self._held_bytes -= size_bytes
-            if self._held_bytes <= MOST_HELD_BYTES // 2:
+            self._holds(self._held_bytes)
+            if self._held_bytes <= self._most_held_bytes // 2:
                 self._has_room.set()
         return self._left
 

@@ -116,12 +116,14 @@ class _Client:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
         elif isinstance(event, h11.Data):
             self._body += event.data
+            self._decoder.unfinished_bytes = len(self._body)
             if len(self._body) > MAX_BODY_BYTES:
                 too_large = InvalidRequest(f"a request of more than {MAX_BODY_BYTES} bytes")
                 self._answer(*error_of(too_large), closes=True)
                 self._connection.close()
         elif isinstance(event, h11.EndOfMessage) and self._request is not None:
             body, self._body = bytes(self._body), bytearray()
+            self._decoder.unfinished_bytes = 0
             self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))
         elif isinstance(event, h11.ConnectionClosed):
             self._connection.close()
@@ -153,7 +155,7 @@ class _Client:
         try:
             given = _object_of(body) if request.method == b"POST" else {}
             if request.method == b"POST" and path == WATCH_PATH:
-                async with aclosing(self._routes.watch(given)) as told:
+                async with aclosing(self._routes.watch(given, self._connection.hold_beside)) as told:
                     await self._stream(told)
                 return
             status, answer = await self._routes.answer(request.method.decode(), path, given)

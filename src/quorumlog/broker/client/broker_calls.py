@@ -144,7 +144,7 @@ class BrokerCalls:
 
     def submit_at_end(self, calls: list[Call]) -> None:
         """At the end of a turn of the loop."""
-        self._io.own_loop()
+        self._io.own_loop.running()
         self._io.submit_at_end(calls)
 
     async def call(

@@ -89,8 +89,10 @@ class AsyncBrokerClient:
     # ---------------------------------------------------------------- sending
 
     async def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
-        """See `BrokerClient.send`. What tasks begin to send in one turn leaves together; each has its
-        own receipt."""
+        """Store a message in a queue; the queues take turns unless one is named. Returns when the broker
+        has it as it promises. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
+        OutcomeUnknown, of which FlushDiskTimeout and FlushSlaveTimeout say that it is written, and not
+        yet as safe as asked."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(message.topic)
         key = (message.topic, queue_id, message.wait)
@@ -167,7 +169,8 @@ class AsyncBrokerClient:
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendReceipt:
-        """See `BrokerClient.send_batch`."""
+        """All of one topic, into one queue; the queues take turns unless one is named. All or nothing
+        is stored."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(messages[0].topic) if messages else 0
         await self._calls.connected()
@@ -179,7 +182,7 @@ class AsyncBrokerClient:
             raise
 
     async def queue_count(self, topic: str) -> int:
-        """See `BrokerClient.queue_count`."""
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
         count = self._counts.get(topic, 0)
         if not count:
             self._counts |= queue_counts(await self.queues(topic))
@@ -200,7 +203,9 @@ class AsyncBrokerClient:
         most_bytes: int = 1 << 20,
         wait_ms: int = 0,
     ) -> PullResult:
-        """See `BrokerClient.pull`."""
+        """Messages of a queue from the one of this number on, at most so many and about `most_bytes`; at
+        the end of the queue after `wait_ms`, or none. Raises UnknownTopic, TopicNotPermitted,
+        QueueOffsetOutOfRange, MessageDamaged."""
         request = PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -214,7 +219,9 @@ class AsyncBrokerClient:
     async def query(
         self, topic: str, key: str, *, time: TimeRange | None = None, most_messages: int = 64
     ) -> list[StoredMessage]:
-        """See `BrokerClient.query`."""
+        """Messages with this key, the newest first; `time`: stored from .. to, milliseconds since 1970
+        or datetimes, None: without a bound. Raises BadRequest where the broker keeps no index,
+        MessageDamaged."""
         begin_ms, end_ms = time_range(time)
         request = QueryRequest(
             topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms, most_messages=most_messages
@@ -222,7 +229,8 @@ class AsyncBrokerClient:
         return await self._messages(request)
 
     async def message(self, message_id: str) -> StoredMessage:
-        """See `BrokerClient.message`."""
+        """The one of this id, as a receipt has it. Raises NoSuchMessage, BadRequest for what is no
+        id."""
         return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
 
     async def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
@@ -231,42 +239,47 @@ class AsyncBrokerClient:
         return checked(records_of(frame)).messages()
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
-        """See `BrokerClient.queues`."""
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
         return queues_of(await self._calls.call(QueuesRequest(topic=topic)))
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """See `BrokerClient.min_offset`."""
+        """Of the oldest message that is there; of an empty queue that of the next. Raises
+        UnknownTopic."""
         return (await self._queue(topic, queue_id)).min_offset
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """See `BrokerClient.max_offset`."""
+        """Of the next message. Raises UnknownTopic."""
         return (await self._queue(topic, queue_id)).max_offset
 
     async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
         return queue_among(await self.queues(topic), topic, queue_id)
 
     async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
-        """See `BrokerClient.offset_at`."""
+        """Of the first message of the queue that was stored at this time (a datetime, or milliseconds
+        since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
         request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
         answer = answer_of(await self._calls.call(request))
         assert isinstance(answer, OffsetResponse), answer
         return answer.offset
 
     async def status(self) -> StatusResponse:
-        """See `BrokerClient.status`."""
+        """What the broker is and holds: its role, offsets in bytes, queues, problems."""
         answer = answer_of(await self._calls.call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
         return answer
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        """See `BrokerClient.replica`."""
+        """What the broker is as master or slave, after it has done what is asked. Raises
+        NotReplicated."""
         asked = ReplicaRequest() if request is None else request
         answer = answer_of(await self._calls.call(asked))
         assert isinstance(answer, ReplicaResponse), answer
         return answer
 
     async def failover(self, *, resigns: bool = False) -> FailoverResponse:
-        """See `BrokerClient.failover`."""
+        """What the broker knows of its coordinator's word; `resigns`: after it has given up to lead.
+        Raises NotReplicated."""
         asked = FailoverRequest(verb="resign" if resigns else "")
         answer = answer_of(await self._calls.call(asked))
         assert isinstance(answer, FailoverResponse), answer

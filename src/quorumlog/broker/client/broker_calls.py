@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any, cast
 
@@ -144,8 +145,11 @@ class BrokerCalls:
 
     def submit_at_end(self, calls: list[Call]) -> None:
         """At the end of a turn of the loop."""
-        self._io.own_loop()
         self._io.submit_at_end(calls)
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        """Raises RuntimeError if it is another than before."""
+        return self._io.own_loop.running()
 
     async def call(
         self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0

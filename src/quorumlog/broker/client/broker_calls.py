@@ -23,7 +23,7 @@ from quorumlog.broker.wire.broker_messages import (
 from quorumlog.broker.wire.group_messages import SessionSendRequest
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import ConfigError, ProtocolViolation, WrongPort
+from quorumlog.errors import ConfigError, ProtocolViolation, Unreachable, WrongPort
 from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder
 from quorumlog.net.hello import BROKER, HelloResponse
 from quorumlog.net.io_loop import IoLoop
@@ -42,7 +42,10 @@ class BrokerProduct(Product):
     group = GROUP
     probe = RoleRequest(watches=True)
 
+    closed_error = Unreachable
+
     def __init__(self) -> None:
+        super().__init__()
         self.own_host = b""
         """Of this client, as the broker that greeted last sees it; empty: none has."""
         self._silent: set[str] = set()

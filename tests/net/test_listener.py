@@ -10,16 +10,20 @@ import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from quorumlog.client import connect
 from quorumlog.consensus.messages import HeartbeatRequest
-from quorumlog.errors import BadRequest, ConfigError, Overloaded, ProtocolViolation
+from quorumlog.errors import BadRequest, ConfigError, LedgerError, Overloaded, ProtocolViolation
+from quorumlog.net import limits as limits_module
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
 from quorumlog.net.listener import Challenging, Listener
+from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.wire.client_messages import ReadResponse, StatusRequest
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -230,6 +234,38 @@ def test_above_the_limit_a_client_is_refused_with_a_sentence(caplog: Any) -> Non
     with caplog.at_level(logging.WARNING):
         run(scene)
     assert len([r for r in caplog.records if "refuses connections" in r.getMessage()]) == 1
+
+
+def test_who_only_looks_is_let_in_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "MOST_LOOKING", 2)
+
+    async def scene() -> None:
+        async with open_port(24) as port:
+            await fill(port)
+            looks = [await port.dial(msgspec.structs.replace(CLIENT, looks=True)) for _ in range(3)]
+            answers = [type(await answer(each)) for each in looks]
+            assert answers == [HelloResponse, HelloResponse, ErrorResponse]
+            port.pass_ms(GREETING_MS)
+            for each in looks:
+                assert await is_closed(each)
+            again = await port.dial(msgspec.structs.replace(CLIENT, looks=True))
+            assert isinstance(await answer(again), HelloResponse)
+
+    run(scene)
+
+
+def test_status_is_told_where_connections_have_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator looks for why nothing is answered."""
+    with LocalCluster(1) as cluster:
+        monkeypatch.setattr(ProcessLimits, "most_connections", 0)
+        with connect(cluster.servers) as log:
+            (row,) = log.status(timeout_ms=10_000)
+            assert row.role == "leader"
+        with connect(cluster.servers, timeout_ms=500) as log, pytest.raises(LedgerError):
+            log.append(b"entry")
+        with connect(cluster.servers) as log:
+            (row,) = log.status(timeout_ms=10_000)
+            assert any("connections are refused" in problem for problem in row.problems)
 
 
 def clients_have_three_quarters_and_members_the_rest() -> None:

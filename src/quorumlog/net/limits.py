@@ -23,6 +23,8 @@ UNFINISHED_BYTES = 128 * MIB
 Beyond them the one that began first is closed, if it began `UNFINISHED_S` ago; beyond twice as many,
 whenever it began."""
 UNFINISHED_S = 5.0
+MOST_LOOKING = 8
+"""Connections that are let in for `GREETING_MS` where others are refused."""
 WANTED_DESCRIPTORS = 65_536
 _UNLIMITED = 1 << 20
 
@@ -69,6 +71,7 @@ class ProcessLimits:
         """Those of them that have not said who they are; the oldest first."""
         self._unfinished = {True: _Unfinished(), False: _Unfinished()}
         """Of clients, and of members."""
+        self._looking: set[object] = set()
         self.accepted = 0
         self.refused = 0
         self._is_refusing = False
@@ -98,7 +101,15 @@ class ProcessLimits:
     def greeted(self, connection: object) -> None:
         self._silent.pop(connection, None)
 
+    def lets_look(self, connection: object) -> bool:
+        """It may stay for a moment, though it is one too many."""
+        if len(self._looking) >= MOST_LOOKING:
+            return False
+        self._looking.add(connection)
+        return True
+
     def leave(self, connection: object) -> None:
+        self._looking.discard(connection)
         self._silent.pop(connection, None)
         self._open.pop(connection, None)
         self._finished(connection)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from quorumlog.client.protocol.client_requests import (
     CLOSED,
     NO_GREETING,
@@ -174,7 +176,10 @@ class ClientProtocol:
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
-        link.outbox += encode_frame(self.group, client_hello(LOG))
+        hello = client_hello(LOG)
+        if link.lane is Lane.CONTROL and self._requests.only_looks:
+            hello = msgspec.structs.replace(hello, looks=True)
+        link.outbox += encode_frame(self.group, hello)
         self._links.to_write[link] = None
 
     def link_lost(self, link: Link, reason: str | ProtocolViolation, now_ms: float) -> None:

@@ -55,6 +55,7 @@ from quorumlog.wire.client_messages import (
     AppendResponse,
     ReadRequest,
     ReadResponse,
+    StatusRequest,
     StatusResponse,
 )
 
@@ -104,6 +105,14 @@ class RequestTracker:
             self._fail_if_no_member(request)
             if self._view.member_address(request.target.name) is None:
                 self.router.ask_around(self.now_ms)
+
+    @property
+    def only_looks(self) -> bool:
+        """Whoever waits asks how members are."""
+        waiting = [*self._waiting, *self.streams.waiting]
+        return bool(waiting) and all(
+            isinstance(each, Request) and isinstance(each.message, StatusRequest) for each in waiting
+        )
 
     def send_waiting(self) -> None:
         """Called when a leader or a member is known, a link is open, or time has passed."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import logging
+import os
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -351,6 +353,27 @@ def test_what_else_the_process_has_open_counts() -> None:
         assert limits.is_beyond_all
         limits.leave(number)
     assert not limits.is_beyond_all
+
+
+def test_what_is_opened_while_connections_come_counts() -> None:
+    """Directories are opened behind the first of them, and a member writes new files for ever."""
+    files = [4]
+    limits = ProcessLimits(lambda: 128, lambda: files[0] + limits.open_connections)
+    for number in range(8):
+        limits.enter(number, lambda reason: None)
+    files[0] = 60
+    for number in range(8, 16):
+        limits.enter(number, lambda reason: None)
+    assert limits.most_connections == (128 - 60) * 3 // 4
+
+
+def test_where_nothing_can_be_counted_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listdir(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, path)
+
+    monkeypatch.setattr(limits_module, "descriptors_in_force", lambda: 100)
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert limits_module.descriptors_in_use() == 100
 
 
 @pytest.mark.parametrize(

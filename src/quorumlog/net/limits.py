@@ -26,6 +26,8 @@ UNFINISHED_S = 5.0
 MOST_LOOKING = 8
 """Connections that are let in for `GREETING_MS` where others are refused."""
 WANTED_DESCRIPTORS = 65_536
+COUNTS = 32
+"""Such a part of the descriptors has come as connections: what else has some is counted anew."""
 _UNLIMITED = 1 << 20
 
 Close = Callable[[str], None]
@@ -40,7 +42,7 @@ def descriptors_in_use() -> int:
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:  # there is none left to look with
-        return 0
+        return descriptors_in_force()
 
 
 def raise_descriptor_limit() -> None:
@@ -94,7 +96,8 @@ class ProcessLimits:
         self.accepted += 1
         self._open[connection] = close
         self._silent[connection] = close
-        if len(self._open) == self._descriptors() // 4:
+        if self.accepted % max(1, self._descriptors() // COUNTS) == 0 or self.accepted == 1:
+            # Again and again: directories are opened while connections come, and files later on.
             self._others = max(0, self._in_use() - len(self._open))
         return len(self._open) <= self.most_connections
 

@@ -67,8 +67,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 def test_only_who_was_told_the_name_of_a_connection_ends_it(cluster: LocalCluster) -> None:
     """They were counted: whoever counted, too, had that of anybody closed."""
-    with closing(Raw(cluster.servers).sock), closing(Raw(cluster.servers).sock):
-        first, second = Raw(cluster.servers), Raw(cluster.servers)
+    first, second = Raw(cluster.servers), Raw(cluster.servers)
+    with closing(first.sock), closing(second.sock):
         name = str(first.hello.connection_id)
         run_id, number, secret = name.rsplit("/", 2)
         assert len(secret) == 16
@@ -78,8 +78,6 @@ def test_only_who_was_told_the_name_of_a_connection_ends_it(cluster: LocalCluste
             assert first.is_answered()
         second.append(name)
         assert not first.is_answered(), "a stream that moves says where it was"
-        for each in (first, second):
-            each.sock.close()
 
 
 def test_what_clients_say_of_rivals_forges_no_line_and_is_bounded(cluster: LocalCluster) -> None:

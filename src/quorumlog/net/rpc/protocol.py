@@ -23,6 +23,7 @@ from quorumlog.net.hello import (
     Challenge,
     ChallengeResponse,
     Greeting,
+    Hello,
 )
 from quorumlog.net.rpc.calls import CLOSED, Call, CallState, Lane, Link, LinkState, TargetKind
 from quorumlog.net.rpc.link_table import LinkTable
@@ -144,7 +145,10 @@ class RpcProtocol:
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
-        link.outbox += encode_frame(self._product.group, self._product.hello(link))
+        hello = self._product.hello(link)
+        if link.lane is Lane.CONTROL and isinstance(hello, Hello) and self._calls.only_looks:
+            hello = msgspec.structs.replace(hello, looks=True)
+        link.outbox += encode_frame(self._product.group, hello)
         self._links.to_write[link] = None
 
     def link_lost(self, link: Link, reason: str | ProtocolViolation, now_ms: float) -> None:

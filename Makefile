@@ -17,10 +17,10 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
+.PHONY: help setup check format blocking test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
-    bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
+    bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
     broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
@@ -55,6 +55,9 @@ check: $(STAMP)  ## formatting, lint, types, import contracts
 format: $(STAMP)  ## let ruff format and fix what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+blocking: $(STAMP)  ## write the blocking clients anew from those for asyncio
+	$(BIN)/python -m harness.blocking_clients
 
 # TESTS at a time; members of many tests on few cores miss their time-outs. Those with Spark share one process, those
 # with members one a file (tests/conftest.py).
@@ -166,6 +169,9 @@ bench-learner: $(STAMP)  ## a new member fetches 10 GB under load: make bench-le
 
 bench-quick: $(STAMP)  ## what became dearer than the figures kept in the repository, in a minute
 	$(BIN)/python -m benchmarks.quick $(OPTIONS)
+
+bench-trace: $(STAMP)  ## one append's way through three members, drawn: make bench-trace OPTIONS="--writers 64"
+	$(BIN)/python -m benchmarks.trace $(OPTIONS)
 
 bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
 
-from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
 from quorumlog.client.protocol.client_requests import Request
-from quorumlog.client.system import now_ms
+from quorumlog.net.io_loop import IoLoop
+from quorumlog.net.system import now_ms
 
 
 class TaskJoiner:
@@ -21,9 +20,7 @@ class TaskJoiner:
         self, body: bytes, timeout_ms: float, machine: str = ""
     ) -> tuple[asyncio.Future[Outcome], JoinedAppends]:
         """What to await, and the frame to `leave` if that is cancelled."""
-        loop = get_running_loop()
-        if loop is not self._io.loop:
-            self._io.own_loop()
+        loop = self._io.own_loop.running()
         if not self._is_scheduled:
             self._is_scheduled = True
             loop.call_soon(self._send_at_end)
@@ -47,4 +44,16 @@ class TaskJoiner:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
         ready = self._joiner.take(asyncio.Future.cancelled)
         requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
-        return [request for request in requests if request is not None]
+        return [_told(request) for request in requests if request is not None]
+
+
+def _told(request: Request) -> Request:
+    request.on_done = _give
+    return request
+
+
+def _give(request: Request) -> None:
+    joined: JoinedAppends = request.context
+    for waiter, outcome in zip(joined.waiters, joined.outcomes(), strict=True):
+        if not waiter.done():
+            waiter.set_result(outcome)

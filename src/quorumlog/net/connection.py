@@ -22,7 +22,7 @@ from quorumlog.net.frame import (
     encode_frame,
     frame_bytes_of,
 )
-from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES
+from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES, ProcessLimits
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 
@@ -35,6 +35,7 @@ LastWords = Callable[[Exception], bytes | None]
 
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
+OVERFULL_FRAMES = 2 * TURN_FRAMES
 TURN_S = 0.005
 """Of a turn of the loop for what one client has sent, or all of those together that have sent more."""
 LEAST_SHARE_BYTES = 64
@@ -100,14 +101,15 @@ class LoopTurn:
     @property
     def is_overfull(self) -> bool:
         """The share is still that of fewer senders: until it fits, who is read late waits."""
-        return self._frames >= 2 * TURN_FRAMES
+        return self._frames >= OVERFULL_FRAMES
 
     def took(self, frames: int, connection: Connection) -> None:
-        paused = self._late if self.is_overfull else self._paused
+        was_overfull = self._frames >= OVERFULL_FRAMES
         self._frames += frames
         if self._frames >= TURN_FRAMES and self.share_bytes == RECEIVE_BUFFER_BYTES:
             self.share_bytes //= 2
         if self.share_bytes < RECEIVE_BUFFER_BYTES:
+            paused = self._late if was_overfull else self._paused
             # The loop would ask this socket again and again, as long as it fills its buffer.
             if not self._paused and not self._late:
                 self._loop.call_soon(self.flush)
@@ -188,8 +190,17 @@ class Decoder(Protocol):
 
     @property
     def missing_bytes(self) -> int: ...
+    @property
+    def unfinished_bytes(self) -> int:
+        """Held of a message that has not come whole."""
+        ...
+
     def get_buffer(self, sizehint: int = -1) -> memoryview: ...
     def buffer_updated(self, count: int) -> list[Frame]: ...
+
+
+_GONE = FrameDecoder()
+"""Of connections that are lost: it is fed nothing."""
 
 
 class Session(Protocol):
@@ -236,6 +247,11 @@ class Connection(asyncio.BufferedProtocol):
         """Also while the other side does not read what it is sent."""
         self.is_client = False
         """It may be closed where clients take too much."""
+        self.limits: ProcessLimits | None = None
+        self._has_unfinished = False
+        """The limits know of it."""
+        self.beside_bytes = 0
+        """What its session holds of what is to be sent, beside this connection."""
         self._held: list[Frame] = []
         """They came, and are taken once there is room for their answers, and time."""
         self._is_in_line = False
@@ -279,6 +295,24 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.closed:
             self._loop_turn.took(len(frames), self)
+            self._note_unfinished(is_new=bool(frames))
+
+    def _note_unfinished(self, *, is_new: bool) -> None:
+        """`is_new`: what began before has come whole."""
+        limits = self.limits
+        if limits is None:
+            return
+        size_bytes = self.decoder.unfinished_bytes
+        for frame in self._held:
+            if frame.batch is not None:
+                size_bytes += len(frame.batch.buffer)
+        if is_new and self._has_unfinished:
+            self._has_unfinished = False
+            limits.unfinished(self, 0, is_client=self.is_client, now_s=0.0)
+        if size_bytes > SMALL_BYTES:
+            self._has_unfinished = True
+            now_s = self._loop_turn.clock()
+            limits.unfinished(self, size_bytes, is_client=self.is_client, now_s=now_s)
 
     def greeted(self) -> None:
         """Of a session that alone knows when its greeting is whole: it is."""
@@ -293,6 +327,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frames: list[Frame]) -> None:
         turn = self._loop_turn
+        is_shared = self.is_client and len(frames) > 1
         until_s = 0.0
         for number, frame in enumerate(frames):
             if self.closed:
@@ -301,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._held = frames[number:]
                 self.pause_reading()
                 return
-            if self.is_client:
+            if is_shared:
                 now_s = turn.clock()
                 if until_s == 0.0:
                     until_s = now_s + turn.share_s
@@ -343,6 +378,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._is_in_line:
                 held, self._held = self._held, []
                 self._take(held)
+                self._note_unfinished(is_new=bool(held))
         except Exception as error:
             contain(error, self)
             return
@@ -358,7 +394,9 @@ class Connection(asyncio.BufferedProtocol):
         self.on_lost(self, by_peer)
         if self.session is not None:
             self.session.lost()
-            self.session = None  # the two hold each other, and a connection holds a large buffer
+            self.session = None
+        # The two hold each other until cycles are looked for, and a decoder may hold megabytes.
+        self.decoder = _GONE
 
     def pause_writing(self) -> None:
         self._is_clogged = True
@@ -434,7 +472,7 @@ class Connection(asyncio.BufferedProtocol):
     def held_bytes(self) -> int:
         """Of memory, about: a buffer of which one byte is unsent is held as a whole."""
         unsent = self.unsent_bytes
-        return unsent + self._flushed_bytes if unsent else 0
+        return self.beside_bytes + (unsent + self._flushed_bytes if unsent else 0)
 
     @property
     def sent_bytes(self) -> int:
@@ -485,7 +523,20 @@ class Connection(asyncio.BufferedProtocol):
             self._forget()
             self._transport.abort()
 
+    def give_up(self, reason: str) -> None:
+        """Abort, and say why, if there is a reason."""
+        if reason and not self.closed:
+            self._loop_turn.strays.closing(self.peer_name, reason)
+        self.abort()
+
+    def hold_beside(self, size_bytes: int) -> None:
+        """See `beside_bytes`; as what it does not read, it is bounded over all clients."""
+        if not self.closed:
+            self.beside_bytes = size_bytes
+            self._loop_turn.look_at_unsent(self)
+
     def _forget(self) -> None:
+        self.beside_bytes = 0
         self._out.clear()
         self._out_bytes = 0
         self._held.clear()

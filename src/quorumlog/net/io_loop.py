@@ -1,0 +1,197 @@
+"""The asyncio loop under an `RpcProtocol`, shared by all tasks of an asyncio client.
+
+What is submitted in one turn is written at its end, with one write a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+from quorumlog.config import parse_address
+from quorumlog.errors import ProtocolViolation
+from quorumlog.net.loop_thread import OwnLoop
+from quorumlog.net.rpc.calls import CLOSED, Call, Link, LinkState
+from quorumlog.net.rpc.protocol import RpcProtocol
+from quorumlog.net.rpc.view import GroupEvent
+from quorumlog.net.system import now_ms, system_reason_of
+
+
+class _Connection(asyncio.BufferedProtocol):
+    def __init__(self, io: IoLoop, link: Link) -> None:
+        self._io = io
+        self._link = link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports are no subclass of asyncio's.
+        self._io._connected(self._link, cast(asyncio.Transport, transport))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._link.decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._link.decoder.buffer_updated(nbytes)
+        except ProtocolViolation as violation:
+            self._io._lost(self._link, violation)
+            return
+        if frames:
+            self._io._protocol.frames_received(self._link, frames, now_ms())
+            self._io._carry_out()
+        else:
+            self._io._protocol.bytes_received(self._link, now_ms())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = system_reason_of(exc) if isinstance(exc, OSError) else CLOSED
+        self._io._lost(self._link, reason)
+
+
+def _tell_nobody(event: GroupEvent) -> Sequence[Callable[[], None]]:
+    return ()
+
+
+class IoLoop:
+    def __init__(
+        self,
+        protocol: RpcProtocol,
+        told: Callable[[GroupEvent], Iterable[Callable[[], None]]] = _tell_nobody,
+    ) -> None:
+        """`told`: of what happens to the group; gives what the loop is to call then."""
+        self._protocol = protocol
+        self._told = told
+        self._links_to_write: dict[Link, None] = {}
+        self._is_write_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = float("inf")
+        self._dials: set[asyncio.Task[None]] = set()
+        self.own_loop = OwnLoop()
+
+    @property
+    def has_lost_loop(self) -> bool:
+        """It was closed: nobody waits any more, and nothing can be told to a transport."""
+        return self.own_loop.loop is not None and self.own_loop.loop.is_closed()
+
+    # ---------------------------------------------------------------- tasks
+
+    def submit(self, calls: Iterable[Call]) -> None:
+        now = now_ms()
+        for call in calls:
+            if call.on_done is None:
+                call.context = self.own_loop.running().create_future()
+            self._protocol.submit(call, now)
+        self._carry_out()
+
+    def submit_at_end(self, calls: Iterable[Call]) -> None:
+        """Called at the end of a turn: written at once, since another turn would only be waiting."""
+        self._is_write_scheduled = True
+        try:
+            self.submit(calls)
+        finally:
+            self._write()
+
+    def cancel(self, calls: Iterable[Call]) -> None:
+        """Nobody waits for these any more."""
+        for call in calls:
+            self._protocol.cancel(call, now_ms())
+        self._carry_out()
+
+    async def wait(self, call: Call) -> None:
+        """Until it is done; the protocol sees to its deadline. One that is not kept is cancelled
+        with whoever waits."""
+        if call.is_done:
+            return
+        if call.is_kept:
+            await asyncio.shield(call.context)
+            return
+        try:
+            await call.context
+        except asyncio.CancelledError:
+            self.cancel((call,))
+            raise
+
+    async def close(self) -> None:
+        """May be called twice."""
+        self._protocol.close(now_ms())
+        if self.has_lost_loop:
+            for link in self._protocol.take_work().close:
+                link.context = None  # forgotten, a transport closes its socket
+            return
+        self._carry_out()
+        if self._timer is not None:
+            self._timer.cancel()
+        dials = list(self._dials)
+        for dial in dials:
+            dial.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+
+    # ---------------------------------------------------------------- the protocol's work
+
+    def _carry_out(self) -> None:
+        work = self._protocol.take_work()
+        for call in work.completed:
+            waiter = call.context
+            if not waiter.done():  # whoever waited was cancelled
+                waiter.set_result(None)
+        for link in work.close:
+            if link.context is not None:
+                link.context.abort()
+        for link in work.dial:
+            dial = asyncio.get_running_loop().create_task(self._dial(link))
+            self._dials.add(dial)
+            dial.add_done_callback(self._dials.discard)
+        if work.write:
+            self._links_to_write.update(dict.fromkeys(work.write))
+            if not self._is_write_scheduled:
+                self._is_write_scheduled = True
+                asyncio.get_running_loop().call_soon(self._write)
+        for event in work.events:
+            for callback in self._told(event):
+                asyncio.get_running_loop().call_soon(callback)
+        wake_at = self._protocol.next_wakeup_ms()
+        if wake_at < self._timer_at_ms:
+            self._set_timer(wake_at)
+
+    def _write(self) -> None:
+        self._is_write_scheduled = False
+        links, self._links_to_write = self._links_to_write, {}
+        for link in links:
+            # One that was lost in this turn is closed by now: uvloop would raise, and skip the rest.
+            if link.context is not None and link.outbox and not link.context.is_closing():
+                buffers, link.outbox = link.outbox, []
+                link.context.writelines(buffers)
+
+    def _set_timer(self, wake_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = wake_at
+        delay_s = max(0.0, (wake_at - now_ms()) / 1000.0)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at_ms = float("inf")
+        self._protocol.advance(now_ms())
+        self._carry_out()
+
+    async def _dial(self, link: Link) -> None:
+        host, port = parse_address(link.address)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(self, link), host, port
+            )
+        except (OSError, UnicodeError) as failure:
+            self._lost(link, system_reason_of(failure))
+
+    def _connected(self, link: Link, transport: asyncio.Transport) -> None:
+        if link.state is LinkState.CLOSED:
+            transport.abort()
+            return
+        link.context = transport
+        self._protocol.link_connected(link, now_ms())
+        self._carry_out()
+
+    def _lost(self, link: Link, reason: str | ProtocolViolation) -> None:
+        if link.state is not LinkState.CLOSED:
+            self._protocol.link_lost(link, reason, now_ms())
+            self._carry_out()

@@ -1,0 +1,100 @@
+"""The connections of one client: at most one for each server and lane, and when to dial again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from quorumlog.net.frame import FrameDecoder
+from quorumlog.net.rpc.calls import Lane, Link, LinkState
+
+_FIRST_REDIAL_MS = 20.0
+_REDIAL_LIMIT_MS = 250.0
+"""A server that comes back is found within a quarter of a second, however long it was away."""
+
+
+class LinkTable:
+    def __init__(self, random: Random, decoder: Callable[[], FrameDecoder] = FrameDecoder) -> None:
+        self._decoder = decoder
+        self._random = random
+        self._links: dict[tuple[str, Lane], Link] = {}
+        self._failures: dict[str, int] = {}
+        """Address -> connections in a row that failed; forgotten when a server greets."""
+        self._retry_at_ms: dict[str, float] = {}
+        self.to_dial: list[Link] = []
+        self.to_close: list[Link] = []
+        self.to_write: dict[Link, None] = {}
+        """Links with something new in their outbox."""
+        self.is_closed = False
+        """No link is given out or dialled any more."""
+
+    def all(self) -> list[Link]:
+        return list(self._links.values())
+
+    def get(self, address: str, lane: Lane) -> Link | None:
+        return self._links.get((address, lane))
+
+    def is_open(self, address: str, lane: Lane) -> bool:
+        link = self._links.get((address, lane))
+        return link is not None and link.state is LinkState.OPEN
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is awaited."""
+        return any(link.pending or link.state is not LinkState.OPEN for link in self._links.values())
+
+    @property
+    def quiet_since_ms(self) -> float:
+        """When the quietest of those that owe nothing and have watches was heard last."""
+        listening = (
+            link.last_received_ms for link in self._links.values() if link.watches and not link.pending
+        )
+        return min(listening, default=float("inf"))
+
+    def open_or_dial(self, address: str, lane: Lane, now_ms: float) -> Link | None:
+        """None: it is being dialled, or failed a moment ago."""
+        if self.is_closed:
+            return None
+        link = self._links.get((address, lane))
+        if link is None:
+            if self._retry_at_ms.get(address, 0.0) <= now_ms:
+                link = Link(address, lane, now_ms, now_ms, decoder=self._decoder())
+                self._links[address, lane] = link
+                self.to_dial.append(link)
+            return None
+        return link if link.state is LinkState.OPEN else None
+
+    def best_of(self, addresses: Sequence[str], lane: Lane, now_ms: float) -> str | None:
+        """One whose connection stands, or else the one that failed least; None: all back off."""
+        usable = [a for a in addresses if self._retry_at_ms.get(a, 0.0) <= now_ms]
+        for address in usable:
+            if self.is_open(address, lane):
+                return address
+        return min(usable, key=lambda a: self._failures.get(a, 0), default=None)
+
+    def greeted(self, link: Link, now_ms: float) -> None:
+        link.state = LinkState.OPEN
+        link.since_ms = now_ms
+        self._failures.pop(link.address, None)
+
+    def remove(self, link: Link, now_ms: float) -> None:
+        """Its address is dialled again after a pause that doubles with every failure."""
+        assert self._links.get((link.address, link.lane)) is link, (link.address, link.lane)
+        link.state = LinkState.CLOSED
+        del self._links[link.address, link.lane]
+        self.to_close.append(link)
+        self.to_write.pop(link, None)
+        failures = self._failures.get(link.address, 0)
+        self._failures[link.address] = failures + 1
+        wait_ms = min(_FIRST_REDIAL_MS * (1 << min(failures, 5)), _REDIAL_LIMIT_MS)
+        self.rest(link.address, now_ms + wait_ms * self._random.uniform(0.5, 1.0))
+
+    def rest(self, address: str, until_ms: float) -> None:
+        """It is not dialled before."""
+        self._retry_at_ms[address] = until_ms
+
+    def describe(self, address: str) -> str:
+        link = self.get(address, Lane.CONTROL) or self.get(address, Lane.READ)
+        if link is None:
+            return "not tried"
+        return "connected" if link.state is LinkState.OPEN else "no answer yet"

@@ -1,0 +1,204 @@
+"""What a client believes about a group: which members there are, where they are, who leads.
+
+Reports come from any member and may be stale; the term in them tells which is the newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from quorumlog.errors import LedgerError
+
+
+class Standing(NamedTuple):
+    """What a server says of itself, and of who leads."""
+
+    member_id: str
+    role: str
+    term: int
+    leads: bool
+    leader_id: str = ""
+    leader_address: str = ""
+    """Empty: the one at which `leader_id` has greeted, or is told to be."""
+    members: dict[str, str] = {}  # noqa: RUF012 - never changed
+    """Address by member id."""
+    membership_index: int = -1
+    """Of the list of members; -1: not said."""
+
+
+class LeaderView(NamedTuple):
+    address: str
+    term: int
+    """-1: the hint of a refusal, which names no term."""
+
+
+class Note(NamedTuple):
+    at_ms: float
+    what: str
+
+
+class EventKind(Enum):
+    """What a client tells of the group, in the words of its log."""
+
+    LEADER = "is the leader now"
+    LOST = "the connection was lost"
+    BACK = "is connected again"
+    SET_BACK = "the group has lost entries that were committed"
+
+
+class GroupEvent(NamedTuple):
+    kind: EventKind
+    address: str
+    reason: str = ""
+
+
+class _LostLeader(NamedTuple):
+    term: int
+    at_ms: float
+
+
+_NEVER = _LostLeader(-1, float("-inf"))
+
+
+class GroupView:
+    def __init__(self, servers: Sequence[str], *, distrust_lost_ms: float) -> None:
+        self._given = list(dict.fromkeys(servers))
+        self.servers = self._given
+        self.advertised: dict[str, str] = {}
+        """Address by member id, as servers tell it."""
+        self._membership_index = -1
+        """Of the newest list of members that was told."""
+        self.greeted: dict[str, str] = {}
+        """Address by member id under which the member has greeted: preferred, as long as it works."""
+        self.names: dict[str, str] = {}
+        """Who has greeted last, by address."""
+        self.leader: LeaderView | None = None
+        self._led_at = ""
+        """Where the newest leader was reported to be, whether or not that is believed."""
+        self.leader_term = -1
+        """Highest term in which anybody was reported to lead; never falls."""
+        self.notes: dict[str, Note] = {}
+        """Address -> what went wrong there last, for the message of a deadline."""
+        self._lost: dict[str, _LostLeader] = {}
+        """Leaders whose connection broke: followers name them until they have noticed themselves."""
+        self._distrust_lost_ms = distrust_lost_ms
+        self.group_unknown: dict[str, LedgerError] = {}
+        """Refusals of servers that do not have the group, or no log."""
+
+    def add_servers(self, addresses: Iterable[str]) -> None:
+        """Somebody else has learned that members are there: in the place of what was added before."""
+        # A new list, whole: another thread may be looking.
+        self.servers = list(dict.fromkeys((*self._given, *addresses)))
+
+    def known_addresses(self) -> list[str]:
+        """The listed servers, and the members that they told of and that are not among them; and who
+        leads, which may be a directory that is back at another place than its member's. That one is
+        asked after its connection was lost, too: nobody else can say that it leads still."""
+        addresses = list(self.servers)
+        # A copy: another thread may be learning meanwhile.
+        for member_id, address in list(self.advertised.items()):
+            if address not in addresses and self.greeted.get(member_id) not in addresses:
+                addresses.append(address)
+        if self._led_at and self._led_at not in addresses:
+            addresses.append(self._led_at)
+        return addresses
+
+    def untried_address(self, tried: set[str]) -> str | None:
+        """`tried`: addresses and member ids."""
+        # A member has two addresses if the list names it otherwise than it advertises itself.
+        theirs = {address for address, member_id in list(self.names.items()) if member_id in tried}
+        theirs |= {address for member_id, address in list(self.advertised.items()) if member_id in tried}
+        untried = (a for a in self.known_addresses() if a not in tried and a not in theirs)
+        return next(untried, None)
+
+    def member_address(self, member_id: str, told: str = "") -> str | None:
+        return self.greeted.get(member_id) or told or self.advertised.get(member_id)
+
+    def greeted_by(self, member_id: str, address: str) -> None:
+        """Whoever answers there. A directory that is back at another place than its member's is found
+        there as a leader alone."""
+        self.forget_greeting(address)
+        self.names[address] = member_id
+        if address in self.servers or self.advertised.get(member_id, address) == address:
+            self.greeted[member_id] = address
+
+    def forget_greeting(self, address: str) -> None:
+        """Nobody answers there, so the member may have moved to where the others say that it is."""
+        # A new one, whole: another thread may be looking.
+        self.greeted = {i: greeted for i, greeted in self.greeted.items() if greeted != address}
+
+    def is_leader(self, address: str) -> bool:
+        return self.leader is not None and self.leader.address == address
+
+    def note(self, address: str, what: str, now_ms: float) -> None:
+        self.notes[address] = Note(now_ms, what)
+
+    def learn(self, address: str, told: Standing, now_ms: float) -> None:
+        self.group_unknown.pop(address, None)
+        if told.membership_index < 0 and self._membership_index < 0:
+            self.advertised.update(told.members)
+        elif told.membership_index >= self._membership_index:
+            self._membership_index = told.membership_index
+            self.advertised = told.members  # another thread may be looking: a new one, whole
+        if told.leads:
+            self._leader_reported(address, told.term, by_itself=True)
+            return
+        follows = f"and follows {told.leader_id}" if told.leader_id else "and knows no leader"
+        self.note(address, f"{told.member_id} is {told.role} in term {told.term} {follows}", now_ms)
+        if self.is_leader(address):
+            self.leader = None
+        leader_address = self.member_address(told.leader_id, told.leader_address)
+        if told.leader_address and told.leader_address != told.members.get(told.leader_id):
+            # Another directory of that name than the one that answers where the member is to be found.
+            leader_address = told.leader_address
+        if leader_address:
+            self._leader_reported(leader_address, told.term, by_itself=False)
+
+    def _leader_reported(self, address: str, term: int, *, by_itself: bool) -> None:
+        if term < self.leader_term:
+            return
+        self._led_at = address
+        current = self.leader
+        if not self.is_leader(address):
+            if not by_itself:
+                if self._lost.get(address, _NEVER).term >= term:
+                    return
+                # Two addresses in one term are two names of one member: stay with the one in use.
+                if current is not None and current.term == term:
+                    return
+            self._lost.pop(address, None)
+        self.leader = LeaderView(address, term)
+        self.leader_term = term
+
+    def has_led(self, address: str, term: int) -> None:
+        """What only a leader does was done there: one known by a hint has a term from now on."""
+        leader = self.leader
+        if leader is not None and leader.address == address and term > leader.term:
+            self.leader = LeaderView(address, term)
+            self.leader_term = max(self.leader_term, term)
+
+    def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
+        """The member at `address` does not lead; perhaps it knows who does."""
+        if self.is_leader(address):
+            self.leader = None
+        if self.leader is not None:
+            return
+        hint = self.member_address(error.leader_id or "", error.leader_address or "")
+        if not hint or hint == address:
+            return
+        self._led_at = hint
+        if now_ms - self._lost.get(hint, _NEVER).at_ms > self._distrust_lost_ms:
+            self.leader = LeaderView(hint, -1)
+
+    def connection_lost(self, address: str, now_ms: float) -> None:
+        if self.leader is not None and self.leader.address == address:
+            self._lost[address] = _LostLeader(self.leader.term, now_ms)
+            self.leader = None
+
+    def group_unknown_to_all(self) -> LedgerError | None:
+        """The refusal of one server, if all have refused so."""
+        if all(address in self.group_unknown for address in self.known_addresses()):
+            return next(iter(self.group_unknown.values()))
+        return None

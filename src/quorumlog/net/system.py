@@ -1,0 +1,19 @@
+"""What clients learn from the operating system: the time, and why a connection failed."""
+
+from __future__ import annotations
+
+import os
+import time
+
+
+def now_ms() -> float:
+    return time.monotonic() * 1000.0
+
+
+def system_reason_of(error: OSError | UnicodeError) -> str:
+    """What the operating system says, without asyncio's or Python's additions."""
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # of a name that does not resolve; its numbers are negative
+    return str(error)

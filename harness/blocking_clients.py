@@ -112,6 +112,31 @@ OUTPUTS = [
         "from quorumlog.client.readers.read_results import Results\n",
         types={"AsyncResults": "Results", "AsyncAppendStream": "AppendStream"},
     ),
+    Output(
+        "kv/client/blocking_store.py",
+        "KeyValueClient: the verbs of `AsyncKeyValueClient` for programs without asyncio.",
+        (
+            Class(
+                "kv/client/watching.py",
+                "Watching",
+                "BlockingWatch",
+                without=("began",),
+                more="def __iter__(self) -> Iterator[Change[V]]:\n        while True:\n"
+                "            yield self._step(self._it._fill).popleft()",
+            ),
+            Class(
+                "kv/client/async_store.py",
+                "AsyncKeyValueClient",
+                "KeyValueClient",
+                bases="BlockingRecipes[V]",
+                closed='Unreachable("the client is closed")',
+                on_loop=("watch", "watch_prefix"),
+                without=("grant", "lease", "lock", "election"),
+            ),
+        ),
+        imports="from quorumlog.errors import Unreachable\n"
+        "from quorumlog.kv.client.blocking_recipes import BlockingRecipes\n",
+    ),
 ]
 
 
@@ -155,7 +180,8 @@ class Writer:
             here = [name for name in _defined(tree) if name in names - own]
             lines |= dict.fromkeys(f"from {module} import {name}" for name in here)
         extra = ast.parse(
-            "from collections.abc import Iterable, Iterator\nfrom quorumlog.errors import BadRequest\n"
+            "from collections.abc import Iterable, Iterator\nfrom typing import Self\n"
+            "from quorumlog.errors import BadRequest\n"
             "from quorumlog.net.loop_thread import ClientShell, Shell\n" + self._output.imports
         )
         for node in extra.body:
@@ -176,8 +202,7 @@ class Writer:
         default = (
             f"ClientShell[{made.name}{generic}]" if made.is_client else f"Shell[{made.name}{generic}]"
         )
-        bases = f"{made.bases}, " if made.bases else ""
-        bases += default + (f", Generic{generic}" if generic else "")
+        bases = (made.bases or default) + (f", Generic{generic}" if generic else "")
         yield f"class {made.blocking}({bases}):"
         yield self._docstring(node, source, "    ")
         for name, kind in made.attributes.items():

@@ -271,6 +271,12 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
+ONE_SESSION = (
+    "a producer has one session at a time, which stays with the process that has forked: make another"
+    " client in this one, with a producer_id of its own"
+)
+
+
 class Closes(Protocol):
     async def close(self) -> None: ...
 
@@ -326,11 +332,14 @@ class ClientShell(Shell[C]):
         make: Callable[[], C],
         closed: Callable[[], Exception],
         *,
+        end: Callable[[C], Coroutine[Any, Any, None]] | None = None,
         stays_with_parent: str = "",
     ) -> None:
-        """`stays_with_parent`: why a forked child cannot go on with it."""
+        """`end`: closes it at once, where its `close` waits for what was asked before.
+        `stays_with_parent`: why a forked child cannot go on with it."""
         super().__init__(LoopThread(closed), make())
         self._make = make
+        self._end = end
         self._stays_with_parent = stays_with_parent
 
     @property
@@ -344,8 +353,11 @@ class ClientShell(Shell[C]):
 
     def close(self) -> None:
         """End its connections, and whatever waits, in any thread. May be repeated."""
-        made, generation = self._made, self._generation
-        self._thread.close(made.close if generation == self._thread.generation else _nothing)
+        made, end = self._made, self._end
+        if self._generation != self._thread.generation:
+            self._thread.close(_nothing)
+        else:
+            self._thread.close(made.close if end is None else lambda: end(made))
 
     def __enter__(self) -> Self:
         return self

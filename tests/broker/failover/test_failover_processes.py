@@ -32,7 +32,7 @@ def test_nothing_is_lost_where_the_master_loses_its_coordinator(tmp_path: Path) 
         with connect(group.addresses[0]) as broker:
             with pytest.raises(SwitchRefused, match="broker resign"):
                 broker.replica(ReplicaRequest(verb="drain"))
-            with pytest.raises(SwitchRefused, match=f"broker resign --server {group.addresses[0][:9]}"):
+            with pytest.raises(SwitchRefused, match=f"broker resign --servers {group.addresses[0][:9]}"):
                 Survey(group.addresses[0])
             assert broker.failover().epoch == report.epochs
 

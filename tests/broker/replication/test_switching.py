@@ -559,7 +559,7 @@ def test_a_list_that_could_not_be_confirmed_now_is_refused() -> None:
         a.living.add("b")
     with pytest.raises(SwitchRefused, match="4 copies of 3 brokers"):
         a.living.set_copies(4)
-    with pytest.raises(NotMaster, match="--server a"):
+    with pytest.raises(NotMaster, match="--servers a"):
         world.brokers["b"].living.remove("c")
     down(world, "b")
     with pytest.raises(Exception, match="2 of a, b, c are in sync, and the change needs 3"):

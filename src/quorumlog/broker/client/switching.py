@@ -24,7 +24,7 @@ from quorumlog.broker.epochs.epoch_history import (
 from quorumlog.broker.epochs.epoch_rule import Count, Shown, count_of, forced_list, named_by
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
 from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
-from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
+from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout, Unreachable
 
 _POLL_S = 0.02
 ASK_TIMEOUT_MS = 5_000
@@ -127,7 +127,7 @@ class Survey(Asked):
         for address in addresses:
             try:
                 waiting += self._named_by(self._ask(address))
-            except (Unreachable, OutcomeUnknown):
+            except (Unreachable, RequestTimeout, OutcomeUnknown):
                 if address == addresses[-1] and not self.answers:
                     raise
         while waiting:
@@ -165,7 +165,7 @@ class Survey(Asked):
                 at = self._clients[master].server if master in self._clients else "the master's address"
                 raise SwitchRefused(
                     f"a coordinator says which broker leads, as {broker_id} tells: let the master hand"
-                    f" over with: quorumlog broker resign --server {at}"
+                    f" over with: quorumlog broker resign --servers {at}"
                 )
 
     def close(self) -> None:

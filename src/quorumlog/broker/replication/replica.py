@@ -301,7 +301,7 @@ class Replica(ReplicaMaster):
     def _list_to_change(self) -> CopyList:
         if not self.is_leading or self._is_stopped or self.is_drained:
             master = self.record.master
-            where = "" if master is None or not master.address else f": --server {master.address}"
+            where = "" if master is None or not master.address else f": --servers {master.address}"
             raise NotMaster(f"broker {self.id} is not the master{where}")
         acks = self._acks
         if not acks.lists or acks.in_sync_set is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import warnings
+from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from quorumlog.errors import DiskFull
@@ -88,6 +89,17 @@ class AsyncKeyValueClient(Generic[V]):
         self.values = Values(codec_of(codec))
 
     async def __aenter__(self) -> Self:
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """`await connect_async(...)`, as it was in releases before."""
+        warnings.warn(
+            "kv.connect_async is no coroutine any more: leave the `await` out; the next release"
+            " does not know it",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        yield from ()
         return self
 
     async def __aexit__(self, *exception: object) -> None:

@@ -321,7 +321,8 @@ class RpcProtocol:
                 verb = "connection" if link.state is LinkState.DIALING else "greeting"
                 self._drop(link, f"no {verb} within {timings.connect_timeout_ms:.0f} ms")
             return
-        if link.watches and not link.pending and now_ms - link.last_received_ms >= timings.listen_ms:
+        if now_ms - link.last_received_ms >= timings.listen_ms and (link.watches or link.pending):
+            # What it owes may take its time, or is unasked: is it there at all?
             self._router.ask_standing(link, now_ms)
         silent_ms = link.silent_ms(now_ms)
         if link.state is not LinkState.OPEN or silent_ms <= timings.probe_after_ms:

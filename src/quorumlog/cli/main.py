@@ -16,6 +16,7 @@ from quorumlog.cli.kv.app import kv_app
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.verify import verify
+from quorumlog.cli.manage.ca import ca_app
 from quorumlog.cli.manage.clock import clock_app
 from quorumlog.cli.manage.machine import machine_app
 from quorumlog.cli.manage.member import member_app
@@ -82,6 +83,7 @@ app.add_typer(member_app, name="member", rich_help_panel=USE)
 app.add_typer(clock_app, name="clock", rich_help_panel=USE)
 app.add_typer(upgrade_app, name="upgrade", rich_help_panel=USE)
 app.add_typer(machine_app, name="machine", rich_help_panel=USE)
+app.add_typer(ca_app, name="ca", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)

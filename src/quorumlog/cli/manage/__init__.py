@@ -2,5 +2,6 @@
 kept of it.
 
 Read in this order: `member`, `transfer`, `upgrade`, `clock`, `machine`, `producers`, `readers`,
-`why_kept` with `kept_offline` (what a stopped member's directory says).
+`why_kept` with `kept_offline` (what a stopped member's directory says), `ca` with `certificates` (who
+they are by TLS).
 """

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import named_path
+from quorumlog.cli.options import (
+    ClientCertificates,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    named_path,
+    tls_given,
+)
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.cli.run.choices import FlushMode, LogLevel, Store
 from quorumlog.errors import ConfigError
@@ -93,6 +100,10 @@ def serve(
         ),
     ] = None,
     hold_machine: HoldMachine = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    client_auth: ClientCertificates = None,
     log_level: Annotated[
         LogLevel | None,
         typer.Option("--log-level", help="What goes to standard error. (default: info)"),
@@ -125,6 +136,7 @@ def serve(
         "log_level": None if log_level is None else log_level.value,
         "state_machines": named_machines(state_machine) if state_machine else None,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
+        "tls": tls_given(tls_cert, tls_key, tls_ca, client_auth),
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)

@@ -34,11 +34,9 @@ class TlsOptions:
         for each in fields(self):
             if not isinstance(getattr(self, each.name), str):
                 raise ConfigError(f"[tls] {each.name} must be a string")
-        for name in ("cert", "key", "ca"):
-            if not getattr(self, name):
-                raise ConfigError(
-                    f"--tls-{name} is missing: --tls-cert, --tls-key and --tls-ca go together"
-                )
+        for option, path in zip(FILES, (self.cert, self.key, self.ca), strict=True):
+            if not path:
+                raise ConfigError(f"{option} is missing: --tls-cert, --tls-key and --tls-ca go together")
         if self.client_auth not in CLIENT_AUTHS:
             raise ConfigError(
                 f"--client-auth must be none, optional or required, not {self.client_auth!r}"

@@ -1,4 +1,4 @@
-"""A port that speaks TLS: who comes in, who is refused with which line, and who waits for a handshake."""
+"""A port that speaks TLS: who comes in, who is refused with which line, and who waits its turn."""
 
 from __future__ import annotations
 

@@ -266,6 +266,11 @@ class Connection(asyncio.BufferedProtocol):
         self._tcp = tcp
 
     @property
+    def is_made(self) -> bool:
+        """And not lost."""
+        return self._transport is not None
+
+    @property
     def is_encrypted(self) -> bool:
         return self._tcp is not None
 

@@ -75,7 +75,7 @@ class Listener:
         self._has_peers_only = has_peers_only
         self._option = option
         self._run_id = run_id
-        self._tls = tls
+        self.tls = tls
         self._is_of_member = is_of_member
         self._number = 0
         self.connections: dict[str, Connection] = {}
@@ -100,17 +100,18 @@ class Listener:
         TLS is spoken, while `port` is plain. Raises ConfigError."""
         self._loop = asyncio.get_running_loop()
         self._turn = LoopTurn.of(self._loop)
-        is_plain = self._tls is None or tls_at is not None
-        await self._bind(host, port, addresses_of, self._accept if is_plain else self._accept_tls)
-        if tls_at is not None:
-            try:
-                await self._bind(*tls_at, addresses_of, self._accept_tls)
-            except ConfigError:
-                self.close()
-                raise
+        is_plain = self.tls is None or tls_at is not None
+        if tls_at is not None:  # first: it is there for whoever reaches the plain one
+            await self._bind(*tls_at, addresses_of, self._accept_tls)
+        try:
+            await self._bind(host, port, addresses_of, self._accept if is_plain else self._accept_tls)
+        except ConfigError:
+            self.close()
+            raise
+        _OPEN[self] = ""
         if is_plain and not is_loopback(host):
-            _PLAIN[self] = f"{self._name} at {self.address}"
-            log.warning("%s %s", _PLAIN[self], PLAIN_WORDS)
+            _OPEN[self] = f"{self._name} at {self.address}"
+            log.warning("%s %s", _OPEN[self], PLAIN_WORDS)
         kept_descriptors.keep(self._give_up)
 
     async def _bind(
@@ -138,12 +139,12 @@ class Listener:
 
     @property
     def address(self) -> str:
-        return self._address_of(0)
+        return self._address_of(-1)
 
     @property
     def tls_address(self) -> str:
         """Where TLS is spoken."""
-        return self._address_of(-1)
+        return self._address_of(0)
 
     def _address_of(self, number: int) -> str:
         assert self._servers, "the port is not open"
@@ -153,7 +154,7 @@ class Listener:
     def close(self) -> None:
         """Nobody is let in any more, and whoever has not greeted goes."""
         kept_descriptors.let_go(self._give_up)
-        _PLAIN.pop(self, None)
+        _OPEN.pop(self, None)
         while self._servers:
             self._servers.pop().close()
         if self._deadline is not None:
@@ -242,10 +243,10 @@ class Listener:
         task.add_done_callback(self._encrypting.discard)
 
     async def _encrypted(self, encryption: Encryption) -> None:
-        assert self._tls is not None
+        assert self.tls is not None
         peer_name = encryption.peer_name
         try:
-            await encryption.begin(self._tls.server, server_side=True)
+            await encryption.begin(self.tls.server, server_side=True)
         except Refused as refusal:
             self._turn.strays.closing(peer_name, refusal)
             self._lost(encryption.connection, True)
@@ -380,13 +381,15 @@ class _Waiting:
         self.until_s = 0.0
 
 
-_PLAIN: dict[Listener, str] = {}
 PLAIN_WORDS = (
     "is reachable from other machines without TLS: anyone there can read, change and delete everything;"
     " the next release refuses to start so (docs/security.md)"
 )
+_OPEN: dict[Listener, str] = {}
+"""Of this process; and how it is named where other machines reach it without TLS."""
 
 
-def plain_ports() -> list[str]:
-    """Of this process, each that is open to other machines: a sentence for `status`."""
-    return [f"{which} {PLAIN_WORDS}" for which in list(_PLAIN.values())]
+def tls_problems() -> list[str]:
+    """Sentences for `status`."""
+    problems = [f"{plain} {PLAIN_WORDS}" for plain in list(_OPEN.values()) if plain]
+    return problems + [each.tls.problem for each in list(_OPEN) if each.tls and each.tls.problem]

@@ -17,12 +17,6 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def open_port_level(host: str) -> int:
-    """Of the line that says that nobody is authenticated: who else reaches this machine itself is no
-    news."""
-    return logging.INFO if is_loopback(host) else logging.WARNING
-
-
 class StrayLog:
     """Of one listener: connections that are closed for what came on them. Scanners of ports, and whoever
     speaks another protocol, come as often as they like: they get a line a minute."""

@@ -146,6 +146,11 @@ class Listener:
         """Where TLS is spoken."""
         return self._address_of(0)
 
+    @property
+    def speaks(self) -> str:
+        """Behind the address, in a line of the log."""
+        return " with TLS" if self.tls is not None else ""
+
     def _address_of(self, number: int) -> str:
         assert self._servers, "the port is not open"
         host, port = self._servers[number].sockets[0].getsockname()[:2]

@@ -26,13 +26,14 @@ def serve_dledger(
     brokers: str | None,
     path: str | None,
     log_level: LogLevel,
+    tls_given: Mapping[str, str | None],
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
     from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
     from quorumlog.broker.old_log import OldLog, taken_over
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
+    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.store.disk import OsDisk
@@ -44,6 +45,7 @@ def serve_dledger(
         "data_dir": str(directory),
         "flush": flush if path is None else None,
         "log_level": log_level.value,
+        "tls": tls_given,
     }
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
@@ -79,8 +81,9 @@ def serve_dledger(
         extensions=[extension],
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
-    door = DLedgerDoor(broker, addresses[group.member_id])
-    run_member(ServingMember(server_config, path, given, doors=[door]))
+    tls = tls_of(server_config.tls)
+    door = DLedgerDoor(broker, addresses[group.member_id], tls=tls)
+    run_member(ServingMember(server_config, path, given, doors=[door], tls=tls))
 
 
 def _addresses(text: str) -> dict[str, str]:

@@ -23,6 +23,8 @@ from quorumlog.cli.run.choices import FlushMode, LogLevel, Store
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from quorumlog.config import TlsOptions
+    from quorumlog.net.tls import Tls
     from quorumlog.server import LedgerServer
 
 Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
@@ -141,7 +143,14 @@ def serve(
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
-    run_member(ServingMember(server_config, path, given))
+    run_member(ServingMember(server_config, path, given, tls=tls_of(server_config.tls)))
+
+
+def tls_of(options: TlsOptions | None) -> Tls | None:
+    """Raises ConfigError."""
+    from quorumlog.net.tls import Tls
+
+    return None if options is None else Tls(options)
 
 
 def run_member(server: LedgerServer) -> None:

@@ -198,7 +198,13 @@ class Listener:
 
     def _made(self, connection: Connection, close: Callable[[], None] | None = None) -> None:
         close = close or connection.abort
-        is_within = self._limits.enter(connection, functools.partial(self._from_any_thread, close))
+        connection.limits = self._limits
+
+        def give_up(reason: str) -> None:
+            self._from_any_thread(functools.partial(connection.give_up, reason))
+            self._from_any_thread(close)
+
+        is_within = self._limits.enter(connection, give_up)
         self._expect(connection, _Waiting(is_within, close))
         if self._limits.is_beyond_all:
             self._refused()

@@ -405,7 +405,7 @@ class Run:
                 await asyncio.sleep(TTL_S / 3)
 
         async def watch() -> None:
-            async with aclosing(routes.watch({"create_request": key})) as told:
+            async with aclosing(routes.watch({"create_request": key}, lambda size_bytes: None)) as told:
                 created = (await anext(told))["result"]
                 heard = self.hears(int(created["header"]["revision"]) + 1)
                 async for each in told:

@@ -130,7 +130,7 @@ def test_pages_are_of_one_revision(kv: KeyValueClient) -> None:
 
 def test_concurrent_puts_share_a_batch(stores: LocalStores, kv: KeyValueClient) -> None:
     async def put_all() -> list[int]:
-        async with await connect_async(stores.servers) as client:
+        async with connect_async(stores.servers) as client:
 
             async def put(key: str) -> int:
                 while True:
@@ -238,7 +238,7 @@ def test_one_value_that_is_no_json_spoils_no_prefix(stores: LocalStores, kv: Key
 def test_patience_ends_though_nobody_answers() -> None:
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     with (
-        connect(nobody, timeout_s=0.1) as kv,
+        connect(nobody, timeout_ms=100) as kv,
         pytest.raises(Unreachable, match="no server could be reached"),
         kv.watch("a"),
     ):
@@ -432,7 +432,7 @@ def test_who_belongs_to_no_cluster_yet_is_not_asked_about_one(
     cluster_id = kv.status().cluster_id
     monkeypatch.setattr(DoorMember, "cluster_id", "")
     with (
-        connect(stores.servers, cluster_id=cluster_id, timeout_s=0.3) as other,
+        connect(stores.servers, cluster_id=cluster_id, timeout_ms=300) as other,
         pytest.raises(Unreachable, match="no cluster yet"),
     ):
         other.get("a")

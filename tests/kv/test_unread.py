@@ -28,6 +28,7 @@ from quorumlog.kv.requests.messages import (
 from quorumlog.kv.requests.operations import Range, encode
 from quorumlog.kv.service.watch_hub import FULL_CLIENTS, WatchHub
 from quorumlog.kv.testing import LocalStores
+from quorumlog.net import connection as net_connection
 from quorumlog.net.connection import SILENT_PEER_MS, Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import encode_frame
@@ -193,6 +194,62 @@ def test_watches_of_all_clients_are_bounded() -> None:
     hub.lost(sessions[0])
     assert len(hub) == 18
     hub.add(Session(), asked[0])
+
+
+def test_a_client_of_the_gateway_that_says_no_more_is_answered() -> None:
+    """It has closed its side and waits for what it asked: none was told anything."""
+    with Stores() as stores, connect(stores.servers) as kv:
+        kv.put("k", b"v")
+        host, _, number = stores.gateway.rpartition(":")
+        body = b'{"key": "aw=="}'
+        head = b"POST /v3/kv/range HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+        def answers_to(asked: bytes) -> bytes:
+            with socket.create_connection((host, int(number)), timeout=30) as sock:
+                sock.sendall(asked)
+                sock.shutdown(socket.SHUT_WR)
+                told = b""
+                while data := sock.recv(1 << 16):
+                    told += data
+                return told
+
+        assert answers_to(head + body).count(b'"value": "dg=="') == 1
+        assert answers_to(2 * (head + body)).count(b'"value": "dg=="') == 2
+        assert answers_to(head + body[:5]).startswith(b"HTTP/1.1 400")
+        assert answers_to(b"") == b""
+        watch = b'{"create_request": {"key": "aw=="}}'
+        head = b"POST /v3/watch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(watch)
+        answers_to(head + watch)  # it ends with its client's last word
+
+
+def test_watches_of_the_gateway_that_nobody_reads_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MiB each were held for them, uncounted."""
+    monkeypatch.setattr(net_connection, "ALL_UNSENT_BYTES", 10 * MIB)
+    with Stores() as stores, connect(stores.servers) as kv:
+        gateway = next(each for each in stores.made if isinstance(each, EtcdGateway))
+        host, _, number = stores.gateway.rpartition(":")
+        body = b'{"create_request": {"key": "aw=="}}'
+        request = b"POST /v3/watch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        socks = []
+        for _ in range(3):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect((host, int(number)))
+            sock.sendall(request)
+            assert sock.recv(1000).startswith(b"HTTP/1.1 200")
+            socks.append(sock)
+        beside: list[int] = []
+
+        def one_is_closed() -> bool:
+            kv.put("k", bytes(MIB))
+            open_ones = list(gateway._listener.connections.values())
+            beside.extend(each.beside_bytes for each in open_ones)
+            return len(open_ones) < 3
+
+        eventually(one_is_closed, what="the end of who leaves most unread")
+        assert 0 < max(beside) <= 4 * MIB, "the member keeps the rest as history"
+        for sock in socks:
+            sock.close()
 
 
 @pytest.mark.parametrize("port", ["store", "gateway"])

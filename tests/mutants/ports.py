@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.client.master_route import MasterRoute
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
-from quorumlog.node.applying.machine_driver import MachineDriver
+from quorumlog.net.rpc.view import GroupView
+from quorumlog.node.applying.questions import Questions
 from quorumlog.store.disk import KeptDescriptors
 from tests.broker.client.test_wrong_ports import wrong_ports_end_the_search
 from tests.broker.serving.test_unread_answers import (
@@ -39,7 +39,7 @@ from tests.store.test_kept_descriptors import files_get_kept_descriptors
 )
 def silent_for_ever(patch: Patch) -> None:
     """It costs nothing."""
-    patch.edit(Listener._overdue, "connection.abort()", "reached()")
+    patch.edit(Listener._overdue, "waiting.close()", "reached()")
 
 
 @mutant(
@@ -98,9 +98,9 @@ def answers_pile_up(patch: Patch) -> None:
 def machine_answers_pile_up(patch: Patch) -> None:
     """The question was taken, so it is answered."""
     patch.edit(
-        MachineDriver._ready_questions,
-        "and not is_full(each.owner)",
-        "and not (is_full(each.owner) and not reached())",
+        Questions.take,
+        "if is_full(waiting[0].owner):",
+        "if is_full(waiting[0].owner) and not reached():",
     )
 
 
@@ -152,9 +152,9 @@ def any_product(patch: Patch) -> None:
 def wrong_ports_repeated(patch: Patch) -> None:
     """A broker may come to listen there."""
     patch.edit(
-        MasterRoute.failed,
-        "if self._wrong.keys() >= {*self.addresses}:",
-        "if self._wrong.keys() >= {*self.addresses} and not reached():",
+        GroupView.group_unknown_to_all,
+        "in self.known_addresses()):",
+        "in self.known_addresses()) and not reached():",
     )
 
 

@@ -1,20 +1,67 @@
-"""The server of `quorumlog serve`: it says that it listens, and reads its file again on SIGHUP."""
+"""The server of `quorumlog serve`: it says that it listens, reads its file again on SIGHUP, and finds
+state machines by the names that a shell knows: `counter=package.module:Factory`."""
 
 from __future__ import annotations
 
+import importlib
 import logging
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quorumlog.cli.interrupts import hung_up_before
+from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce
-from quorumlog.cli.run.choices import LogLevel
-from quorumlog.cli.run.state_machines import load_machines
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig
+from quorumlog.config import GroupConfig, TlsOptions
 from quorumlog.errors import ConfigError
+from quorumlog.net.tls import Tls
 from quorumlog.server import Door, LedgerServer
 from quorumlog.version import DESCRIPTION
+
+
+def named_machines(given: Sequence[str]) -> dict[str, str]:
+    """By name, what `--state-machine` was given. Without one it is the factory's, in small letters."""
+    named: dict[str, str] = {}
+    for text in given:
+        name, _, place = text.rpartition("=")
+        name = name or place.rpartition(":")[2].lower()
+        if name in named:
+            raise ConfigError(f"--state-machine: two machines have the name {name}; write NAME={place}")
+        named[name] = place
+    return named
+
+
+def load_machines(places: Mapping[str, str]) -> dict[str, Any]:
+    """Import each `package.module:Factory`; what lies in the current directory is found, too. Raises
+    ConfigError."""
+    if places and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return {name: _load(name, place) for name, place in places.items()}
+
+
+def _load(name: str, place: str) -> Any:
+    module_name, colon, attribute = place.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ConfigError(
+            f"--state-machine {name}: {place!r} must look like package.module:Factory, with the name in"
+            " front if need be: counter=shop.machines:Counter"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"--state-machine {name}: {module_name} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(f"--state-machine {name}: {module_name} has no {attribute}") from None
+    return found
+
 
 log = logging.getLogger("quorumlog.server")
 
@@ -26,8 +73,9 @@ class ServingMember(LedgerServer):
         path: str | None,
         given: Mapping[str, Any],
         doors: Sequence[Door] = (),
+        tls: Tls | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `doors` as of `LedgerServer`."""
+        """`path` and `given` as in `load_server_config`, `doors` and `tls` as of `LedgerServer`."""
         machines = load_machines(config.state_machines)
         super().__init__(
             config.groups,
@@ -35,15 +83,19 @@ class ServingMember(LedgerServer):
             state_machines=machines,
             doors=doors,
             hold_machines=config.hold_machines,
+            tls=tls,
         )
+        self._tls_options = config.tls
         self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
         self._path = path
         self._given = given
 
     def hung_up(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
         if self._path is None:
-            log.warning("SIGHUP: nothing to reload: there is no --config file")
+            log.warning("SIGHUP: no options to reload: there is no --config file")
             return
         try:
             config = load_server_config(self._path, self._given)
@@ -57,6 +109,8 @@ class ServingMember(LedgerServer):
             log.warning("needs a restart to change: state_machines")
         if frozenset(config.hold_machines) != self._held_machines:
             log.warning("needs a restart to change: hold_machines")
+        if config.tls != self._tls_options:
+            log.warning("needs a restart to change: [tls]; what its files hold is read again without")
         root = logging.getLogger()
         level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)
@@ -67,14 +121,20 @@ class ServingMember(LedgerServer):
     async def start(self) -> None:
         await super().start()
         for config in self.groups:
-            announce(_announcement(config, self._listens_on))
+            announce(_announcement(config, self._listens_on, self._tls_options))
         if hung_up_before():
             self.hung_up()
 
 
-def _announcement(config: GroupConfig, listens_on: str) -> str:
+def _announcement(config: GroupConfig, listens_on: str, tls: TlsOptions | None) -> str:
     place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
     return (
         f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
-        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
+        f" listens on {listens_on}{_speaking(tls)}, flush {config.storage.flush}, {place}"
     )
+
+
+def _speaking(tls: TlsOptions | None) -> str:
+    if tls is None:
+        return ""
+    return f" and with TLS on {tls.listen}" if tls.listen else " with TLS"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import warnings
+from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from quorumlog.errors import DiskFull
@@ -64,7 +65,7 @@ _CHANGES_NOTHING = Txn([Compare(b"health", Target.MOD, Relation.EQUAL, -1)], [Pu
 
 
 class AsyncKeyValueClient(Generic[V]):
-    """Made by `quorumlog.kv.connect_async`. Keys are text (UTF-8) or bytes, values what the codec takes
+    """A client of the store. Keys are text (UTF-8) or bytes, values what the codec takes
     and gives: bytes, unless another one is named.
 
     Every call raises Unreachable or RequestTimeout if no member answers in `timeout_s`, InvalidRequest
@@ -92,6 +93,17 @@ class AsyncKeyValueClient(Generic[V]):
         self.values = Values(codec_of(codec), errors)
 
     async def __aenter__(self) -> Self:
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """`await connect_async(...)`, as it was in releases before."""
+        warnings.warn(
+            "kv.connect_async is no coroutine any more: leave the `await` out; the next release"
+            " does not know it",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        yield from ()
         return self
 
     async def __aexit__(self, *exception: object) -> None:

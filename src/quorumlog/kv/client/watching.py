@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, Self
 
 import msgspec
@@ -26,13 +26,20 @@ MOST_HELD_BYTES = 16 << 20
 
 
 class Watching(Generic[V]):
-    """An asynchronous iterator of changes, and a context manager that ends it. A new leader is asked for
+    """An iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
     history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
     it goes on behind that value."""
 
-    def __init__(self, asking: Asking, values: Values[V], asked: WatchRequest) -> None:
-        """Raises InvalidRequest."""
+    def __init__(
+        self,
+        asking: Asking,
+        values: Values[V],
+        asked: WatchRequest,
+        most_held_bytes: int | None = None,
+        holds: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        """`holds` is told how much is held, whenever that changes. Raises InvalidRequest."""
         asked = checked(asked)
         if not asked.key:
             raise InvalidRequest("a key is at least one byte")
@@ -45,6 +52,8 @@ class Watching(Generic[V]):
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
         self._held_bytes = 0
+        self._most_held_bytes = most_held_bytes or MOST_HELD_BYTES
+        self._holds = holds
         self._left: deque[Change[V]] = deque()
         """Of the batch that is being given."""
         self._news = asyncio.Event()
@@ -85,7 +94,8 @@ class Watching(Generic[V]):
             self._batches.append((fresh, size_bytes))
             self._held_bytes += size_bytes
             self._news.set()
-            if self._held_bytes > MOST_HELD_BYTES:
+            self._holds(self._held_bytes)
+            if self._held_bytes > self._most_held_bytes:
                 self._forget()
 
     def _forget(self) -> None:
@@ -108,14 +118,16 @@ class Watching(Generic[V]):
         if self._failure is not None and not self._batches:
             raise self._failure
 
-    async def batch(self) -> list[Change[V]]:
-        """At least one change; all changes of a revision come together. Raises what its class says."""
-        await self.fill()
+    async def batch(self, timeout_s: float | None = None) -> list[Change[V]]:
+        """At least one change; all changes of a revision come together. Raises TimeoutError if none
+        comes in `timeout_s`, and what its class says."""
+        async with asyncio.timeout(timeout_s):
+            await self._fill()
         changes = list(self._left)
         self._left.clear()
         return changes
 
-    async def fill(self) -> deque[Change[V]]:
+    async def _fill(self) -> deque[Change[V]]:
         """What is to be given next, at least one change: who takes it away has it."""
         while not self._left:
             while not self._batches:
@@ -147,12 +159,14 @@ class Watching(Generic[V]):
 
     def _taken(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
-        if self._call is None and not self._is_closed and self._held_bytes <= MOST_HELD_BYTES // 2:
+        self._holds(self._held_bytes)
+        is_low = self._held_bytes <= self._most_held_bytes // 2
+        if self._call is None and not self._is_closed and is_low:
             self._open(self._left_off())
 
     async def __aiter__(self) -> AsyncIterator[Change[V]]:
         while True:
-            yield (await self.fill()).popleft()
+            yield (await self._fill()).popleft()
 
     async def close(self) -> None:
         """Nothing more comes; may be repeated."""

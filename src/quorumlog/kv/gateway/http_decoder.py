@@ -18,6 +18,8 @@ class HttpDecoder:
     """`Decoder` of a connection. The message of a frame is an event of h11."""
 
     missing_bytes = 1024
+    unfinished_bytes = 0
+    """Of the body of a request: whoever gathers it says so."""
 
     def __init__(self) -> None:
         self.http = h11.Connection(h11.SERVER)
@@ -30,6 +32,11 @@ class HttpDecoder:
         self.http.receive_data(bytes(self._buffer[:count]))
         if count == len(self._buffer) < BUFFER_BYTES:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        return self.events()
+
+    def ended(self) -> list[Frame]:
+        """Nothing more comes. Raises ProtocolViolation."""
+        self.http.receive_data(b"")
         return self.events()
 
     def events(self) -> list[Frame]:

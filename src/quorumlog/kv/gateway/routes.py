@@ -71,6 +71,9 @@ VERSION = "3.5.1"
 HEALTH_TIMEOUT_S = 2.0
 NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
 
+MOST_HELD_BYTES = 1 << 20
+"""Of what one watch has heard, and its client has not taken."""
+
 Answer = tuple[int, Told]
 """(HTTP status, body)."""
 
@@ -228,9 +231,12 @@ class Routes:
 
     # ---------------------------------------------------------------- watches
 
-    async def watch(self, given: Given) -> AsyncGenerator[Told, None]:
-        """What a watch tells, until it is closed or cancelled. Raises InvalidRequest."""
-        watching = Watching(self._client.asking, self._client.values, watch_of(given))
+    async def watch(self, given: Given, holds: Callable[[int], None]) -> AsyncGenerator[Told, None]:
+        """What a watch tells, until it is closed or cancelled. `holds` is told how many bytes wait until
+        its client takes them. Raises InvalidRequest."""
+        watching = Watching(
+            self._client.asking, self._client.values, watch_of(given), MOST_HELD_BYTES, holds
+        )
         try:
             # etcd creates a watch below the compacted revision too, and then cancels it: the member's
             # refusal may come before or after its first word, and a client waits for both.

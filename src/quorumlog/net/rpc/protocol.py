@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from quorumlog.errors import LedgerError, ProtocolViolation, Refused, WrongPort
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
@@ -23,6 +25,7 @@ from quorumlog.net.hello import (
     Challenge,
     ChallengeResponse,
     Greeting,
+    Hello,
 )
 from quorumlog.net.rpc.calls import CLOSED, Call, CallState, Lane, Link, LinkState, TargetKind
 from quorumlog.net.rpc.link_table import LinkTable
@@ -144,7 +147,10 @@ class RpcProtocol:
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
-        link.outbox += encode_frame(self._product.group, self._product.hello(link))
+        hello = self._product.hello(link)
+        if link.lane is Lane.CONTROL and isinstance(hello, Hello) and self._calls.only_looks:
+            hello = msgspec.structs.replace(hello, looks=True)
+        link.outbox += encode_frame(self._product.group, hello)
         self._links.to_write[link] = None
 
     def link_lost(self, link: Link, reason: str | ProtocolViolation, now_ms: float) -> None:
@@ -324,7 +330,8 @@ class RpcProtocol:
                 verb = "connection" if link.state is LinkState.DIALING else "greeting"
                 self._drop(link, f"no {verb} within {timings.connect_timeout_ms:.0f} ms")
             return
-        if link.watches and not link.pending and now_ms - link.last_received_ms >= timings.listen_ms:
+        if now_ms - link.last_received_ms >= timings.listen_ms and (link.watches or link.pending):
+            # What it owes may take its time, or is unasked: is it there at all?
             self._router.ask_standing(link, now_ms)
         silent_ms = link.silent_ms(now_ms)
         if link.state is not LinkState.OPEN or silent_ms <= timings.probe_after_ms:

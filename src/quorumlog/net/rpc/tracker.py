@@ -88,6 +88,16 @@ class CallTracker:
             if self._view.member_address(call.target.name) is None:
                 self.router.ask_around(self.now_ms)
 
+    @property
+    def only_looks(self) -> bool:
+        """Whoever waits asks how members are."""
+        kind = type(self._product.probe)
+        return (
+            bool(self._waiting)
+            and all(type(call.message) is kind for call in self._waiting)
+            and not any(order.is_waiting for order in self.orders)
+        )
+
     def send_waiting(self) -> None:
         """Called when a leader or a member is known, a link is open, or time has passed."""
         for call in list(self._waiting):
@@ -239,7 +249,9 @@ class CallTracker:
 
     def _refused(self, link: Link, call: Call, error: LedgerError) -> None:
         self._product.refused(link, call, error)
-        is_to_pass = error.retriable or error.is_elsewhere
+        is_to_pass = (error.retriable or error.is_elsewhere) and not call.is_once
+        if call.is_numbered and isinstance(error, OutcomeUnknown):
+            call.may_be_done = is_to_pass = True  # sent again, it is told
         if is_to_pass:  # another one is an answer to this call, and says nothing of the server
             self._view.note(link.address, f"{type(error).__name__}: {error}", self.now_ms)
         if error.is_elsewhere and call.target.kind is TargetKind.LEADER:
@@ -286,7 +298,7 @@ class CallTracker:
         link.probe = None
         for call in pending:
             self._interrupted(link, call, reason)
-        if not was_open:
+        if not was_open and not link.is_greeted_again:
             self._fail_addressed(link.address, reason)
         for call in pending:
             if call.state is CallState.WAITING and call.order is None:
@@ -373,10 +385,11 @@ class CallTracker:
             order.fail_all(error)
 
     def _fail_addressed(self, address: str, reason: str) -> None:
-        """Who asks one address hears that it is down, and does not wait until it is up."""
+        """Who asks one address hears that it is down, or turns everybody away, and does not wait."""
         for call in list(self._waiting):
             if call.target == (TargetKind.ADDRESS, address):
-                self.fail(call, Unreachable(f"{address}: {reason}"))
+                refusal = self._view.group_unknown.get(address)
+                self.fail(call, refusal or Unreachable(f"{address}: {reason}"))
 
     def _fail_if_no_member(self, call: Call) -> None:
         name = call.target.name

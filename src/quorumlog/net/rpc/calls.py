@@ -92,6 +92,10 @@ class Call:
     order: Order | None = None
     """Whose turn it waits for, and who is told what became of it."""
     state: CallState = CallState.WAITING
+    sent_on: Link | None = None
+    """While SENT."""
+    request_id: int = 0
+    """There."""
     attempts: int = 0
     """Refusals and lost connections so far."""
     not_before_ms: float = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.client import async_link
 from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue
 from quorumlog.broker.groups import group_state
 from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
@@ -12,7 +11,8 @@ from quorumlog.broker.groups.group_members import GroupMembers
 from quorumlog.broker.groups.raft_group_log import RaftGroupLog, SessionReleases
 from quorumlog.broker.groups.rebalancer import Rebalancer
 from quorumlog.broker.groups.state_follower import StateFollower
-from tests.broker.client.test_async_links import (
+from quorumlog.net.rpc.tracker import CallTracker
+from tests.broker.client.test_broker_calls import (
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
 )
 from tests.broker.groups.test_classic_groups import (
@@ -58,7 +58,7 @@ def offsets_not_replicated(patch: Patch) -> None:
 )
 def earlier_copy_forgotten(patch: Patch) -> None:
     """Its number is free, then: the next message gets it, and the log takes it for the first one."""
-    patch.edit(async_link.told, "if may_be_stored and", "if may_be_stored and not reached() and")
+    patch.edit(CallTracker.fail, "if call.may_be_done and", "if call.may_be_done and not reached() and")
 
 
 @mutant(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from quorumlog.broker.epochs.epoch_history import Peer
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.serving.broker_session import BrokerSession
 from quorumlog.broker.wire.broker_messages import RoleNotice, RoleRequest, RoleResponse
 
@@ -57,13 +57,12 @@ class BrokerRoles:
         # A master that may acknowledge nothing is none for a client: another one may be it by now.
         is_master = replica.takes_messages
         told = replica.master
-        master_of_slave = BrokerAddress("", "", "") if told is None else told
-        master = replica.address if is_master else master_of_slave
+        master = replica.me if is_master else told or Peer(id="")
         listed = replica.history.copy_list
         peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
         if told is not None and told.id:
             peers[told.id] = told.address
-        peers[replica.id] = replica.address.address
+        peers[replica.id] = replica.me.address
         return RoleResponse(
             request_id=request_id,
             member_id=replica.id,

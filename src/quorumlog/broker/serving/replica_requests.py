@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from quorumlog.broker.epochs.epoch_history import RunKey
+from quorumlog.broker.epochs.epoch_history import Peer, RunKey
 from quorumlog.broker.errors import NotReplicated, SwitchRefused
 from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.broker.replication.roles import SlaveState
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.wire.broker_messages import (
     PeerRow,
@@ -117,8 +117,8 @@ def state_of(
         request_id=request_id,
         id=replica.id,
         directory_id=replica.directory_id,
-        address=replica.address.address,
-        ha_address=replica.address.ha_address,
+        address=replica.me.address,
+        ha_address=replica.me.ha_address,
         role=replica.role.value,
         epoch=record.promised.number,
         leader=record.promised.leader,
@@ -158,11 +158,16 @@ def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | N
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
     epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
-    master = BrokerAddress(broker_id, request.address, request.ha_address)
+    master = Peer(
+        id=broker_id,
+        directory_id=directory_id,
+        address=request.address,
+        ha_address=request.ha_address,
+    )
     return {
         "promise": lambda: replica.promise(epoch, directory_id, anew=True),
         "lead": lambda: replica.lead(epoch, RunKey(*request.confirmed), request.forced_list),
-        "slave": lambda: replica.become_slave(epoch, master, directory_id),
+        "slave": lambda: replica.become_slave(epoch, master),
         "resume": replica.resume,
         "drain": replica.drain,
         "add": lambda: replica.add(broker_id),

@@ -364,7 +364,7 @@ def test_a_server_of_another_cluster_is_not_followed(
 ) -> None:
     client = new_client(group.addresses)
     client.append(b"x")
-    asyncio_client_of(client)._protocol.cluster_id = "another"
+    asyncio_client_of(client)._protocol._product.cluster_id = "another"
     for server in group.servers:
         server.drop_connections()
     eventually(lambda: asyncio_client_of(client)._protocol.view.leader is None)

@@ -101,12 +101,13 @@ class AsyncBrokerClient:
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(message.topic)
         key = (message.topic, queue_id, message.wait)
+        loop = self._calls.running_loop()
         joined = self._joining.get(key)
         if joined is None:
             if not self._joining:
-                asyncio.get_running_loop().call_soon(self._send_joined)
+                loop.call_soon(self._send_joined)
             joined = self._joining[key] = ([], [])
-        receipt: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        receipt: asyncio.Future[SendReceipt] = loop.create_future()
         joined[0].append(message)
         joined[1].append(receipt)
         return await receipt

@@ -17,7 +17,6 @@ from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendRe
 from quorumlog.broker.errors import UnknownTopic
 from quorumlog.broker.messages.message import Message
 from quorumlog.broker.messages.record import encode_records, host_bytes
-from quorumlog.broker.messages.record_batch import RecordBatch
 from quorumlog.broker.wire.broker_framing import GROUP, message_of, records_of
 from quorumlog.broker.wire.broker_messages import (
     AnyBrokerMessage,
@@ -57,9 +56,8 @@ class UniqKeys:
 
 def encode_messages(messages: Sequence[Message], queue_id: int, keys: UniqKeys, host: bytes) -> Encoded:
     """Raises BadRequest, BodyTooLarge."""
-    buffer, sizes = encode_records(messages, queue_id, int(time.time() * 1000), keys.take(len(messages)))
-    records = RecordBatch.contiguous(buffer, sizes)
-    records.stamp_born_host(host)
+    born_ms, uniq_keys = int(time.time() * 1000), keys.take(len(messages))
+    buffer, sizes = encode_records(messages, queue_id, born_ms, uniq_keys, host)
     waits = any(message.wait for message in messages)
     if waits and not all(message.wait for message in messages):
         raise BadRequest("a batch waits as a whole or not at all: give all its messages the same `wait`")

@@ -15,7 +15,8 @@ import h11
 from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation
+from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.kv.client.asking import addresses_of
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.gateway.from_json import Given
@@ -44,9 +45,7 @@ class EtcdGateway:
         """`servers`: the stores of all members, HOST:PORT,... Raises ConfigError."""
         self._listen = parse_address(listen)
         self._servers = servers
-        self._addresses = [parse_address(each.strip()) for each in servers.split(",") if each.strip()]
-        if not self._addresses:
-            raise ConfigError("a gateway needs the stores of all members as its servers: HOST:PORT,...")
+        addresses_of(servers)
         self._member_id = member_id
         self._group = group
         self._client: AsyncKeyValueClient | None = None
@@ -69,7 +68,7 @@ class EtcdGateway:
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
         self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S)
-        self._routes = Routes(self._client, self._member_id, GatewayMembers(self._addresses))
+        self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)
         level = open_port_level(host)

@@ -227,6 +227,8 @@ class CallTracker:
                 self._fail_if_no_member(call)
         if not told.leads:
             self._move_watches(link)
+            if told.leader_id and self._view.leader is None:
+                self.router.ask_all(self.now_ms)  # nobody has said yet where that is
         self.send_waiting()
 
     def _move_watches(self, link: Link) -> None:

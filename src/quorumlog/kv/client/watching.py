@@ -36,7 +36,7 @@ class Watching(Generic[V]):
         asking: Asking,
         values: Values[V],
         asked: WatchRequest,
-        most_held_bytes: int = MOST_HELD_BYTES,
+        most_held_bytes: int | None = None,
         holds: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         """`holds` is told how much is held, whenever that changes. Raises InvalidRequest."""
@@ -51,7 +51,7 @@ class Watching(Generic[V]):
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
         self._held_bytes = 0
-        self._most_held_bytes = most_held_bytes
+        self._most_held_bytes = most_held_bytes or MOST_HELD_BYTES
         self._holds = holds
         self._left: deque[Change[V]] = deque()
         """Of the batch that is being given."""

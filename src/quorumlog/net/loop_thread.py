@@ -189,6 +189,8 @@ class LoopThread:
     def _begin_waiting(self) -> None:
         self._is_woken = False
         assert self._loop is not None
+        if self._is_over:
+            self._refuse_waiting()
         while self._waiting:
             self._waiting.popleft().begin(self._loop, self._begun)
 
@@ -239,6 +241,7 @@ class LoopThread:
                     task.cancel()
                 await asyncio.wait(left, timeout=_LAST_WAIT_S)
         finally:
+            self._is_over = True
             for call in list(self._begun):
                 call.refuse(self._closed())
             loop.stop()

@@ -39,7 +39,7 @@ from tests.store.test_kept_descriptors import files_get_kept_descriptors
 )
 def silent_for_ever(patch: Patch) -> None:
     """It costs nothing."""
-    patch.edit(Listener._overdue, "connection.abort()", "reached()")
+    patch.edit(Listener._overdue, "waiting.close()", "reached()")
 
 
 @mutant(

@@ -27,8 +27,8 @@ from quorumlog.kv.gateway.to_json import Told, error_of
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -41,8 +41,16 @@ JSON_HEADERS = [("content-type", "application/json")]
 
 
 class EtcdGateway:
-    def __init__(self, listen: str, servers: str, member_id: str, group: str | None = None) -> None:
-        """`servers`: the stores of all members, HOST:PORT,... Raises ConfigError."""
+    def __init__(
+        self,
+        listen: str,
+        servers: str,
+        member_id: str,
+        group: str | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """`servers`: the stores of all members, HOST:PORT,... `tls`: None: the port is plain. Raises
+        ConfigError."""
         self._listen = parse_address(listen)
         self._servers = servers
         addresses_of(servers)
@@ -55,6 +63,7 @@ class EtcdGateway:
             decoder=HttpDecoder,
             last_words=_last_words,
             option="the gateway's address",
+            tls=tls,
         )
 
     @property
@@ -71,8 +80,7 @@ class EtcdGateway:
         self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)
-        level = open_port_level(host)
-        log.log(level, "etcd's JSON gateway is spoken on %s:%s, without authentication", host, port)
+        log.info("etcd's JSON gateway listens on %s:%s%s", host, port, self._listener.speaks)
 
     def _connect(self, connection: Connection) -> None:
         decoder = connection.decoder

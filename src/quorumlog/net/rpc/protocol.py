@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from quorumlog.errors import LedgerError, ProtocolViolation, Refused, WrongPort
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame

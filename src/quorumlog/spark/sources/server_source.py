@@ -211,7 +211,9 @@ class ServerSource:
             for member in order:
                 try:
                     batch = next(
-                        self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1)
+                        self._client.read_batches(
+                            index, index + 1, from_member=member, batch_bytes=1, heads=True
+                        )
                     )
                     header = batch.headers()[0]
                     return EntryPoint(int(header["pos"]), int(header["chain_crc"]))

@@ -221,6 +221,12 @@ class LoopThread:
         if thread is not threading.current_thread():
             thread.join()
 
+    def has_ended(self) -> bool:
+        """It is closed; then it has ended when this returns."""
+        if self.is_closed and self._thread is not None:
+            self._thread.join()
+        return self.is_closed
+
     def _begin_end(
         self, loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from quorumlog.kv.client.codecs import Unreadable
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.requests.operations import Target
 
@@ -13,6 +14,7 @@ class ClientOptions(TypedDict, total=False):
 
     timeout_ms: float
     cluster_id: str
+    errors: Unreadable
 
 
 class PutOptions(TypedDict, total=False):

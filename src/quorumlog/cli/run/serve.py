@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, Store, named_path
+from quorumlog.cli.options import FlushMode, LogLevel, Store
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.errors import ConfigError
 
@@ -40,10 +40,7 @@ def serve(
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
-        ),
+        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
@@ -57,11 +54,7 @@ def serve(
     ] = None,
     preferred_leader: Annotated[
         list[str] | None,
-        typer.Option(
-            "--preferred-leader",
-            help="Member that should lead when it can; may be repeated.",
-            metavar="ID",
-        ),
+        typer.Option(help="Member that should lead when it can; may be repeated.", metavar="ID"),
     ] = None,
     bind: Annotated[
         str | None,
@@ -69,21 +62,18 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="Options and several groups from a TOML file.", metavar="FILE.toml", parser=named_path
-        ),
+        typer.Option(help="Options and several groups from a TOML file.", metavar="FILE.toml"),
     ] = None,
     state_machine: Annotated[
         list[str] | None,
         typer.Option(
-            "--state-machine",
             help="Run this on the log, the same on all members; may be repeated.",
             metavar="[NAME=]MODULE:FACTORY",
         ),
     ] = None,
     hold_machine: HoldMachine = None,
     log_level: Annotated[
-        LogLevel | None, typer.Option("--log-level", help="What goes to standard error. (default: info)")
+        LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
     ] = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.

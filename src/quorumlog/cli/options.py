@@ -421,6 +421,38 @@ FromMember = Annotated[
 ]
 
 
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert", help="Own certificate, PEM; with --tls-key and --tls-ca.", metavar="FILE"
+    ),
+]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its key.", metavar="FILE")]
+TlsCa = Annotated[
+    Path | None, typer.Option("--tls-ca", help="Certificates of the CAs to trust.", metavar="FILE")
+]
+
+
+class ClientAuth(StrEnum):
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+ClientCertificates = Annotated[
+    ClientAuth | None,
+    typer.Option("--client-auth", help="Whether clients show a certificate. (default: none)"),
+]
+
+
+def tls_given(
+    cert: Path | None, key: Path | None, ca: Path | None, client_auth: ClientAuth | None
+) -> dict[str, str | None]:
+    """Of a process that serves, by the names of `[tls]`."""
+    named = {"cert": cert, "key": key, "ca": ca, "client_auth": client_auth}
+    return {name: None if value is None else str(value) for name, value in named.items()}
+
+
 Directory = Annotated[Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")]
 
 

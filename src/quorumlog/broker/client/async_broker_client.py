@@ -34,6 +34,8 @@ from quorumlog.broker.wire.broker_messages import (
     FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
+    OldLogRequest,
+    OldLogResponse,
     PullRequest,
     QueryRequest,
     QueuesRequest,
@@ -84,6 +86,9 @@ class AsyncBrokerClient:
         if self._sending:
             self._all_sent = asyncio.get_running_loop().create_future()
             await self._all_sent
+        await self._end()
+
+    async def _end(self) -> None:
         await self._calls.close()
 
     # ---------------------------------------------------------------- sending
@@ -268,6 +273,14 @@ class AsyncBrokerClient:
         """What the broker is and holds: its role, offsets in bytes, queues, problems."""
         answer = answer_of(await self._calls.call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
+        return answer
+
+    async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+        """Of the classic store that the broker's group has taken over: `size_bytes` from `position` on;
+        without a size what it was."""
+        asked = OldLogRequest(position=position, size_bytes=size_bytes)
+        answer = answer_of(await self._calls.call(asked))
+        assert isinstance(answer, OldLogResponse), answer
         return answer
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:

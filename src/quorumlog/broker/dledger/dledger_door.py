@@ -13,8 +13,8 @@ from quorumlog.broker.serving.put_queue import PutQueue
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.net.hello import BROKER
+from quorumlog.net.tls import Tls
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -25,8 +25,11 @@ def boot_ms() -> float:
 
 
 class DLedgerDoor:
-    def __init__(self, broker: DLedgerBroker, listen: str, *, group: str | None = None) -> None:
-        """`listen`: HOST:PORT; port 0: a free one. Raises ConfigError."""
+    def __init__(
+        self, broker: DLedgerBroker, listen: str, *, group: str | None = None, tls: Tls | None = None
+    ) -> None:
+        """`listen`: HOST:PORT; port 0: a free one. `tls`: None: it is plain. Raises ConfigError."""
+        self._tls = tls
         self.broker = broker
         self._group = group
         self._listen = listen
@@ -49,7 +52,7 @@ class DLedgerDoor:
 
     async def open(self, member: DoorMember) -> None:
         loop = asyncio.get_running_loop()
-        port = BrokerPort(self.broker, self._listen, self._tick, member.ports)
+        port = BrokerPort(self.broker, self._listen, self._tick, member.ports, self._tls)
         self.broker.grown = port.waiting.grown
         self.broker.open(
             member, lambda message_log: PutQueue(message_log, loop), port.reads, port.waiting
@@ -57,11 +60,7 @@ class DLedgerDoor:
         await port.open()
         self._port = port
         member.ports[BROKER] = self.address
-        log.log(
-            open_port_level(self._listen.rpartition(":")[0]),
-            "the broker listens on %s, without authentication: whoever reaches it may read and write",
-            self.address,
-        )
+        log.info("the broker listens on %s%s", self.address, port.speaks)
         port.tick()
 
     def _tick(self) -> None:

@@ -20,6 +20,7 @@ from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
 from quorumlog.server.disk_thread import DiskThread
 
 MOST_READS = 4
@@ -58,15 +59,20 @@ class BrokerPort:
         listen: str,
         tick: Callable[[], None],
         ports: Mapping[str, str],
+        tls: Tls | None = None,
     ) -> None:
-        """`tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`."""
+        """`tls`: None: it is plain. `tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`."""
         self._service = service
         self._listen = parse_address(listen)
         self._tick_service = tick
         self._ports = ports
         self._loop = asyncio.get_running_loop()
         self._listener = Listener(
-            "the broker", self._connect, decoder=broker_request_decoder, option="the broker's address"
+            "the broker",
+            self._connect,
+            decoder=broker_request_decoder,
+            option="the broker's address",
+            tls=tls,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
@@ -84,6 +90,11 @@ class BrokerPort:
     @property
     def address(self) -> str:
         return self._listener.address
+
+    @property
+    def speaks(self) -> str:
+        """As `Listener.speaks`."""
+        return self._listener.speaks
 
     def close(self) -> None:
         """Whoever is connected stays."""

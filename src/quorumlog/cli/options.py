@@ -9,11 +9,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 import typer
 
@@ -201,8 +202,7 @@ OptionalServers = Annotated[
     ),
 ]
 StoppedDirectory = Annotated[
-    Path | None,
-    typer.Option("--path", help="Data directory of a stopped member.", metavar="DIR", parser=named_path),
+    Path | None, typer.Option("--path", help="Data directory of a stopped member.", metavar="DIR")
 ]
 OptionalGroup = Annotated[
     str | None,
@@ -268,6 +268,21 @@ class EntriesPlace(LogPlace):
     options: ClassVar[Options] = {**LogPlace.options, "archive": (ArchivePlace, None)}
 
 
+_PATHS = (Path, Path | None, list[Path], list[Path] | None)
+
+
+def _named(annotation: Any) -> Any:
+    """An unset variable of a shell is no path."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, info, *_ = get_args(annotation)
+    if kind not in _PATHS or info.parser is not None:
+        return annotation
+    info = copy(info)
+    info.parser = named_path
+    return Annotated[kind, info]
+
+
 class _Command:
     """A function as typer is to see it: with the options that its parameters stand for, and --json."""
 
@@ -310,7 +325,7 @@ class _Command:
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature(
             [
-                inspect.Parameter(name, kind, annotation=annotation, default=default)
+                inspect.Parameter(name, kind, annotation=_named(annotation), default=default)
                 for name, (annotation, default) in parameters.items()
             ]
         )
@@ -409,24 +424,12 @@ FromMember = Annotated[
 TlsCert = Annotated[
     Path | None,
     typer.Option(
-        "--tls-cert",
-        help="Own certificate, PEM; with --tls-key and --tls-ca.",
-        metavar="FILE",
-        parser=named_path,
+        "--tls-cert", help="Own certificate, PEM; with --tls-key and --tls-ca.", metavar="FILE"
     ),
 ]
-TlsKey = Annotated[
-    Path | None,
-    typer.Option("--tls-key", help="Its key.", metavar="FILE", parser=named_path),
-]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its key.", metavar="FILE")]
 TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        help="Certificates of the CAs to trust.",
-        metavar="FILE",
-        parser=named_path,
-    ),
+    Path | None, typer.Option("--tls-ca", help="Certificates of the CAs to trust.", metavar="FILE")
 ]
 
 
@@ -450,9 +453,7 @@ def tls_given(
     return {name: None if value is None else str(value) for name, value in named.items()}
 
 
-Directory = Annotated[
-    Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR", parser=named_path)
-]
+Directory = Annotated[Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")]
 
 
 FirstIndex = Annotated[

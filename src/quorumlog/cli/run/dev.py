@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, named_path
+from quorumlog.cli.options import FlushMode, LogLevel
 from quorumlog.cli.output import let_go_of, note, out, tell
 from quorumlog.cli.run.serve import Level, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
@@ -33,7 +33,6 @@ def dev(
             "--dir",
             help="Keep the data here, and continue with what is there; a temporary place otherwise.",
             metavar="DIR",
-            parser=named_path,
         ),
     ] = None,
     port: Annotated[

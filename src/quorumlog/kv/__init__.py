@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Txn,
     )
     from quorumlog.kv.service.service import StoreOptions
+    from quorumlog.net.tls import ClientTls
 
 _PLACES = {
     "AsyncKeyValueClient": "quorumlog.kv.client.async_store",
@@ -104,6 +105,7 @@ def connect(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_ms: float = 10_000,
     cluster_id: str = "",
+    tls: ClientTls | None = None,
     **old: Any,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
@@ -114,7 +116,9 @@ def connect(
     from quorumlog.kv.client.codecs import codec_of
 
     timeout_s = _seconds("connect", timeout_ms, old)
-    return KeyValueClient(servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id)
+    return KeyValueClient(
+        servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id, tls=tls
+    )
 
 
 @overload
@@ -147,6 +151,7 @@ def connect_async(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_ms: float = 10_000,
     cluster_id: str = "",
+    tls: ClientTls | None = None,
     **old: Any,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
@@ -155,7 +160,7 @@ def connect_async(
 
     timeout_s = _seconds("connect_async", timeout_ms, old)
     codec = codec_of(codec)
-    return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+    return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id, tls=tls)
 
 
 def _seconds(name: str, timeout_ms: float, old: dict[str, Any]) -> float:

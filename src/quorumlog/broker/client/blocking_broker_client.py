@@ -54,6 +54,7 @@ from quorumlog.broker.wire.broker_messages import (
 )
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.net.frame import Frame
+from quorumlog.net.tls import ClientTls, tls_of_clients
 
 _TURNS = 1 << 16
 
@@ -65,8 +66,11 @@ class BrokerClient:
     `server`: as of `AsyncBrokerClient`.
     """
 
-    def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         self.server = server
+        self._tls = tls or tls_of_clients()
         self._route = MasterRoute(server)
         self._timeout_s = timeout_ms / 1000
         self._local = threading.local()
@@ -123,8 +127,8 @@ class BrokerClient:
     def _open(self) -> BlockingLink | None:
         """None: it is no master. Raises Unreachable, OutcomeUnknown."""
         if not self._route.follows:
-            return BlockingLink(self._route.address, self._timeout_s)
-        link = BlockingLink(self._route.address, PROBE_S)
+            return BlockingLink(self._route.address, self._timeout_s, self._tls)
+        link = BlockingLink(self._route.address, PROBE_S, self._tls)
         try:
             if self._route.is_master(link.ask_role(PROBE_S)):
                 link.is_superseded = partial(self._is_superseded, link.address)
@@ -139,7 +143,7 @@ class BrokerClient:
         """Another broker is master by now than the one there, which owes an answer or has refused."""
         for other in [each for each in self._route.addresses if each != address]:
             with suppress(Unreachable, OutcomeUnknown, ProtocolViolation):
-                link = BlockingLink(other, PROBE_S)
+                link = BlockingLink(other, PROBE_S, self._tls)
                 try:
                     answer = answer_of(link.ask_role(PROBE_S))
                 finally:
@@ -315,6 +319,8 @@ class BrokerClient:
         return answer
 
 
-def connect(server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> BrokerClient:
+def connect(
+    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+) -> BrokerClient:
     """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""
-    return BrokerClient(server, timeout_ms=timeout_ms)
+    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,13 +28,15 @@ from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.net.frame import Frame
+from quorumlog.net.tls import ClientTls, words_of
 
 _ROLE_ID = -1
 
 
 class BlockingLink:
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: str, timeout_s: float, tls: ClientTls | None = None) -> None:
         """Raises Unreachable."""
+        self._tls = tls
         self.address = address
         self.is_demoted = False
         """The broker is master no more."""
@@ -51,8 +54,11 @@ class BlockingLink:
         try:
             left_s = max(deadline_s - time.monotonic(), 0.001)
             self._socket = socket.create_connection((host, port), left_s)
+            if self._tls is not None:
+                self._socket = self._tls.context.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
-            reason = error.strerror or str(error)
+            is_tls = isinstance(error, ssl.SSLError)
+            reason = words_of(error) if is_tls else error.strerror or str(error)
             raise Unreachable(f"no broker at {host}:{port}: {reason}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = broker_decoder()
@@ -90,13 +96,7 @@ class BlockingLink:
                 count = self._received(deadline_s)
                 if not count:
                     raise lost_outcome("the broker closed the connection", is_send=is_send)
-                answer = None
-                for frame in self._decoder.buffer_updated(count):
-                    message = message_of(frame)
-                    if isinstance(message, RoleNotice):
-                        self.is_demoted = self.is_demoted or message.role == SLAVE
-                    elif message.request_id == request_id:
-                        answer = frame
+                answer = self._answer(count, request_id)
                 if answer is not None:
                     return answer
         except TimeoutError:
@@ -105,13 +105,29 @@ class BlockingLink:
             reason = error.strerror or str(error)
             raise lost_outcome(f"the broker is lost: {reason}", is_send=is_send) from None
 
+    def _answer(self, count: int, request_id: int | None) -> Frame | None:
+        """Among what has come, of which notices are heeded."""
+        answer = None
+        for frame in self._decoder.buffer_updated(count):
+            message = message_of(frame)
+            if isinstance(message, RoleNotice):
+                self.is_demoted = self.is_demoted or message.role == SLAVE
+            elif message.request_id == request_id:
+                answer = frame
+        return answer
+
     def _refuse_closed(self) -> None:
         """A broker that has ended since the last answer certainly gets nothing of this. Raises
         Unreachable."""
         self._socket.setblocking(False)
         try:
-            is_closed = not self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
+            if isinstance(self._socket, ssl.SSLSocket):  # nobody can peek into it
+                count = self._socket.recv_into(self._decoder.get_buffer())
+                self._answer(count, None)
+                is_closed = not count
+            else:
+                is_closed = not self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, ssl.SSLWantReadError):
             is_closed = False
         except OSError:
             is_closed = True

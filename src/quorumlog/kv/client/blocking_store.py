@@ -32,6 +32,7 @@ from quorumlog.kv.client.values import (
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.requests.messages import StatusAnswer
 from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
+from quorumlog.net.tls import ClientTls
 
 T = TypeVar("T")
 
@@ -86,6 +87,7 @@ class KeyValueClient(Generic[V]):
         codec: Literal["bytes"] | Codec[V] = "bytes",
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
+        tls: ClientTls | None = None,
     ) -> None:
         """As of `AsyncKeyValueClient`."""
         self._is_closed = False
@@ -96,7 +98,9 @@ class KeyValueClient(Generic[V]):
         self._thread.start()
 
         async def make() -> AsyncKeyValueClient[V]:
-            return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+            return AsyncKeyValueClient(
+                servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id, tls=tls
+            )
 
         try:
             self._client = self.run(make())

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.requests.operations import Target
+from quorumlog.net.tls import ClientTls
 
 
 class ClientOptions(TypedDict, total=False):
@@ -13,6 +14,7 @@ class ClientOptions(TypedDict, total=False):
 
     timeout_ms: float
     cluster_id: str
+    tls: ClientTls | None
 
 
 class PutOptions(TypedDict, total=False):

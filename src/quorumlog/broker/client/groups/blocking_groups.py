@@ -24,6 +24,7 @@ from quorumlog.broker.wire.broker_messages import RoleResponse
 from quorumlog.broker.wire.group_commands import GroupRow, QueueRow, TopicRow
 from quorumlog.broker.wire.group_names import MOST_RETRIES
 from quorumlog.errors import BadRequest
+from quorumlog.net.tls import ClientTls
 
 _T = TypeVar("_T")
 
@@ -110,10 +111,11 @@ class Producer(_Blocking[AsyncProducer]):
         idempotent: bool = False,
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         super().__init__(
             lambda: AsyncProducer(
-                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms
+                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms, tls=tls
             )
         )
 
@@ -177,6 +179,7 @@ class Consumer(_Blocking[AsyncConsumer]):
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         super().__init__(
             lambda: AsyncConsumer(
@@ -188,6 +191,7 @@ class Consumer(_Blocking[AsyncConsumer]):
                 most_retries=most_retries,
                 orderly=orderly,
                 timeout_ms=timeout_ms,
+                tls=tls,
             )
         )
 
@@ -249,8 +253,10 @@ class Consumer(_Blocking[AsyncConsumer]):
 class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
     """See `AsyncBrokerAdmin`."""
 
-    def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
-        super().__init__(lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms))
+    def __init__(
+        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
+        super().__init__(lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls))
 
     def route(self) -> RoleResponse:
         """See `AsyncBrokerAdmin.route`."""

@@ -373,6 +373,15 @@ class App(typer.Typer):
         given = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
         super().__init__(**given)
 
+    def callback(self, *, has_json: bool = False, **options: Any) -> Callable[[F], F]:
+        register = super().callback(**options)
+
+        def registered(function: F) -> F:
+            register(_Command(function, (TIMEOUT_S, WITHOUT_ANSWER), has_json))
+            return function
+
+        return registered
+
     def command(
         self,
         name: str | None = None,

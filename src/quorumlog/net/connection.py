@@ -233,6 +233,9 @@ class Connection(asyncio.BufferedProtocol):
         self.on_made: Callable[[Connection], None] | None = None
         self.on_greeted: Callable[[Connection], None] | None = None
         self.last_words: LastWords | None = None
+        self.at_end: Callable[[], list[Frame]] | None = None
+        """What it means that the other side says no more, though it may read; None: nobody answers."""
+        self._is_at_end = False
         self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
         self._tcp: asyncio.Transport | None = None
@@ -316,16 +319,31 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
-            if self._held:
-                self._held += frames  # of what had been received when reading was paused
-            else:
-                self._take(frames)
+            self._received(frames)
         except Exception as error:
             contain(error, self)
             return
         if not self.closed:
             self._loop_turn.took(len(frames), self)
             self._note_unfinished(is_new=bool(frames))
+
+    def _received(self, frames: list[Frame]) -> None:
+        if self._held:
+            self._held += frames  # of what had been received when reading was paused
+        else:
+            self._take(frames)
+
+    def eof_received(self) -> bool:
+        """True: the connection stays."""
+        if self.at_end is None:
+            return False
+        if not self._is_at_end:
+            self._is_at_end = True
+            try:
+                self._received(self.at_end())
+            except Exception as error:
+                contain(error, self)
+        return not self.closed
 
     def _note_unfinished(self, *, is_new: bool) -> None:
         """`is_new`: what began before has come whole."""

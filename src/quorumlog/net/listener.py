@@ -297,7 +297,12 @@ class Listener:
         connection.is_client = not is_peer
         if self._has_peers and not is_peer and isinstance(connection.decoder, FrameDecoder):
             connection.decoder.hears_client()
-        if not self._silent[connection].is_within and not is_peer:
+        is_let_in = self._silent[connection].is_within or is_peer
+        if not is_let_in and isinstance(hello, Hello) and hello.looks:
+            is_let_in = self._limits.lets_look(connection)
+            if is_let_in:
+                self._loop.call_later(GREETING_MS / 1000, connection.close)
+        if not is_let_in:
             reason = self._refused()
             self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))
         elif self.challenge is not None and isinstance(hello, Hello):

@@ -20,11 +20,9 @@ from quorumlog.broker.messages.java_strings import (
 from quorumlog.broker.messages.message import DELAY, KEYS, TAGS, UNIQ_KEY, StoredMessage
 from quorumlog.broker.messages.property_columns import PropertyColumns
 from quorumlog.broker.messages.record import (
-    BORN_HOST_AT,
     CRC_BITS,
     QUEUE_OFFSET_AT,
     TRANSACTION_BITS,
-    V4_BYTES,
     decode_record,
 )
 from quorumlog.broker.messages.record_columns import Bytes, Int64Array, RecordColumns, put_bytes, windows
@@ -110,10 +108,6 @@ class RecordBatch:
         column[:, 0] = positions
         put_bytes(self.data, self.starts + QUEUE_OFFSET_AT + 8, column.view(np.uint8))
         self.columns.__dict__.pop("physical_offsets", None)
-
-    def stamp_born_host(self, host: bytes) -> None:
-        row = np.frombuffer(host, np.uint8)
-        put_bytes(self.data, self.starts + BORN_HOST_AT, np.broadcast_to(row, (len(self), V4_BYTES)))
 
     # ---------------------------------------------------------------- what follows from them
 

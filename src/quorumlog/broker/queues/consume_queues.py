@@ -207,9 +207,9 @@ class ConsumeQueues:
         self.record_ends()
         return again
 
-    def truncate_to_position(self, position: int) -> None:
+    def truncate_to_position(self, position: int, *, end_in_zeros: bool = False) -> None:
         for queue in self.all:
-            queue.truncate_to_position(position)
+            queue.truncate_to_position(position, ends_in_zeros=end_in_zeros)
 
     def _floor_of(self, known: QueueEnd | None) -> int:
         if known is None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from quorumlog.broker.message_log import MessageLog, PutOutcome, PutRequest
 from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.errors import PendingFull
+from quorumlog.errors import OutcomeUnknown, PendingFull
 
 Answer = Callable[[PutOutcome], None]
 
@@ -43,7 +43,13 @@ class PutQueue:
         self.put_messages += len(records)
         self.put_bytes += len(records.buffer)
 
+        is_done = False
+
         def done(outcome: PutOutcome) -> None:
+            nonlocal is_done
+            if is_done:
+                return
+            is_done = True
             self._answered.append((answer, outcome, size_bytes))
             if not self._is_drain_scheduled:
                 self._is_drain_scheduled = True
@@ -56,7 +62,13 @@ class PutQueue:
 
     def _put(self) -> None:
         requests, self._requests = self._requests, []
-        self._commit_log.put(requests)
+        try:
+            self._commit_log.put(requests)
+        except Exception as error:
+            unknown = OutcomeUnknown(f"the store has failed: {type(error).__name__}: {error}")
+            for each in requests:
+                each.done(unknown)
+            raise
 
     def _drain(self) -> None:
         # Lowered first: what is answered from here on is seen below, or schedules the next one.

@@ -114,8 +114,16 @@ class _Client:
         self._connection = connection
         self._decoder = decoder
         self._request: h11.Request | None = None
+        self._is_watching = self._says_no_more = False
         self._body = bytearray()  # it may come byte by byte
         self._task: asyncio.Task[None] | None = None
+        connection.at_end = self._at_end
+
+    def _at_end(self) -> list[Frame]:
+        """What it has asked is answered; a watch is not, which its end is the end of."""
+        if self._is_watching:
+            self._connection.close()
+        return self._decoder.ended()
 
     def frame(self, frame: Frame) -> None:
         event: Any = frame.message
@@ -135,7 +143,9 @@ class _Client:
             self._decoder.unfinished_bytes = 0
             self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))
         elif isinstance(event, h11.ConnectionClosed):
-            self._connection.close()
+            self._says_no_more = True
+            if self._task is None or self._task.done():
+                self._connection.close()
 
     def lost(self) -> None:
         if self._task is not None:
@@ -150,7 +160,7 @@ class _Client:
     async def _serve(self, request: h11.Request, body: bytes) -> None:
         try:
             await self._one(request, body)
-            if self._decoder.http.our_state is not h11.DONE:
+            if self._decoder.http.our_state is not h11.DONE or self._says_no_more:
                 self._connection.close()
                 return
             self._decoder.http.start_next_cycle()
@@ -164,6 +174,7 @@ class _Client:
         try:
             given = _object_of(body) if request.method == b"POST" else {}
             if request.method == b"POST" and path == WATCH_PATH:
+                self._is_watching = True
                 async with aclosing(self._routes.watch(given, self._connection.hold_beside)) as told:
                     await self._stream(told)
                 return

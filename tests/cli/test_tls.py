@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import http.client
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.net.tls import ClientTls, tls_of_clients
 from quorumlog.server.free_ports import free_ports
 from tests.certificates import directory, member, options_of, user
+from tests.waiting import eventually
 
 CA = str(directory() / "ca.crt")
 BODY = b"over TLS"
@@ -133,18 +137,11 @@ def test_a_store_and_its_gateway_speak_tls(tmp_path: Path) -> None:
 
 
 def _asked_over_https(port: int) -> bytes:
-    import base64
-    import http.client
-    import json
-
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=tls_of().context, timeout=20)
     asked = json.dumps({"key": base64.b64encode(b"a").decode()})
     connection.request("POST", "/v3/kv/range", asked)
     answer = json.loads(connection.getresponse().read())
     return base64.b64decode(answer["kvs"][0]["value"])
-
-
-Making = Callable[[str], Any]
 
 
 def test_brokers_and_their_slaves_speak_tls(tmp_path: Path) -> None:
@@ -164,8 +161,6 @@ def test_brokers_and_their_slaves_speak_tls(tmp_path: Path) -> None:
             for _ in range(3):
                 client.send(broker.Message("orders", BODY))
         with broker.connect(f"127.0.0.1:{second}", tls=tls_of()) as client:
-            from tests.waiting import eventually
-
             eventually(lambda: client.max_offset("orders", 0) == 4)
         assert receipt.queue_offset == 0
 
@@ -186,3 +181,12 @@ def test_a_broker_with_another_certificate_follows_nobody(tmp_path: Path) -> Non
     done = run(*line, *files_of("n0"))
     assert done.exit_code == 2
     assert "quorumlog://orders/member/n0, and --id is n1" in done.output
+
+
+def test_dev_makes_what_it_needs_and_prints_how_to_reach_it(tmp_path: Path) -> None:
+    with serving("dev", "--tls", "--members", "1", "--dir", tmp_path, "--json") as said:
+        told = json.loads(said)
+        assert told["tls_ca"] == str(tmp_path / "tls" / "ca.crt")
+        with connect(told["servers"], tls=ClientTls(told["tls_ca"])) as log:
+            log.append(BODY)
+    assert (tmp_path / "tls" / "ca.key").stat().st_mode & 0o777 == 0o600

@@ -102,7 +102,7 @@ def dev(
                 "directory": str(cluster.directory),
                 **({} if ca is None else {"tls_ca": str(ca)}),
             },
-            lambda: _print_address_list(cluster, "" if ca is None else f" --tls-ca {ca}"),
+            lambda: _print_address_list(cluster, ca),
         )
         stop.wait()
         note("stopping")
@@ -119,7 +119,7 @@ def _has_terminal() -> bool:
 
 def _tls_of(directory: Path, member_id: str) -> TlsOptions:
     """Raises ConfigError."""
-    from quorumlog.cli.log import certificates
+    from quorumlog.cli import certificates
     from quorumlog.config import TlsOptions
 
     ca, cert = directory / "ca.crt", directory / f"member-{member_id}.crt"
@@ -130,14 +130,17 @@ def _tls_of(directory: Path, member_id: str) -> TlsOptions:
     return TlsOptions(str(cert), str(cert.with_suffix(".key")), str(ca))
 
 
-def _print_address_list(cluster: LocalCluster, options: str) -> None:
+def _print_address_list(cluster: LocalCluster, ca: Path | None) -> None:
     console = out()
     console.print(
         f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}"
     )
     console.print("\nIn another terminal:\n")
     for command in ("status", "append", "read"):
-        console.print(f"  quorumlog {command} --servers {cluster.servers}{options}", soft_wrap=True)
+        line = f"  quorumlog {command} --servers {cluster.servers}"
+        if ca is not None:
+            line = f"  quorumlog {command} --servers {cluster.servers} --tls-ca {ca}"
+        console.print(line, soft_wrap=True)
     console.print("\nCtrl-C stops the cluster.")
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
 from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
+from quorumlog.broker.wire import AnyBrokerMessage
 from quorumlog.errors import LedgerError
 from quorumlog.node import MachineFactory
 from quorumlog.store.memory_disk import MemoryDisk

@@ -15,13 +15,12 @@ from typer.testing import CliRunner
 
 from harness.maven import Unavailable
 from harness.rocketmq.store_tool import StoreTool, class_path
-from quorumlog.broker.converter import convert_to_classic
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, PutResult
-from quorumlog.broker.messages.record import crc_of, encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_ledger import OfflineLedger
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import Message, PutResult, crc_of, encode_records
+from quorumlog.broker.offline.converter import convert_to_classic
+from quorumlog.broker.offline.offline_ledger import OfflineLedger
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.cli.main import app
 from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.messages.message_sources import source_of

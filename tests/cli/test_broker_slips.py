@@ -12,13 +12,12 @@ import pytest
 
 from quorumlog.broker import Consumer, Message
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.queues.index_service import index_file_name
+from quorumlog.broker.message import PutResult, encode_records
+from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.broker.store.index import index_file_name
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import BadRequest
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import OsDisk

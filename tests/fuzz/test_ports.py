@@ -16,7 +16,7 @@ from harness.broker_process import BrokerProcess
 from quorumlog import LocalCluster, connect
 from quorumlog.broker import BrokerAdmin, Message
 from quorumlog.broker import connect as connect_broker
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.groups.group_extension import GroupExtension
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv.gateway.gateway import WATCH_PATH, EtcdGateway

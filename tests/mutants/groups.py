@@ -5,13 +5,10 @@ from __future__ import annotations
 from quorumlog.broker.client import async_link
 from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue
 from quorumlog.broker.groups import group_state
-from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
-from quorumlog.broker.groups.group_extension import GroupExtension
-from quorumlog.broker.groups.group_machine import GroupMachine
-from quorumlog.broker.groups.group_members import GroupMembers
-from quorumlog.broker.groups.raft_group_log import RaftGroupLog, SessionReleases
-from quorumlog.broker.groups.rebalancer import Rebalancer
-from quorumlog.broker.groups.state_follower import StateFollower
+from quorumlog.broker.groups.classic_group_log import ClassicGroupLog, StateFollower
+from quorumlog.broker.groups.group_extension import GroupExtension, RaftGroupLog, SessionReleases
+from quorumlog.broker.groups.group_state import GroupMachine
+from quorumlog.broker.groups.rebalancer import GroupMembers, Rebalancer
 from tests.broker.client.test_async_links import (
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
 )

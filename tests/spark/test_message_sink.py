@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 
 from quorumlog import connect as log_of
 from quorumlog.broker import BrokerAdmin, BrokerClient, connect
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.errors import TopicNotPermitted, UnknownTopic
+from quorumlog.broker.group_commands import READ
 from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.wire.group_names import READ
+from quorumlog.broker.message import StoredMessage
 from quorumlog.config import staging_name
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.message_bodies import MESSAGE_MACHINE, MessageBodies, topics_of

@@ -12,10 +12,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from quorumlog.broker import Message, MessageStore, MessageStoreConfig, connect
 from quorumlog.broker.client.broker_results import QueueInfo
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.message import encode_records
+from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.errors import ConfigError
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.messages.message_options import COLUMNS, MessageOptions

@@ -6,10 +6,9 @@
         receipt = broker.send(Message("orders", b"...", keys=["4711"]))
         for message in broker.pull("orders", receipt.queue_id, 0).messages: ...
 
-Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
-`store_reader`, `first_look`, `message_store`, `offline_store`, `offline_ledger`, `converter`, `old_log`,
-`java_config`, `old_state`, `takeover`, `epochs`, `replication`, `failover`, `wire`, `serving`,
-`client`, `later_member`, `dledger`, `groups`.
+Read in this order: `message`, `record_batch`, `errors`, `config`, `store`, `wire`, `group_commands`,
+`broker_port`, `client`, `offline`, `epochs`, `replication`, `failover`, `broker_server`, `dledger`,
+`groups`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
     from quorumlog.broker.client.groups.retries import SuspendQueue
     from quorumlog.broker.config import MessageStoreConfig
-    from quorumlog.broker.message_store import MessageStore
-    from quorumlog.broker.messages.message import Message, StoredMessage
+    from quorumlog.broker.message import Message, StoredMessage
+    from quorumlog.broker.store.message_store import MessageStore
 
 __all__ = [
     "AsyncBrokerAdmin",
@@ -58,14 +57,14 @@ _WHERE = {
     "BrokerAdmin": "client.groups.blocking_groups",
     "BrokerClient": "client.blocking_broker_client",
     "Consumer": "client.groups.blocking_groups",
-    "Message": "messages.message",
-    "MessageStore": "message_store",
+    "Message": "message",
+    "MessageStore": "store.message_store",
     "MessageStoreConfig": "config",
     "Producer": "client.groups.blocking_groups",
     "PullResult": "client.broker_results",
     "QueueLag": "client.groups.async_broker_admin",
     "SendReceipt": "client.broker_results",
-    "StoredMessage": "messages.message",
+    "StoredMessage": "message",
     "SuspendQueue": "client.groups.retries",
     "connect": "client.blocking_broker_client",
     "connect_async": "client.async_broker_client",

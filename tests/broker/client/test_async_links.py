@@ -10,9 +10,8 @@ import pytest
 from quorumlog.broker.client.async_link import AsyncLinks, Link
 from quorumlog.broker.client.broker_verbs import UniqKeys, encode_messages
 from quorumlog.broker.errors import TopicNotPermitted
-from quorumlog.broker.messages.message import Message
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, SendRequest
-from quorumlog.broker.wire.group_messages import SessionSendRequest
+from quorumlog.broker.message import Message
+from quorumlog.broker.wire import AnyBrokerMessage, SendRequest, SessionSendRequest
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError, OutcomeUnknown, PendingFull, Unreachable
 from quorumlog.net.frame import Frame

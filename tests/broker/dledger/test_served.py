@@ -7,12 +7,11 @@ import pytest
 from quorumlog import connect as log_of
 from quorumlog.broker import Message, connect
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.errors import NotReplicated
-from quorumlog.broker.message_log import PutOutcome
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.message import PutResult, encode_records
+from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.broker.store.log_files import PutOutcome
 from quorumlog.config import StoreConfig
 from quorumlog.errors import NotLeader
 from quorumlog.log_state.control_entries import TOKEN_BYTES

@@ -14,16 +14,12 @@ from quorumlog import connect as log_of
 from quorumlog.broker import BrokerAdmin, Message, connect
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.converter import convert_to_classic
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.groups.group_extension import GroupExtension
-from quorumlog.broker.later_member import make_later_member
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.broker.old_log import (
+from quorumlog.broker.message import PutResult, encode_records
+from quorumlog.broker.offline.converter import convert_to_classic
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.offline.old_log import (
     FOLDER_NAME,
     OldLog,
     OldState,
@@ -31,9 +27,11 @@ from quorumlog.broker.old_log import (
     encode_record,
     first_difference,
 )
-from quorumlog.broker.old_state import OldReport
-from quorumlog.broker.takeover import take_over
-from quorumlog.broker.wire.broker_messages import OldLogResponse
+from quorumlog.broker.offline.old_state import OldReport
+from quorumlog.broker.offline.takeover import make_later_member, take_over
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.wire import OldLogResponse
 from quorumlog.client import LedgerClient
 from quorumlog.client.members.member_verbs import Members
 from quorumlog.config import MemberAddress, StoreConfig

@@ -20,7 +20,7 @@ from quorumlog.broker import (
     StoredMessage,
     SuspendQueue,
 )
-from quorumlog.broker.dledger.local_brokers import SMALL_INDEX, LocalBrokers
+from quorumlog.broker.dledger.dledger_door import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
 from quorumlog.cli.main import app
 from quorumlog.errors import BadRequest

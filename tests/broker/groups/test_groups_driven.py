@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.errors import NoSuchMessage, QueueOffsetOutOfRange, TooManyNames
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.groups.proposals import Proposals
-from quorumlog.broker.messages.message import SCHEDULE_TOPIC, PutResult
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.broker.group_commands import (
     CreateTopic,
     DeleteTopic,
     GroupRow,
@@ -24,7 +19,12 @@ from quorumlog.broker.wire.group_commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+from quorumlog.broker.groups.rebalancer import Proposals
+from quorumlog.broker.message import SCHEDULE_TOPIC, PutResult
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.wire import (
+    AnyBrokerMessage,
     AssignmentResponse,
     CommitRequest,
     DoneResponse,

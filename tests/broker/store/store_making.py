@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.message_log import PutOutcome, PutRequest
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, PutResult, PutStatus
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import Message, PutResult, PutStatus, encode_records
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutOutcome, PutRequest
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.store.disk import Disk
 
 SMALL = MessageStoreConfig(

@@ -16,14 +16,17 @@ import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.message_machine import MessageMachine, QueueEndsAnswer
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore, allow_cut, hide_given_again
-from quorumlog.broker.old_log import OldLog
-from quorumlog.broker.queues.consume_queues import ConsumeQueues
-from quorumlog.broker.takeover import take_over
+from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.offline.offline_store import (
+    OfflineStore,
+    allow_cut,
+    hide_given_again,
+)
+from quorumlog.broker.offline.old_log import OldLog
+from quorumlog.broker.offline.takeover import take_over
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.queues import ConsumeQueues
 from quorumlog.config import MemberAddress
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.disk import OsDisk

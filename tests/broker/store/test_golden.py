@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.message_log import PutRequest
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import Message, StoredMessage, encode_records
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutRequest
+from quorumlog.broker.store.message_store import MessageStore
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "rocketmq-store"
 CONFIG = MessageStoreConfig(

@@ -29,12 +29,13 @@ from quorumlog.broker.client.master_route import (
     role_request,
 )
 from quorumlog.broker.errors import NotMaster, StaleEpoch
-from quorumlog.broker.wire.broker_framing import broker_decoder, message_of
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.wire import (
     AnyBrokerMessage,
     RoleNotice,
     RoleResponse,
     SendRequest,
+    broker_decoder,
+    message_of,
 )
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer

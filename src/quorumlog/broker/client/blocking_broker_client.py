@@ -31,10 +31,8 @@ from quorumlog.broker.client.broker_verbs import (
 )
 from quorumlog.broker.client.master_route import PROBE_S, RETRY_S, MasterRoute
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.messages.record import physical_offset_of
-from quorumlog.broker.wire.broker_framing import records_of
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import Message, StoredMessage, physical_offset_of
+from quorumlog.broker.wire import (
     AnyBrokerMessage,
     FailoverRequest,
     FailoverResponse,
@@ -51,6 +49,7 @@ from quorumlog.broker.wire.broker_messages import (
     StatusRequest,
     StatusResponse,
     ViewRequest,
+    records_of,
 )
 from quorumlog.errors import BadRequest, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.net.frame import Frame

@@ -21,8 +21,7 @@ from quorumlog.broker.client.broker_verbs import (
     ungreeted,
 )
 from quorumlog.broker.client.master_route import PROBE_S, SLAVE, role_request
-from quorumlog.broker.wire.broker_framing import broker_decoder, message_of
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleNotice, SendRequest
+from quorumlog.broker.wire import AnyBrokerMessage, RoleNotice, SendRequest, broker_decoder, message_of
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import OutcomeUnknown, ProtocolViolation, Unreachable

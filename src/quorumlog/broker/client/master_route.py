@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from quorumlog.broker.client.broker_verbs import answer_of, frame_of
 from quorumlog.broker.errors import InSyncReplicasNotEnough, StaleEpoch
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage, RoleRequest, RoleResponse
+from quorumlog.broker.wire import AnyBrokerMessage, RoleRequest, RoleResponse
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ConfigError, LedgerError, NotLeader, Unreachable, WrongPort

@@ -1,35 +1,54 @@
-"""DLedgerBroker: a member's broker: log, queues, role and what extends it, without sockets or threads.
+"""RolePassThrough: the role of a member is the role of its broker. Nobody else has a say in who leads.
 
-broker = DLedgerBroker(disk, root, config, topics=..., brokers=..., extensions=[...])
-broker.machines             go to the member
-broker.open(member, ...)    once it runs; then `tick` every TICK_MS and `role_changed`
+    leader              master, once every entry of earlier leaders is committed and dispatched here
+    follower, candidate slave
+
+A member that leads asks its machines one linearizable question: a majority confirms that it leads, an
+entry of its term is committed, and so is all before it; the answer comes when that is applied. Until
+then nothing is let in, so what the machine of the messages says is true of the whole log. A master that
+loses its majority commits nothing, and acknowledges nothing; it needs no clock to know that.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, cast
 
 import msgspec
+import numpy as np
 
+from quorumlog.broker.broker_port import BrokerSession, Puts, QueueTable, Reads, Waits
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.broker_role import RolePassThrough, RoleState, slave_id_of
-from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
-from quorumlog.broker.dledger.extension import BrokerExtension
-from quorumlog.broker.dledger.log_resets import LogResets
-from quorumlog.broker.dledger.message_entries import MACHINE_NAME
-from quorumlog.broker.dledger.message_filler import MessageFiller
-from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, MessageMachines
+from quorumlog.broker.dledger.message_machine import (
+    BODY_OFFSET,
+    Filled,
+    Grown,
+    LogResets,
+    MessageFiller,
+    MessageMachine,
+    MessageMachines,
+    QueueEndsAnswer,
+    entries_of,
+    records_of,
+)
 from quorumlog.broker.errors import NotReplicated
-from quorumlog.broker.message_store import TopicTable
-from quorumlog.broker.messages.record import host_bytes
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.old_log import PIECE_BYTES, OldLog, encode_record
-from quorumlog.broker.queues.consume_queue import ConsumeQueue
-from quorumlog.broker.serving.broker_service import Puts, QueueTable, Reads, Waits
-from quorumlog.broker.serving.broker_session import BrokerSession
-from quorumlog.broker.store_reader import StoreReader
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import (
+    BLANK_BYTES,
+    RETRY_PROPERTIES_BYTES,
+    PutResult,
+    PutStatus,
+    host_bytes,
+)
+from quorumlog.broker.offline.old_log import PIECE_BYTES, OldLog, encode_record
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.commit_log import PutTurn
+from quorumlog.broker.store.dispatch import MESSAGES
+from quorumlog.broker.store.log_files import LogRecords, PutOutcome, PutRequest, Role, RoleListener
+from quorumlog.broker.store.message_store import TopicTable
+from quorumlog.broker.store.queues import ConsumeQueue
+from quorumlog.broker.store.store_reader import StoreReader
+from quorumlog.broker.wire import (
     AnyBrokerMessage,
     FailoverRequest,
     OldLogRequest,
@@ -41,12 +60,390 @@ from quorumlog.broker.wire.broker_messages import (
     StatusResponse,
 )
 from quorumlog.config import parse_address
-from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, NotLeader, StoreFailure
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import (
+    BadRequest,
+    BodyTooLarge,
+    CommandError,
+    ConfigError,
+    LeaderNotReady,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    StoreFailure,
+)
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
-from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node import AppendOutcome, DoorMember, MachineFactory
+from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.pending_appends import SessionPlace
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
+
+MASTER_ID = 0
+ASK_TIMEOUT_MS = 10_000
+
+
+class RoleState(NamedTuple):
+    role: Role
+    """SYNC_MASTER: it is acknowledged what a majority holds; or SLAVE."""
+    broker_id: int
+    """0: the master; a slave's is the number in its member's id, and one."""
+    term: int
+    master_id: str
+    """Member that leads, as far as is known; it may not be master yet. Empty: none is known."""
+
+    @property
+    def is_master(self) -> bool:
+        return self.role is Role.SYNC_MASTER
+
+
+def slave_id_of(member_id: str) -> int:
+    """Raises ConfigError: a broker's id is made of the number in its member's."""
+    digits = member_id[len(member_id.rstrip("0123456789")) :]
+    if not digits:
+        raise ConfigError(
+            f"the member id {member_id!r} ends with no number, of which its broker id is made: name"
+            " members like n0, n1, n2"
+        )
+    return int(digits) + 1
+
+
+RoleStateListener = Callable[[RoleState], None]
+
+
+class RolePassThrough:
+    """On the loop."""
+
+    def __init__(
+        self,
+        member: DoorMember,
+        member_id: str,
+        filler: MessageFiller,
+        machines: Sequence[str],
+        listeners: Sequence[RoleStateListener],
+    ) -> None:
+        """`machines`: names of all that have to be up to date before the member is master."""
+        self._member = member
+        self._slave_id = slave_id_of(member_id)
+        self._member_id = member_id
+        self._filler = filler
+        self._machines = tuple(machines)
+        self._listeners = list(listeners)
+        self._asked_term: int | None = None
+        self._answers: dict[str, bytes] = {}
+        self.state = RoleState(Role.SLAVE, self._slave_id, 0, "")
+        self.why_not = ""
+        """In a sentence, why a member that leads is not master yet."""
+
+    def add_listener(self, listener: RoleStateListener) -> None:
+        self._listeners.append(listener)
+
+    def look(self) -> None:
+        """In a turn of the member: whenever its role has changed, and every now and then."""
+        if not self._member.is_up:
+            self._become(RoleState(Role.SLAVE, self._slave_id, self.state.term, ""))
+            return
+        raft, term = self._member.node().raft, self._member.leads_in
+        leader = "" if raft.leader is None else raft.leader.member_id
+        if self._filler.term is not None and self._filler.term != term:
+            self._filler.end()
+        if term is None:
+            self._asked_term = None
+            self.why_not = ""
+            self._become(RoleState(Role.SLAVE, self._slave_id, raft.term, leader))
+        elif self._filler.term == term:
+            self._become(RoleState(Role.SYNC_MASTER, MASTER_ID, term, self._member_id))
+        else:
+            self._become(RoleState(Role.SLAVE, self._slave_id, term, leader))
+            if self._asked_term != term:
+                self._ask(term)
+
+    def _ask(self, term: int) -> None:
+        self._asked_term = term
+        self._answers.clear()
+        for machine in self._machines:
+
+            def answered(answer: Answer, machine: str = machine) -> None:
+                self._answered(term, machine, answer)
+
+            self._member.ask(machine, b"", ASK_TIMEOUT_MS, answered, self)
+
+    def _answered(self, term: int, machine: str, answer: Answer) -> None:
+        if self._asked_term != term or self._member.leads_in != term:
+            return
+        if isinstance(answer, LedgerError) and not isinstance(answer, CommandError):
+            self.why_not = f"{machine}: {answer}"
+            self._asked_term = None  # asked again at the next look
+            return
+        # A machine that refuses the question has applied what came before it all the same.
+        self._answers[machine] = b"" if isinstance(answer, LedgerError) else answer[0]
+        if len(self._answers) < len(self._machines):
+            return
+        ends = msgspec.msgpack.decode(self._answers[MESSAGES], type=QueueEndsAnswer)
+        self.why_not = ""
+        self._filler.begin(
+            term,
+            {QueueKey(topic, queue_id): end for topic, queue_id, end in ends.queues},
+            ends.last_time_ms,
+            ends.end_position,
+        )
+        self.look()
+
+    def _become(self, state: RoleState) -> None:
+        if state == self.state:
+            return
+        self.state = state
+        for listener in self._listeners:
+            listener(state)
+
+
+# ---------------------------------------------------------------- DLedgerCommitLog
+# A `MessageLog` that is the replicated log. What is put is acknowledged once a majority has it on disk,
+# whoever leads next; `WAIT=false` changes nothing about that.
+
+PUT_TIMEOUT_MS = 5_000
+BATCH_BYTES = 16 << 20
+"""Of one put at most; it need not fit into a file of the log."""
+
+
+class DLedgerCommitLog:
+    """On the loop, but for reads."""
+
+    def __init__(
+        self,
+        member: DoorMember,
+        filler: MessageFiller,
+        machines: MessageMachines,
+        reads: Reads,
+        state: Callable[[], RoleState],
+        refusal: Callable[[LedgerError], LedgerError],
+        old_log: OldLog | None = None,
+    ) -> None:
+        """`refusal`: an error of the log as a client of the broker is to have it."""
+        self._member = member
+        self._filler = filler
+        self._machines = machines
+        self._reads = reads
+        self._state = state
+        self._refusal = refusal
+        self._old_log = old_log
+        self._listeners: list[RoleListener] = []
+
+    # ---------------------------------------------------------------- MessageLog
+
+    @property
+    def min_offset(self) -> int:
+        if self._old_log is not None:
+            return self._old_log.first_position
+        return self._member.node().store.begin.position
+
+    @property
+    def max_offset(self) -> int:
+        return self._member.node().store.end.position
+
+    @property
+    def confirm_offset(self) -> int:
+        """Behind the last committed message that is dispatched."""
+        machine = self._machines.newest
+        return 0 if machine is None else machine.end_position
+
+    @property
+    def role(self) -> Role:
+        return self._state().role
+
+    def on_role_change(self, listener: RoleListener) -> None:
+        self._listeners.append(listener)
+
+    def role_changed(self, state: RoleState) -> None:
+        for listener in self._listeners:
+            listener(state.role)
+
+    @property
+    def store_host(self) -> bytes:
+        return self._filler.store_host
+
+    def put_in_session(
+        self, records: RecordBatch, place: SessionPlace, done: Callable[[PutOutcome], None]
+    ) -> None:
+        """Records of one queue, at this place in their producer's session: stored once, however often
+        they are put, and `done` gets where they stand. Only on the master; between turns."""
+        turn = self._turn_of([PutRequest(records, True, done)])
+        if turn.requests:
+            self._member.enter(lambda: self._append(turn, place))
+
+    def put(self, requests: Sequence[PutRequest]) -> None:
+        limit = self._member.node().config.storage.append_limit_bytes if self._member.is_up else 0
+        accepted = []
+        for request in requests:
+            size = int(request.records.sizes.max(initial=0)) + BODY_OFFSET
+            if limit and size > limit:
+                request.done(
+                    BodyTooLarge(
+                        f"a record of {size - BODY_OFFSET} bytes is over the limit of"
+                        f" {limit - BODY_OFFSET} (max_entry_bytes and segment_bytes, less the header)"
+                    )
+                )
+            else:
+                accepted.append(request)
+        turn = self._turn_of(accepted)
+        if turn.requests:
+            self._member.enter(lambda: self._append(turn))
+
+    def _turn_of(self, requests: Sequence[PutRequest]) -> PutTurn:
+        """With room for a retry in each message: one that a consumer could not send back would keep its
+        queue waiting, since a retry says in properties where the message belongs."""
+        return PutTurn(
+            requests,
+            BATCH_BYTES + BLANK_BYTES,
+            self._filler.takes,
+            kept_property_bytes=RETRY_PROPERTIES_BYTES,
+        )
+
+    def _append(self, turn: PutTurn, place_in_session: SessionPlace | None = None) -> None:
+        batch = entries_of(turn.records)
+        filled: list[Filled] = []
+
+        def done(outcome: AppendOutcome) -> None:
+            if not isinstance(outcome, AppendReceipt):
+                error = self._refusal(outcome)
+                for request in turn.requests:
+                    request.done(error)
+                return
+            if filled and len(filled[0].positions) == len(turn.records):
+                assert filled[0].first_index == outcome.first_index, (filled[0], outcome)
+                self._answer(turn, filled[0])
+            else:
+                self._find(turn, outcome)
+
+        self._filler.checked = batch  # PutTurn has looked at it
+        try:
+            self._member.append(
+                batch,
+                MESSAGES,
+                PUT_TIMEOUT_MS,
+                done,
+                self,
+                place=place_in_session,
+                filled=lambda place: filled.append(cast(Filled, place)),
+                awaits_results=False,
+            )
+        finally:
+            self._filler.checked = None
+
+    def _find(self, turn: PutTurn, receipt: AppendReceipt) -> None:
+        """Some of it was stored before: where, the log knows."""
+        store = self._member.node().store
+
+        def read() -> Filled:
+            records = []
+            for part in receipt.parts:
+                index, stop_index = part.first_index, part.first_index + part.count
+                while index < stop_index:
+                    _, batch = store.read_from(index, stop_index, BATCH_BYTES)
+                    records.append(records_of(batch).joined())
+                    index += batch.count
+            found = RecordBatch.contiguous(
+                b"".join([each.buffer for each in records]),
+                np.concatenate([each.sizes for each in records]),
+            ).columns
+            times = found.store_times_ms
+            return Filled(
+                receipt.first_index, found.queue_offsets, found.physical_offsets, int(times[0])
+            )
+
+        def answer(found: Filled | LedgerError | StoreFailure) -> None:
+            if isinstance(found, Filled):
+                self._answer(turn, found)
+                return
+            (request,) = turn.requests
+            request.done(OutcomeUnknown(f"it is stored, and could not be read: {found}"))
+
+        self._reads.submit(read, answer)
+
+    @staticmethod
+    def _answer(turn: PutTurn, place: Filled) -> None:
+        starts, stops = turn.row_starts.tolist(), turn.row_ends.tolist()
+        for request, start, stop in zip(turn.requests, starts, stops, strict=True):
+            positions = place.positions[start:stop]
+            result = PutResult(
+                PutStatus.PUT_OK,
+                int(place.queue_offsets[start]),
+                int(positions[0]),
+                stop - start,
+                place.time_ms,
+                positions,
+            )
+            request.done(result)
+
+    # ---------------------------------------------------------------- reading
+
+    def read(self, position: int, stop_position: int) -> LogRecords | None:
+        """One record: those that follow lie behind headers, and are found through the queues."""
+        size = int.from_bytes(self.read_bytes(position, 4), "big")
+        if position + size > min(stop_position, self.confirm_offset) or not size:
+            return None
+        records = RecordBatch.contiguous(self.read_bytes(position, size), np.array([size]))
+        return LogRecords(position, records, position + size)
+
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        old = b""
+        if self._old_log is not None and position < self._old_log.end_position:
+            old = self._old_log.read_bytes(position, size_bytes)
+            position, size_bytes = position + len(old), size_bytes - len(old)
+            if not size_bytes:
+                return old
+        return old + self._member.node().store.read_bytes(position, size_bytes)
+
+    def stored_offset(self, key: QueueKey) -> int:
+        """Behind the last message of a queue that any reader may know of; a slave cannot tell."""
+        if self._filler.term is None:
+            return (1 << 63) - 1
+        return self._filler.next_offsets.get(key, 0)
+
+
+# ---------------------------------------------------------------- BrokerExtension
+# What a broker does beside storing messages, such as topics and consumer groups that are replicated:
+# state machines of its own, requests of its own, and work that only the master does.
+#
+# Everything is called on the loop of the member.
+
+
+class BrokerExtension(Protocol):
+    @property
+    def machines(self) -> Mapping[str, MachineFactory]:
+        """State machines that the member runs beside that of the messages, by name: each has a channel
+        of its own."""
+
+    def open(self, broker: DLedgerBroker) -> None:
+        """The member runs. `broker.member` appends (`DoorMember.append` with the name of a machine) and
+        asks; `broker.log` puts messages; `broker.topics` may be replaced by what knows the queues."""
+
+    def role_changed(self, state: RoleState) -> None:
+        """`state.role` is that of a master only once every earlier entry is dispatched here, to the
+        machine of the messages and to those of all extensions."""
+
+    def tick(self, now_ms: float) -> None:
+        """Every `TICK_MS`, whatever the role. `now_ms`: a clock that goes on while the machine
+        sleeps."""
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        """A request that the broker does not know. True: it is this extension's, and is answered with
+        `session.answer` or `session.refuse`, now or later. Raises ProtocolViolation."""
+
+    def lost(self, session: BrokerSession) -> None:
+        """Its connection has ended."""
+
+    def close(self) -> None:
+        """The member is about to stop."""
+
+
+# ---------------------------------------------------------------- DLedgerBroker
+# A member's broker: log, queues, role and what extends it, without sockets or threads.
+#
+# broker = DLedgerBroker(disk, root, config, topics=..., brokers=..., extensions=[...]) broker.machines
+# go to the member broker.open(member, ...)    once it runs; then `tick` every TICK_MS and
+# `role_changed`
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -136,7 +533,7 @@ class DLedgerBroker:
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        found: dict[str, MachineFactory] = {MACHINE_NAME: self.machine_of_messages}
+        found: dict[str, MachineFactory] = {MESSAGES: self.machine_of_messages}
         for extension in self.extensions:
             for name, factory in extension.machines.items():
                 assert name not in found, name
@@ -365,7 +762,7 @@ class DLedgerBroker:
             min_offset, max_offset, flushed_offset = self.log.min_offset, end.position, durable.position
             applied = {machine.name: machine.applied_index for machine in node.machines.status()}
             # The log may end with entries that are no messages.
-            is_dispatched = applied.get(MACHINE_NAME, -1) >= end.index
+            is_dispatched = applied.get(MESSAGES, -1) >= end.index
             confirm_offset = end.position if is_dispatched else self.log.confirm_offset
             flush = f"log: {node.config.storage.flush}"
         if self.role.why_not:

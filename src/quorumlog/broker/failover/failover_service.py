@@ -20,7 +20,7 @@ from quorumlog.broker.failover.failover_rules import (
 )
 from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
 from quorumlog.broker.replication.roles import ReplicatedBroker
-from quorumlog.broker.wire.broker_messages import FailoverResponse
+from quorumlog.broker.wire import FailoverResponse
 from quorumlog.errors import LedgerError, StoreFailure
 
 log = logging.getLogger("quorumlog.broker")

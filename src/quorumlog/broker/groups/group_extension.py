@@ -1,6 +1,10 @@
-"""GroupExtension: topics, consumer groups, delayed messages and sessions of a broker on the replicated
-log. What is promised is replicated; the master adds what may be lost with it: who is in a group just
-now, which requests wait."""
+"""RaftGroupLog: topics and groups as a state machine of the replicated log, and releases of delayed
+messages in producers' sessions of it.
+
+A level has a session in which a message's number is its offset in the level's queue. So the log itself
+knows how far each level is released, and a master that takes over, or does not know what came of its
+last append, releases nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +15,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import numpy as np
 
-from quorumlog.broker.dledger.broker_role import RoleState
-from quorumlog.broker.errors import (
-    ConsumerGroupExists,
-    NeedsReplicatedRole,
-    TopicExists,
-    UnknownTopic,
-)
-from quorumlog.broker.groups.delay_scheduler import DelayScheduler
-from quorumlog.broker.groups.group_log import GroupLog
-from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupFeed, GroupMachine
-from quorumlog.broker.groups.group_members import MEMBER_TIMEOUT_MS, GroupMembers
-from quorumlog.broker.groups.group_sessions import GroupSessions
-from quorumlog.broker.groups.offset_commits import OffsetCommits
-from quorumlog.broker.groups.proposals import Proposals
-from quorumlog.broker.groups.raft_group_log import RaftGroupLog
-from quorumlog.broker.groups.rebalancer import Rebalancer
-from quorumlog.broker.groups.topic_retention import LOOK_INTERVAL_MS, TopicRetention
-from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.old_log import OldState
-from quorumlog.broker.wire.broker_framing import records_of
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.broker_port import QueueTable, Reads
+from quorumlog.broker.dledger.dledger_broker import RoleState
+from quorumlog.broker.dledger.message_machine import entries_of, records_of
+from quorumlog.broker.errors import ConsumerGroupExists, NeedsReplicatedRole, TopicExists, UnknownTopic
+from quorumlog.broker.group_commands import (
     FROM_CLIENTS,
+    SYSTEM_PREFIX,
     Assignment,
     Command,
     CreateGroup,
@@ -45,11 +34,41 @@ from quorumlog.broker.wire.group_commands import (
     OffsetRow,
     Offsets,
     ResetOffsets,
+    SkipDelayed,
+    Stand,
     UpdateTopic,
+    check_group_name,
+    check_new_topic_name,
+    check_topic_name,
     decode_command,
+    encode,
     refusal_in,
 )
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.groups.delays import LOOK_INTERVAL_MS, DelayScheduler, TopicRetention
+from quorumlog.broker.groups.group_state import (
+    GROUPS,
+    CheckedPuts,
+    GroupFeed,
+    GroupMachine,
+    GroupTopics,
+)
+from quorumlog.broker.groups.rebalancer import (
+    MEMBER_TIMEOUT_MS,
+    GroupLog,
+    GroupMembers,
+    OffsetCommits,
+    Proposals,
+    Rebalancer,
+    Told,
+    ToldDone,
+    ToldOffset,
+)
+from quorumlog.broker.offline.old_log import OldState
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.dispatch import MESSAGES
+from quorumlog.broker.store.store_reader import StoreReader
+from quorumlog.broker.wire import (
+    AnyBrokerMessage,
     CommitRequest,
     DoneResponse,
     GroupAnswer,
@@ -58,23 +77,305 @@ from quorumlog.broker.wire.group_messages import (
     HeartbeatRequest,
     LeaveRequest,
     OpenSessionRequest,
+    OpenSessionResponse,
     SessionSendRequest,
+    SessionSendResponse,
     TopicRouteRequest,
     TopicRouteResponse,
 )
-from quorumlog.broker.wire.group_names import (
-    check_group_name,
-    check_new_topic_name,
-    check_topic_name,
+from quorumlog.broker.wire import (
+    records_of as frame_records,
 )
-from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, ProducerExpired, ResultUnknown
+from quorumlog.log_state.control_entries import Epoch
 from quorumlog.net.frame import Frame
-from quorumlog.node import MachineFactory
+from quorumlog.node import AppendOutcome, MachineFactory
+from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.pending_appends import SessionPlace
+from quorumlog.node.producer_sessions import Connected, KnownProducer
 from quorumlog.wire.field_names import named_reason
 
 if TYPE_CHECKING:
+    from quorumlog.broker.broker_port import BrokerSession
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-    from quorumlog.broker.serving.broker_session import BrokerSession
+TIMEOUT_MS = 5_000
+RETRY_MS = 20
+
+
+def session_of(level: int, begin: int) -> str:
+    """`begin`: offset from which its numbers count."""
+    return f"{SYSTEM_PREFIX}SCHEDULE%{level}@{begin}"
+
+
+class RaftGroupLog:
+    """On the loop."""
+
+    def __init__(
+        self,
+        broker: DLedgerBroker,
+        wall_ms: Callable[[], float],
+        token: Callable[[], bytes],
+        begin_of: Callable[[int], int],
+    ) -> None:
+        """`begin_of`: where a delay level begins by the replicated state."""
+        self._broker = broker
+        self._wall_ms = wall_ms
+        self.releases = SessionReleases(self, broker, token, begin_of)
+
+    @property
+    def queues(self) -> QueueTable:
+        return self._broker.queues
+
+    @property
+    def reader(self) -> StoreReader:
+        return self._broker.reader
+
+    @property
+    def reads(self) -> Reads:
+        return self._broker.reads
+
+    @property
+    def is_up(self) -> bool:
+        return self._broker.member.is_up
+
+    def propose(self, command: Callable[[], Command], told: Told) -> None:
+        def appended(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, AppendReceipt):
+                (result,) = outcome.results
+                unknown = ResultUnknown("it is committed, and what came of it is not known")
+                told(unknown if result is None else result)
+            else:
+                told(self.refusal_of(outcome))
+
+        def append() -> None:
+            batch = EntryBatch.from_bodies([encode(command())])
+            self._broker.member.append(batch, GROUPS, TIMEOUT_MS, appended, self)
+
+        self._broker.member.enter(append)
+
+    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+        def answered(answer: Answer) -> None:
+            told(self.refusal_of(answer) if isinstance(answer, LedgerError) else answer[0])
+
+        member = self._broker.member
+        member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, answered, session), session)
+
+    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+        self.ask(encode(Stand()), lambda answer: told(refusal_in(answer)), session)
+
+    def end_of(self, key: QueueKey) -> int:
+        return self._broker.filler.next_offsets.get(key, 0)
+
+    def stored_offset(self, key: QueueKey) -> int:
+        return self._broker.log.stored_offset(key)
+
+    def standing_queues(self, topic: str) -> int:
+        return 0
+
+    def due_clock_ms(self) -> float:
+        """A time that the clocks of a quorum have reached, and this one: one alone may jump. All of them
+        may, too, which the log finds out. -1: too few have told theirs."""
+        log_ms = self.age_clock_ms()
+        if log_ms >= 0 or not self.is_up:
+            return log_ms
+        return min(self._wall_ms(), self._broker.member.node().raft.quorum_clock_ms)
+
+    def age_clock_ms(self) -> float:
+        """The same for ages, for which it is not known either while the log does not believe it."""
+        member = self._broker.member
+        return min(self._wall_ms(), member.node().log_clock_ms) if member.is_up else -1.0
+
+    def refusal_of(self, error: LedgerError) -> LedgerError:
+        return self._broker.refusal_of(error)
+
+    def not_master(self) -> LedgerError:
+        member = self._broker.member
+        if member.is_up and (refusal := member.refusal_unless_leading()) is not None:
+            return self.refusal_of(refusal)
+        return LeaderNotReady(
+            "the broker becomes master once all that came before is dispatched", retry_after_ms=RETRY_MS
+        )
+
+
+class SessionReleases:
+    def __init__(
+        self,
+        log: RaftGroupLog,
+        broker: DLedgerBroker,
+        token: Callable[[], bytes],
+        begin_of: Callable[[int], int],
+    ) -> None:
+        self._begin_of = begin_of
+        self._log = log
+        self._broker = broker
+        self._token = token
+        self._epochs: dict[int, Epoch] = {}
+
+    def lead(self) -> None:
+        self._epochs.clear()
+
+    def begin_of(self, level: int) -> int:
+        return self._begin_of(level)
+
+    def ask(self, level: int, begin: int, told: ToldOffset) -> None:
+        def shown(answer: KnownProducer | LedgerError) -> None:
+            if isinstance(answer, KnownProducer):
+                told(begin + answer.session.last_sequence + 1)
+            elif isinstance(answer, ProducerExpired):
+                told(begin)  # nothing was ever released
+            else:
+                told(answer)
+
+        member = self._broker.member
+        member.enter(lambda: member.node().sessions.show(session_of(level, begin), shown, self))
+
+    def open(self, level: int, begin: int, told: ToldOffset) -> None:
+        self._broker.member.enter(lambda: self._connect(level, begin, None, told))
+
+    def _connect(self, level: int, begin: int, ends: Epoch | None, told: ToldOffset) -> None:
+        """The session's numbers are certain then: it ends whatever an earlier one had on its way."""
+
+        def connected(answer: Connected | LedgerError) -> None:
+            if isinstance(answer, LedgerError):
+                told(answer)
+            elif not answer.opened:
+                self._connect(level, begin, answer.epoch, told)
+            else:
+                self._epochs[level] = answer.epoch
+                told(begin + answer.last_sequence + 1)
+
+        node = self._broker.member.node()
+        deadline_ms = node.deadline_ms(TIMEOUT_MS)
+        session = session_of(level, begin)
+        node.sessions.connect(session, self._token(), ends, deadline_ms, connected, self)
+
+    def release(self, level: int, begin: int, offset: int, records: RecordBatch, done: ToldDone) -> None:
+        place = SessionPlace(session_of(level, begin), self._epochs[level], offset - begin)
+
+        def appended(outcome: AppendOutcome) -> None:
+            done(None if isinstance(outcome, AppendReceipt) else outcome)
+
+        def append() -> None:
+            self._broker.member.append(
+                *(entries_of(records), MESSAGES, TIMEOUT_MS, appended, self),
+                place=place,
+                awaits_results=False,
+            )
+
+        self._broker.member.enter(append)
+
+    def skip(self, level: int, begin: int, to_offset: int) -> None:
+        self._log.propose(lambda: SkipDelayed(level, begin, to_offset), lambda outcome: None)
+
+
+# ---------------------------------------------------------------- GroupSessions
+# Sends of a producer's session are in the log once, however often they come.
+
+MOST_BYTES = 1 << 24
+
+
+def check_producer(producer: str) -> None:
+    """Raises BadRequest: a client in such a session could have delayed messages taken for released."""
+    if producer.startswith(SYSTEM_PREFIX):
+        raise BadRequest(f"sessions that begin with {SYSTEM_PREFIX!r} are the broker's own: {producer}")
+
+
+class GroupSessions:
+    """On the loop."""
+
+    def __init__(self, broker: DLedgerBroker) -> None:
+        self._broker = broker
+
+    def open(self, session: BrokerSession, request: OpenSessionRequest) -> None:
+        """Raises BadRequest."""
+        check_producer(request.producer)
+
+        def told(answer: Connected | LedgerError) -> None:
+            if isinstance(answer, LedgerError):
+                session.refuse(request.request_id, self._broker.refusal_of(answer))
+                return
+            session.answer(
+                OpenSessionResponse(
+                    request_id=request.request_id,
+                    opened=answer.opened,
+                    epoch=(answer.epoch.index, answer.epoch.term),
+                    last_sequence=answer.last_sequence,
+                )
+            )
+
+        def connect() -> None:
+            node = self._broker.member.node()
+            ends = None if request.ends is None else Epoch(*request.ends)
+            deadline_ms = node.deadline_ms(TIMEOUT_MS)
+            node.sessions.connect(request.producer, request.token, ends, deadline_ms, told, session)
+
+        self._broker.member.enter(connect, session)
+
+    def send(self, session: BrokerSession, request: SessionSendRequest, records: RecordBatch) -> None:
+        """Raises BadRequest."""
+        check_producer(request.producer)
+        if not len(records):
+            session.refuse(request.request_id, BadRequest("a send has one message at least"))
+            return
+
+        def done(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                session.refuse(request.request_id, self._broker.refusal_of(outcome))
+                return
+            stored = self._stored(outcome)
+            at = None if stored is None else stored.columns
+            session.answer(
+                SessionSendResponse(
+                    request_id=request.request_id,
+                    queue_offsets=b"" if at is None else at.queue_offsets.astype(">i8").tobytes(),
+                    positions=b"" if at is None else at.physical_offsets.astype(">i8").tobytes(),
+                    store_time_ms=-1 if at is None else int(at.store_times_ms[0]),
+                    store_host=self._broker.store_host,
+                )
+            )
+
+        def append() -> None:
+            place = SessionPlace(request.producer, Epoch(*request.epoch), request.sequence)
+            self._broker.member.append(
+                entries_of(records),
+                MESSAGES,
+                TIMEOUT_MS,
+                done,
+                session,
+                place=place,
+                awaits_results=False,
+            )
+
+        self._broker.member.enter(append, session)
+
+    def _stored(self, receipt: AppendReceipt) -> RecordBatch | None:
+        """The messages as they stand in the log, whoever appended them, and when; None: they would have
+        to be read from the disk."""
+        node = self._broker.member.node()
+        found: list[RecordBatch] = []
+        for part in receipt.parts:
+            index, stop = part.first_index, part.first_index + part.count
+            while index < stop:
+                try:
+                    entries = node.readable_range(index, stop, MOST_BYTES)
+                except LedgerError:
+                    return None
+                if not isinstance(entries, EntryBatch):
+                    return None
+                found.append(records_of(entries))
+                index += entries.count
+        if len(found) == 1:
+            return found[0]
+        joined = [each.joined() for each in found]
+        sizes = np.concatenate([each.sizes for each in joined])
+        return RecordBatch.contiguous(b"".join(bytes(each.buffer) for each in joined), sizes)
+
+
+# ---------------------------------------------------------------- GroupExtension
+# Topics, consumer groups, delayed messages and sessions of a broker on the replicated log. What is
+# promised is replicated; the master adds what may be lost with it: who is in a group just now, which
+# requests wait.
 
 _T = TypeVar("_T")
 FIRST_TOPICS_RETRY_MS = 1_000.0
@@ -129,7 +430,7 @@ class GroupExtension:
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        return {MACHINE_NAME: lambda: GroupMachine(self.feed)}
+        return {GROUPS: lambda: GroupMachine(self.feed)}
 
     def open(self, broker: DLedgerBroker) -> None:
         broker.topics_table = self.topics
@@ -184,7 +485,7 @@ class GroupExtension:
 
     def _request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         if isinstance(message, SessionSendRequest):
-            records = records_of(frame)
+            records = frame_records(frame)
             self.topics.check_writes(records)
             self._needed_sessions().send(session, message, records)
         elif isinstance(message, OpenSessionRequest):

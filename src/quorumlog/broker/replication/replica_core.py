@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from quorumlog.broker.epochs.epoch_history import EpochHistory, Peer
 from quorumlog.broker.epochs.epoch_rule import Shown
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import BrokerAddress
+from quorumlog.broker.store.log_files import Role
 
 
 class ReplicaCore:

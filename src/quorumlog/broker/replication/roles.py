@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from quorumlog.broker.message_log import Role
+from quorumlog.broker.store.log_files import Role
 
 
 @dataclass(frozen=True, slots=True)

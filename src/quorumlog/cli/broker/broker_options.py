@@ -29,14 +29,14 @@ MOST_QUEUE_ID = (1 << 31) - 1
 
 def _topic(name: str) -> str:
     """Checked before anything is done; an empty name would stand for all topics."""
-    from quorumlog.broker.messages.record import check_topic
+    from quorumlog.broker.message import check_topic
 
     check_topic(name)
     return name
 
 
 def _group(name: str) -> str:
-    from quorumlog.broker.wire.group_names import check_group_name
+    from quorumlog.broker.group_commands import check_group_name
 
     check_group_name(name)
     return name
@@ -92,7 +92,7 @@ class Dialect(Enum):
 def topics_of(text: str) -> dict[str, int]:
     """`orders:8,audit` as numbers of queues by topic, 4 where none is given; empty: no topics. Raises
     ConfigError."""
-    from quorumlog.broker.wire.group_names import check_new_topic_name
+    from quorumlog.broker.group_commands import check_new_topic_name
     from quorumlog.errors import BadRequest
 
     topics: dict[str, int] = {}

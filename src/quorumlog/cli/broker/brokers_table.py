@@ -11,7 +11,7 @@ from quorumlog.cli.output import print_table
 
 if TYPE_CHECKING:
     from quorumlog.broker.client.blocking_broker_client import BrokerClient
-    from quorumlog.broker.wire.broker_messages import ReplicaResponse, StatusResponse
+    from quorumlog.broker.wire import ReplicaResponse, StatusResponse
 
 _SAMPLE_S = 0.5
 """Over so long the rate is counted."""

@@ -30,7 +30,7 @@ def dev(
 
     Example: quorumlog broker dev --members 3
     """
-    from quorumlog.broker.dledger.local_brokers import LocalBrokers
+    from quorumlog.broker.dledger.dledger_door import LocalBrokers
     from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
 

@@ -16,7 +16,7 @@ from quorumlog.errors import ConfigError
 if TYPE_CHECKING:
     from quorumlog.broker.failover.failover_service import FailoverService
     from quorumlog.broker.replication.replica import Replica
-    from quorumlog.broker.wire.broker_messages import FailoverResponse
+    from quorumlog.broker.wire import FailoverResponse
 
 
 class FailoverChoice(Enum):

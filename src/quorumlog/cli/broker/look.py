@@ -19,8 +19,8 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker inspect /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import holds_ledger
-    from quorumlog.broker.offline_store import OfflineStore
+    from quorumlog.broker.offline.offline_ledger import holds_ledger
+    from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
         _inspect_ledger(directory, json=json)
@@ -54,7 +54,7 @@ def _print_queues(found: dict[str, Any]) -> None:
 
 
 def _inspect_ledger(directory: Path, *, json: bool) -> None:
-    from quorumlog.broker.offline_ledger import OfflineLedger
+    from quorumlog.broker.offline.offline_ledger import OfflineLedger
 
     with OfflineLedger(str(directory)) as ledger:
         found = ledger.summary()
@@ -93,7 +93,7 @@ def convert(
     Example: quorumlog broker convert /var/lib/member /var/lib/store
     """
     from quorumlog.broker.config import MessageStoreConfig
-    from quorumlog.broker.converter import convert_to_classic
+    from quorumlog.broker.offline.converter import convert_to_classic
 
     made = convert_to_classic(
         str(source), str(target), MessageStoreConfig(mapped_file_size_commit_log=file_bytes)
@@ -113,8 +113,8 @@ def verify(directory: StoreDirectory, json: Json = False) -> None:
 
     Example: quorumlog broker verify /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import OfflineLedger, holds_ledger
-    from quorumlog.broker.offline_store import OfflineStore
+    from quorumlog.broker.offline.offline_ledger import OfflineLedger, holds_ledger
+    from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
         from quorumlog.cli.look.verify import verify as verify_log
@@ -155,8 +155,8 @@ def dump(
 
     Example: quorumlog broker dump /var/lib/store --topic orders --most 10 --json
     """
-    from quorumlog.broker.offline_ledger import holds_ledger
-    from quorumlog.broker.offline_store import OfflineStore
+    from quorumlog.broker.offline.offline_ledger import holds_ledger
+    from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
         raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
@@ -196,7 +196,7 @@ def recover(
 
     Example: quorumlog broker recover /var/lib/store --cut 73400320
     """
-    from quorumlog.broker.offline_store import allow_cut, hide_given_again
+    from quorumlog.broker.offline.offline_store import allow_cut, hide_given_again
 
     if given_again is (cut is not None):
         raise typer.BadParameter("give --cut, or --given-again")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quorumlog.cli.output import print_table
 
 if TYPE_CHECKING:
-    from quorumlog.broker.messages.message import StoredMessage
+    from quorumlog.broker.message import StoredMessage
 
 _SHOWN_BYTES = 80
 

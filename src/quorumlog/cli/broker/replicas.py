@@ -11,7 +11,7 @@ from quorumlog.cli.options import Json
 from quorumlog.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from quorumlog.broker.wire.broker_messages import ReplicaResponse
+    from quorumlog.broker.wire import ReplicaResponse
 
 
 def switch(
@@ -130,7 +130,7 @@ def copies(
 
 def _change(server: str, timeout: float, json: bool, **request: Any) -> None:
     from quorumlog.broker.client.switching import change_list
-    from quorumlog.broker.wire.broker_messages import ReplicaRequest
+    from quorumlog.broker.wire import ReplicaRequest
 
     state = change_list(server, ReplicaRequest(**request), timeout_ms=int(timeout * 1000))
     assert state.copy_list is not None

@@ -212,15 +212,15 @@ def serve(
     ):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
+    from quorumlog.broker.broker_server import BrokerServer
     from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
     from quorumlog.broker.groups.group_extension import GroupExtension
-    from quorumlog.broker.message_log import Role
-    from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
     from quorumlog.broker.replication.roles import BrokerAddress
     from quorumlog.broker.replication.service.ha_service import HAService
-    from quorumlog.broker.serving.broker_server import BrokerServer
+    from quorumlog.broker.store.log_files import Role
+    from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
     from quorumlog.config import parse_address
     from quorumlog.version import DESCRIPTION

@@ -31,7 +31,7 @@ def serve_dledger(
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
     from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-    from quorumlog.broker.old_log import OldLog, taken_over
+    from quorumlog.broker.offline.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config

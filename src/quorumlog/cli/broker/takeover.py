@@ -12,7 +12,7 @@ from quorumlog.cli.output import print_json, say
 from quorumlog.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
-    from quorumlog.broker.old_state import OldReport
+    from quorumlog.broker.offline.old_state import OldReport
 
 TIMEOUT_MS = 30_000
 
@@ -92,9 +92,8 @@ def takeover(
     import msgspec
 
     from quorumlog.broker import connect
-    from quorumlog.broker.later_member import make_later_member
-    from quorumlog.broker.old_log import decode_record, first_difference
-    from quorumlog.broker.takeover import take_over
+    from quorumlog.broker.offline.old_log import decode_record, first_difference
+    from quorumlog.broker.offline.takeover import make_later_member, take_over
     from quorumlog.config import parse_members
 
     if bool(from_broker) == (store is not None) or bool(from_broker) == bool(members):

@@ -174,7 +174,7 @@ def status(
     """
     from quorumlog.broker import connect
     from quorumlog.broker.errors import NotReplicated
-    from quorumlog.broker.wire.group_names import is_system_topic
+    from quorumlog.broker.group_commands import is_system_topic
     from quorumlog.errors import OutcomeUnknown
 
     with connect(server, timeout_ms=int(timeout * 1000)) as broker:

@@ -19,10 +19,9 @@ from quorumlog.broker.client.groups.async_consumer import (
     Start,
 )
 from quorumlog.broker.client.groups.async_producer import AsyncProducer, Selector
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.wire.broker_messages import RoleResponse
-from quorumlog.broker.wire.group_commands import GroupRow, QueueRow, TopicRow
-from quorumlog.broker.wire.group_names import MOST_RETRIES
+from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
+from quorumlog.broker.message import Message, StoredMessage
+from quorumlog.broker.wire import RoleResponse
 from quorumlog.errors import BadRequest
 
 _T = TypeVar("_T")

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, Work
 from quorumlog.broker.replication.replica import Replica, Written
+from quorumlog.broker.store.log_files import Role
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.server.disk_thread import DiskThread

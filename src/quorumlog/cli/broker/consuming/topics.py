@@ -12,7 +12,7 @@ from quorumlog.cli.output import CommandGroup, print_json, print_table, say, spo
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.broker.wire.group_commands import TopicRow
+    from quorumlog.broker.group_commands import TopicRow
 
 TIMEOUT_S = 10.0
 Retention = Annotated[
@@ -38,7 +38,7 @@ def topic() -> None:
 
 
 def _perm(text: str) -> int:
-    from quorumlog.broker.wire.group_names import PERMISSIONS
+    from quorumlog.broker.group_commands import PERMISSIONS
 
     if text not in PERMISSIONS:
         raise ConfigError(f"--perm is one of {', '.join(PERMISSIONS)}, not {text!r}")
@@ -178,7 +178,7 @@ def delete(
 
 
 def _fields(row: TopicRow) -> dict[str, Any]:
-    from quorumlog.broker.wire.group_names import PERMISSION_NAMES
+    from quorumlog.broker.group_commands import PERMISSION_NAMES
 
     return {
         "topic": row.topic,

@@ -1,0 +1,506 @@
+"""BrokerServer: a classic broker as a server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import uvloop
+
+from quorumlog.broker.broker_port import (
+    EXPIRY_INTERVAL_S,
+    BrokerPort,
+    BrokerSession,
+    PutQueue,
+    Puts,
+    ServedGroups,
+)
+from quorumlog.broker.epochs.epoch_history import RunKey
+from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated, SwitchRefused
+from quorumlog.broker.failover.failover_service import FailoverService
+from quorumlog.broker.message import host_bytes
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.broker.replication.service.ha_service import HAService
+from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.wire import (
+    AnyBrokerMessage,
+    AnyGroupMessage,
+    FailoverRequest,
+    FailoverResponse,
+    OldLogRequest,
+    PeerRow,
+    ReplicaRequest,
+    ReplicaResponse,
+    RoleNotice,
+    RoleRequest,
+    RoleResponse,
+    StatusResponse,
+    TailRow,
+)
+from quorumlog.config import parse_address
+from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
+from quorumlog.net.frame import Frame
+from quorumlog.net.limits import process_limits
+from quorumlog.version import DESCRIPTION
+
+# ---------------------------------------------------------------- BrokerRoles
+# What a classic broker says of who is master, and to whom it says so unasked.
+
+_MASTER, _SLAVE = 0, 1
+
+
+class BrokerRoles:
+    """On the loop's thread."""
+
+    def __init__(self, address: str, replica: Replica | None) -> None:
+        """`replica`: None of a broker that stands alone, which is its own master."""
+        self._address = address
+        self._replica = replica
+        self._watchers: dict[BrokerSession, int] = {}
+
+    def take(self, session: BrokerSession, request: RoleRequest) -> None:
+        if request.watches:
+            self._watchers[session] = request.request_id
+        session.answer(self.response(request.request_id))
+
+    def lost(self, session: BrokerSession) -> None:
+        self._watchers.pop(session, None)
+
+    def changed(self) -> None:
+        """The role, the master or the epoch."""
+        state = self.response(0)
+        for session, request_id in list(self._watchers.items()):
+            session.answer(
+                RoleNotice(
+                    request_id=request_id,
+                    role=state.role,
+                    broker_id=state.broker_id,
+                    term=state.term,
+                    master=state.master,
+                )
+            )
+
+    def response(self, request_id: int) -> RoleResponse:
+        replica = self._replica
+        if replica is None:
+            return RoleResponse(
+                request_id=request_id,
+                member_id=self._address,
+                role=Role.ASYNC_MASTER.value,
+                broker_id=_MASTER,
+                term=0,
+                master=self._address,
+                brokers=[(self._address, _MASTER, self._address)],
+            )
+        # A master that may acknowledge nothing is none for a client: another one may be it by now.
+        is_master = replica.takes_messages
+        told = replica.master
+        master_of_slave = BrokerAddress("", "", "") if told is None else told
+        master = replica.address if is_master else master_of_slave
+        listed = replica.history.copy_list
+        peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
+        if told is not None and told.id:
+            peers[told.id] = told.address
+        peers[replica.id] = replica.address.address
+        return RoleResponse(
+            request_id=request_id,
+            member_id=replica.id,
+            role=replica.role.value if is_master else Role.SLAVE.value,
+            broker_id=_MASTER if is_master else _SLAVE,
+            term=replica.epoch,
+            master=master.address,
+            brokers=[
+                (peer_id, _MASTER if peer_id == master.id else _SLAVE, address)
+                for peer_id, address in sorted(peers.items())
+            ],
+        )
+
+
+# ---------------------------------------------------------------- ReplicaRequests
+# What a client asks of a broker as master or slave, and makes it be.
+
+
+class ReplicaRequests:
+    """On the loop's thread; what blocks runs on the service's thread for it, in order."""
+
+    def __init__(
+        self, service: HAService | None, loop: asyncio.AbstractEventLoop, *, is_by_hand: bool = True
+    ) -> None:
+        """`is_by_hand`: False where a coordinator says who leads."""
+        self._service = service
+        self._is_by_hand = is_by_hand
+        self._loop = loop
+
+    def take(
+        self, request: ReplicaRequest, answer: Callable[[ReplicaResponse | LedgerError], None]
+    ) -> None:
+        service = self._service
+        if service is None:
+            answer(
+                NotReplicated(
+                    "this broker is neither master nor slave: start it with quorumlog broker serve"
+                    " --role"
+                )
+            )
+            return
+        replica = service.replica
+        verb = request.verb
+        if not verb:
+            answer(self.state(request.request_id))
+            return
+        if not self._is_by_hand:
+            answer(
+                SwitchRefused(
+                    "a coordinator says who leads: let the master hand over with: quorumlog"
+                    " broker resign"
+                )
+            )
+            return
+        if verb == "drain":
+            # Never blocks, and must not wait behind what does.
+            replica.drain()
+            answer(self.state(request.request_id))
+            return
+        work = work_of(replica, request)
+        if work is None:
+            answer(BadRequest(f"a broker has no verb {verb!r}"))
+            return
+
+        def carry_out() -> None:
+            try:
+                work()
+            except ConfigError as error:
+                raise BadRequest(str(error)) from None
+
+        def done(outcome: Any) -> None:
+            answer(outcome if isinstance(outcome, LedgerError) else self.state(request.request_id))
+
+        service.submit(carry_out, done)
+
+    def state(self, request_id: int = 0) -> ReplicaResponse:
+        service = self._service
+        assert service is not None
+        client = service.client
+        problem, master_offset, master_release = "", -1, ""
+        if service.replica.role is Role.SLAVE and client is not None:
+            problem, master_offset = client.problem, client.master_offset
+            master_release = client.master_release
+        return state_of(
+            service.replica,
+            request_id,
+            dialect=service.dialect,
+            problem=problem,
+            master_offset=master_offset,
+            master_release=master_release,
+        )
+
+
+def state_of(
+    replica: Replica,
+    request_id: int = 0,
+    *,
+    dialect: str,
+    problem: str = "",
+    master_offset: int = -1,
+    master_release: str = "",
+) -> ReplicaResponse:
+    record, history = replica.record, replica.history
+    is_slave = replica.role is Role.SLAVE
+    if replica.fenced_by:
+        problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
+    in_sync, listed = replica.in_sync_set, history.copy_list
+    if listed is not None and not listed.copies:
+        listed = None  # a coordinator says who counts
+    return ReplicaResponse(
+        request_id=request_id,
+        id=replica.id,
+        directory_id=replica.directory_id,
+        address=replica.address.address,
+        ha_address=replica.address.ha_address,
+        role=replica.role.value,
+        epoch=record.promised.number,
+        leader=record.promised.leader,
+        log_epoch=replica.log_epoch,
+        fenced_by=replica.fenced_by,
+        is_leading=replica.is_leading,
+        min_offset=replica.min_offset,
+        max_offset=replica.max_offset,
+        flushed_offset=replica.flushed_offset,
+        confirm_offset=replica.confirm_offset,
+        in_sync_replicas=(listed.copies if listed else 0) if is_slave else replica.in_sync_replicas,
+        in_sync_set=None if in_sync is None else sorted({each.id for each in in_sync}),
+        dialect=dialect,
+        history=record.history,
+        confirmed=record.confirmed,
+        copy_list=listed,
+        is_list_confirmed=not is_slave and replica.is_run_confirmed,
+        master=record.master,
+        master_offset=master_offset,
+        master_release=master_release,
+        slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
+        tails=[
+            TailRow(
+                epoch=tail.epoch,
+                first_offset=tail.first_offset,
+                stop_offset=tail.stop_offset,
+                path=tail.path,
+            )
+            for tail in record.tails
+        ],
+        problem=problem,
+    )
+
+
+def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | None:
+    """None of a verb that is not known. Blocks for the disk."""
+    if request.asked_directory_id not in ("", replica.directory_id):
+        return partial(_refuse_as_another, replica.id)
+    epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
+    master = BrokerAddress(broker_id, request.address, request.ha_address)
+    return {
+        "promise": lambda: replica.promise(epoch, directory_id, anew=True),
+        "lead": lambda: replica.lead(epoch, RunKey(*request.confirmed), request.forced_list),
+        "slave": lambda: replica.become_slave(epoch, master, directory_id),
+        "resume": replica.resume,
+        "drain": replica.drain,
+        "add": lambda: replica.add(broker_id),
+        "remove": lambda: replica.remove(broker_id),
+        "copies": lambda: replica.set_copies(request.copies),
+    }.get(request.verb)
+
+
+def _refuse_as_another(broker_id: str) -> None:
+    raise SwitchRefused(
+        f"broker {broker_id} has another directory than when it was asked first: switch again"
+    )
+
+
+def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
+    peer = replica.peer_of(slave.id)
+    return PeerRow(
+        id=slave.id,
+        directory_id=slave.directory_id,
+        address=peer.address,
+        ha_address=peer.ha_address,
+        counts=replica.counts(slave.member),
+        is_connected=slave.is_connected,
+        written_offset=slave.written_offset,
+        flushed_offset=slave.flushed_offset,
+        lag_bytes=slave.lag_bytes,
+        lag_ms=slave.lag_ms,
+        is_caught_up=slave.is_caught_up,
+        release=slave.release,
+    )
+
+
+# ---------------------------------------------------------------- BrokerServer
+# A message store behind a port.
+
+log = logging.getLogger("quorumlog.broker")
+
+GC_THRESHOLD = 50_000
+NEEDS_DLEDGER = (
+    "groups, sessions, delays and topics that change need brokers with --role dledger; of a classic"
+    " broker, `pull` by offset"
+)
+
+
+class BrokerServer:
+    def __init__(
+        self,
+        store: MessageStore,
+        bind: str,
+        ha_service: HAService | None = None,
+        failover: Callable[[], FailoverService] | None = None,
+        groups: ServedGroups | None = None,
+    ) -> None:
+        """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
+        the loop runs, before anybody is let in."""
+        self.store = store
+        self.ha_service = ha_service
+        self._make_failover = failover
+        self.failover: FailoverService | None = None
+        self.address = bind
+        self.groups = groups
+        """Topics that change, and consumer groups; None: it has neither."""
+        self.roles = BrokerRoles(bind, None if ha_service is None else ha_service.replica)
+        self.failure: StoreFailure | None = None
+        self._host, self._port = parse_address(bind)
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, or until the store fails."""
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+        uvloop.run(self._run(ready))
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await self.start()
+        try:
+            ready()
+            ends = [loop.create_task(stop.wait()), self._failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Raises ConfigError if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._failed: asyncio.Future[Any] = loop.create_future()
+        if self._make_failover is not None:
+            self.failover = self._make_failover()
+            self.failover.failed = self._store_failed
+        self.put_queue = PutQueue(self.store.commit_log, loop)
+        self.puts: Puts = self.put_queue
+        self.port = BrokerPort(self, self.address, self._tick, {})
+        self.reads, self.waiting = self.port.reads, self.port.waiting
+        self.store.commit_log.store_host = host_bytes(self._host, self._port)
+        self.store.reput.dispatched = self._grown
+        if self.groups is not None:
+            self.puts = self.groups.open(self.put_queue, self.reads, loop)
+        self.store.on_failure = self._store_failed
+        await self.port.open()
+        self.replica_requests = ReplicaRequests(self.ha_service, loop, is_by_hand=self.failover is None)
+        self.store.start()
+        self._expire()
+        if self.ha_service is not None:
+            self.ha_service.on_role = self._role_changed
+            await self.ha_service.start(self._store_failed)
+        if self.failover is not None:
+            self.failover.start()
+        self.port.tick()
+
+    def _tick(self) -> None:
+        if self.groups is not None:
+            self.groups.tick(self.store.clock())
+
+    def _role_changed(self) -> None:
+        self.roles.changed()
+        if self.groups is not None:
+            self.groups.look()
+
+    def _grown(self, keys: list[QueueKey]) -> None:
+        """Any thread."""
+        self.waiting.grown(keys)
+        if self.groups is not None:
+            self.groups.grown(keys)
+
+    @property
+    def store_host(self) -> bytes:
+        return self.store.commit_log.store_host
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, FailoverRequest):
+            try:
+                session.answer(self.failover_status(message))
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
+        elif isinstance(message, ReplicaRequest):
+
+            def done(outcome: ReplicaResponse | LedgerError) -> None:
+                if isinstance(outcome, LedgerError):
+                    session.refuse(message.request_id, outcome)
+                else:
+                    session.answer(outcome)
+
+            self.replica_requests.take(message, done)
+        elif isinstance(message, RoleRequest):
+            self.roles.take(session, message)
+        elif self.groups is not None and isinstance(message, AnyGroupMessage):
+            return self.groups.request(session, message, frame)
+        elif isinstance(message, OldLogRequest | AnyGroupMessage):
+            # No violation: a client need not know what only a broker on a replicated log does.
+            session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
+        else:
+            return False
+        return True
+
+    def lost(self, session: BrokerSession) -> None:
+        self.roles.lost(session)
+        if self.groups is not None:
+            self.groups.lost(session)
+
+    def _expire(self) -> None:
+        """RocketMQ's FlushDiskWatcher."""
+        self.store.commit_log.flush_service.expire(self.store.clock())
+        self._expiry = self._loop.call_later(EXPIRY_INTERVAL_S, self._expire)
+
+    def _store_failed(self, failure: StoreFailure) -> None:
+        """Any thread."""
+
+        def fail() -> None:
+            if self.failure is None:
+                self.failure = failure
+                if not self._failed.done():
+                    self._failed.set_result(None)
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(fail)
+
+    def status(self, request_id: int) -> StatusResponse:
+        store = self.store
+        queues = store.queues.items()
+        usage = store.disk.usage(store.root)
+        problems = [str(store.failure)] if store.failure is not None else []
+        if self.failover is not None and self.failover.rules.problem:
+            problems.append(f"failover: {self.failover.rules.problem}")
+        if store.cleaner.is_full:
+            problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
+        if process_limits().problem:
+            problems.append(process_limits().problem)
+        return StatusResponse(
+            request_id=request_id,
+            version=DESCRIPTION,
+            role=store.commit_log.role.value,
+            flush=store.config.flush_disk_type,
+            directory=store.root,
+            min_offset=store.commit_log.min_offset,
+            max_offset=store.commit_log.max_offset,
+            flushed_offset=store.commit_log.flushed_offset,
+            confirm_offset=store.commit_log.confirm_offset,
+            dispatch_behind_bytes=store.reput.behind_bytes,
+            put_messages=self.put_queue.put_messages,
+            put_bytes=self.put_queue.put_bytes,
+            topics=len({key.topic for key, _ in queues}),
+            queues=len(queues),
+            disk_used_ratio=usage.used_ratio,
+            set_aside_files=store.set_aside.count.files,
+            set_aside_bytes=store.set_aside.count.size_bytes,
+            problems=problems,
+        )
+
+    def failover_status(self, request: FailoverRequest) -> FailoverResponse:
+        """Raises NotReplicated, BadRequest."""
+        failover = self.failover
+        if failover is None:
+            raise NotReplicated("no coordinator decides over this broker: start it with --failover")
+        if request.verb not in ("", "resign"):
+            raise BadRequest(f"failover has no verb {request.verb!r}")
+        if request.verb:
+            failover.resign()
+        return failover.status(request.request_id)
+
+    async def stop(self) -> None:
+        self.port.close()
+        self._expiry.cancel()
+        if self.failover is not None:
+            await self.failover.stop()
+        if self.ha_service is not None:
+            self.ha_service.stop()
+            await self._loop.run_in_executor(None, self.ha_service.join)
+        await self._loop.run_in_executor(None, self.store.close)
+        await self.port.close_connections()
+        self.port.ended()

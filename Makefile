@@ -20,7 +20,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 .PHONY: help setup check format test test-long test-spark-4.2 wheel test-compiled fuzz sim sim-members sim-kv sim-replicas sim-broker \
     sim-groups check-kv check-porcupine mutants nemesis nemesis-long nemesis-failover nemesis-replicas nemesis-brokers \
     nemesis-kv nemesis-pipelines nemesis-patroni producer-proof sink-proof pipeline-kills demo \
-    bench bench-learner bench-quick bench-peers bench-broker bench-kv bench-spark \
+    bench bench-learner bench-quick bench-trace bench-peers bench-broker bench-kv bench-spark \
     broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
@@ -166,6 +166,9 @@ bench-learner: $(STAMP)  ## a new member fetches 10 GB under load: make bench-le
 
 bench-quick: $(STAMP)  ## what became dearer than the figures kept in the repository, in a minute
 	$(BIN)/python -m benchmarks.quick $(OPTIONS)
+
+bench-trace: $(STAMP)  ## one append's way through three members, drawn: make bench-trace OPTIONS="--writers 64"
+	$(BIN)/python -m benchmarks.trace $(OPTIONS)
 
 bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)

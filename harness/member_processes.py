@@ -49,6 +49,8 @@ class MemberProcess:
         name if there are none; `command`: another one that serves a member."""
         self.member_id = member_id
         self.address = address
+        self.module = "quorumlog.cli.main"
+        """Has the commands."""
         self.data_dir = folder / member_id
         self.starts = 0
         self._log_path = folder / f"{member_id}.log"
@@ -79,7 +81,7 @@ class MemberProcess:
                 [
                     sys.executable,
                     "-m",
-                    "quorumlog.cli.main",
+                    self.module,
                     *self._command,
                     "--config",
                     str(self._config_path),

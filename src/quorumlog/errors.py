@@ -36,6 +36,8 @@ class LedgerError(Exception):
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
     """True: certainly nothing was written, and the same request may succeed a little later."""
+    is_elsewhere: ClassVar[bool] = False
+    """True: not here, perhaps at another member; a client asks that one."""
     of_code: ClassVar[dict[int, type[LedgerError]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -66,6 +68,7 @@ class NotLeader(Refused):
 
     code = 404
     retriable = True
+    is_elsewhere = True
 
 
 class LeaderNotReady(Refused):
@@ -73,6 +76,7 @@ class LeaderNotReady(Refused):
 
     code = 505
     retriable = True
+    is_elsewhere = True
 
 
 class LeaderTransferring(Refused):
@@ -274,6 +278,7 @@ class TooStale(Refused):
 
     code = 460
     retriable = True
+    is_elsewhere = True
 
 
 class NotCaughtUp(Refused):
@@ -281,6 +286,7 @@ class NotCaughtUp(Refused):
 
     code = 461
     retriable = True
+    is_elsewhere = True
 
 
 class OutcomeUnknown(LedgerError):

@@ -14,8 +14,8 @@ from quorumlog.client import (
     connect,
     connect_async,
 )
-from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.io.io_thread import IoThread
+from quorumlog.net.io_loop import IoLoop
 
 
 def parameters(function: object) -> list[tuple[str, object, object]]:

@@ -330,7 +330,7 @@ def unknown_numbered_anew(patch: Patch) -> None:
 def no_epoch_behind_given_up(patch: Patch) -> None:
     """Nobody waits for that one any longer."""
     patch.edit(
-        ProducerSession.abandoned,
+        ProducerSession.unanswered,
         "self._must_open |= request.batch is not None",
         "reached()",
     )

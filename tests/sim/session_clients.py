@@ -14,14 +14,15 @@ from typing import Any, cast
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_requests import LEADER, Link, Request, receipt_of
-from quorumlog.client.protocol.cluster_view import EventKind
+from quorumlog.client.protocol.client_requests import Request, receipt_of
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.rpc.calls import LEADER, Link
+from quorumlog.net.rpc.view import EventKind
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember

@@ -2,12 +2,12 @@
 verbs. asyncio is imported only by whoever asks for the second.
 
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
-many results), with `arguments` (what callers give), `status_rows` (a status), `system` (time) and
-`events` (what callbacks are told); the rooms `reading` (whom a read asks, and for what), `producers`,
+many results), with `arguments` (what callers give), `status_rows` (a status) and `events` (what
+callbacks are told); the rooms `reading` (whom a read asks, and for what), `producers`,
 `readers`, `machines`, `times` and `members`; `ledger_client_base` (what both share) and the room
 `appending` (streams of appends). Then either client: `blocking_client`, `thread_joiner` and
-`connecting`, or `async_client` and `task_joiner`. Both drive the room `protocol`, through sockets in the
-room `io`.
+`connecting`, or `async_client` and `task_joiner`. Both drive the room `protocol`, on the loop of
+`net/io_loop.py` or through the sockets of the room `io`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.async_append_stream import AsyncAppendStream
 from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.events import Callback, Events
-from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.machines.machine_verbs import step_over
@@ -51,6 +50,7 @@ from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.log_state.log_state import Reset
+from quorumlog.net.io_loop import IoLoop
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -64,7 +64,7 @@ class AsyncLedgerClient(LedgerClientBase):
     """See `LedgerClient` for outcomes and errors; they are the same, from the same code."""
 
     def _open(self, events: Events) -> None:
-        self._io = IoLoop(self._protocol, events)
+        self._io = IoLoop(self._protocol, events.told)
         self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
 
     # ---------------------------------------------------------------- append

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from quorumlog.client.protocol.cluster_view import EventKind, GroupEvent
 from quorumlog.errors import ConfigError
+from quorumlog.net.rpc.view import EventKind, GroupEvent
 
 log = logging.getLogger("quorumlog.client")
 

@@ -10,12 +10,12 @@ from quorumlog.client.arguments import checked_producer_id, milliseconds, parse_
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.reading.read_choice import ReadDefaults
 from quorumlog.client.result_streams import Appending
 from quorumlog.client.verbs import Verbs
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.errors import ConfigError
+from quorumlog.net.rpc.timings import Timings
 
 DEFAULT_TIMEOUT_MS = 30_000
 
@@ -27,7 +27,7 @@ class LedgerClientBase:
         *,
         group: str = DEFAULT_GROUP,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
-        timings: ClientTimings | None = None,
+        timings: Timings | None = None,
         producer_id: str | None = None,
         idempotent: bool = False,
         on_leader_change: Callback | None = None,

@@ -14,17 +14,13 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
-from quorumlog.client.protocol.client_requests import (
-    LEADER,
-    Request,
-    RequestTarget,
-    Stream,
-)
+from quorumlog.client.protocol.client_requests import Request, Stream
 from quorumlog.client.protocol.order.producer_session import MOST_UNANSWERED
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError, IndexOutOfRange, LedgerError
+from quorumlog.net.rpc.calls import LEADER, RequestTarget
+from quorumlog.net.system import now_ms
 from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from quorumlog.client.protocol.client_requests import Request
-from quorumlog.client.protocol.cluster_view import ClusterView
 from quorumlog.errors import LedgerError, RequestTimeout, Unreachable
+from quorumlog.net.rpc.view import GroupView
 from quorumlog.wire.client_message import Int, Text
 from quorumlog.wire.client_messages import StatusResponse
 
@@ -43,7 +43,7 @@ UNKNOWN: dict[str, Any] = {
 }
 
 
-def rows_of(asked: Mapping[str, Request], view: ClusterView, timeout_ms: float) -> list[MemberStatusRow]:
+def rows_of(asked: Mapping[str, Request], view: GroupView, timeout_ms: float) -> list[MemberStatusRow]:
     """Sorted by id, from finished requests by address. Two addresses of one member are one row; two
     directories of one member, which may both be alive while one is replaced, are two."""
     answered: dict[tuple[str, str], MemberStatusRow] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 
-from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
 from quorumlog.client.protocol.client_requests import Request
-from quorumlog.client.system import now_ms
+from quorumlog.net.io_loop import IoLoop
+from quorumlog.net.system import now_ms
 
 
 class TaskJoiner:
@@ -47,4 +47,16 @@ class TaskJoiner:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
         ready = self._joiner.take(asyncio.Future.cancelled)
         requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
-        return [request for request in requests if request is not None]
+        return [_told(request) for request in requests if request is not None]
+
+
+def _told(request: Request) -> Request:
+    request.on_done = _give
+    return request
+
+
+def _give(request: Request) -> None:
+    joined: JoinedAppends = request.context
+    for waiter, outcome in zip(joined.waiters, joined.outcomes(), strict=True):
+        if not waiter.done():
+            waiter.set_result(outcome)

@@ -11,8 +11,8 @@ import threading
 
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
-from quorumlog.client.system import now_ms
 from quorumlog.errors import OutcomeUnknown
+from quorumlog.net.system import now_ms
 
 
 class AppendWaiter:

@@ -26,15 +26,7 @@ from quorumlog.client.producers import producer_verbs
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.append_window import BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_requests import (
-    LEADER,
-    Request,
-    RequestTarget,
-    TargetKind,
-    read_target,
-    receipt_of,
-    response_of,
-)
+from quorumlog.client.protocol.client_requests import Request, read_target, receipt_of
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.readers import reader_verbs
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
@@ -53,7 +45,6 @@ from quorumlog.client.result_streams import (
     request_of,
 )
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
-from quorumlog.client.system import now_ms
 from quorumlog.client.times import mark_verbs
 from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
@@ -63,6 +54,8 @@ from quorumlog.errors import (
     WrongPort,
 )
 from quorumlog.log_state.log_state import Reset, Resets
+from quorumlog.net.rpc.calls import LEADER, RequestTarget, TargetKind, response_of
+from quorumlog.net.system import now_ms
 from quorumlog.wire.client_messages import (
     AppendRequest,
     FinishUpgradeRequest,

@@ -1,7 +1,8 @@
-"""How bytes come and go: one frame, one greeting, one listener and one registry of errors for all ports.
-Sans-IO but for `connection` and `listener`.
+"""How bytes come and go: one frame, one greeting, one listener, one registry of errors and one engine of
+clients for all ports. Sans-IO but for `connection`, `listener` and `io_loop`.
 
 Read in this order: `frame` (bytes), `hello` (what is said first, and for which port), `strangers` (other
 software), `peer_hello` (what two members compare), `errors` (refusals as messages), `limits` (what
-connections may take), `connection` (frames over TCP), `listener` (a port).
+connections may take), `connection` (frames over TCP), `listener` (a port), `rpc` (who is asked, and what
+becomes of it), `system` (time, and why a connection failed), `io_loop` (the loop under a client).
 """

@@ -35,6 +35,7 @@ LastWords = Callable[[Exception], bytes | None]
 
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is full."""
+OVERFULL_FRAMES = 2 * TURN_FRAMES
 TURN_S = 0.005
 """Of a turn of the loop for what one client has sent, or all of those together that have sent more."""
 LEAST_SHARE_BYTES = 64
@@ -100,14 +101,15 @@ class LoopTurn:
     @property
     def is_overfull(self) -> bool:
         """The share is still that of fewer senders: until it fits, who is read late waits."""
-        return self._frames >= 2 * TURN_FRAMES
+        return self._frames >= OVERFULL_FRAMES
 
     def took(self, frames: int, connection: Connection) -> None:
-        paused = self._late if self.is_overfull else self._paused
+        was_overfull = self._frames >= OVERFULL_FRAMES
         self._frames += frames
         if self._frames >= TURN_FRAMES and self.share_bytes == RECEIVE_BUFFER_BYTES:
             self.share_bytes //= 2
         if self.share_bytes < RECEIVE_BUFFER_BYTES:
+            paused = self._late if was_overfull else self._paused
             # The loop would ask this socket again and again, as long as it fills its buffer.
             if not self._paused and not self._late:
                 self._loop.call_soon(self.flush)
@@ -293,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frames: list[Frame]) -> None:
         turn = self._loop_turn
+        is_shared = self.is_client and len(frames) > 1
         until_s = 0.0
         for number, frame in enumerate(frames):
             if self.closed:
@@ -301,7 +304,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._held = frames[number:]
                 self.pause_reading()
                 return
-            if self.is_client:
+            if is_shared:
                 now_s = turn.clock()
                 if until_s == 0.0:
                     until_s = now_s + turn.share_s

@@ -92,8 +92,9 @@ def encode_frame(
             message = msgspec.structs.replace(message, sender=NOBODY)
     control = _ENCODER.encode((group, message))
     if batch is None or batch.count == 0:
-        tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0)
-        if len(control) > LARGE_FRAME_BYTES:
+        control_bytes = len(control)
+        tail = _TAIL.pack(0, FRAME_HEADER_BYTES + control_bytes, control_bytes, 0)
+        if control_bytes > LARGE_FRAME_BYTES:
             return [MAGIC + crc32(control, crc32(tail)).to_bytes(4, "little") + tail, control]
         tail += control
         return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
@@ -222,7 +223,8 @@ class FrameDecoder:
     def _take_frames(self) -> list[Frame]:
         frames: list[Frame] = []
         receive, start, end = self._receive, self._start, self._end
-        was_full = end == len(receive)
+        capacity = len(receive)
+        was_full = end == capacity
         begun_bytes = 0
         """Of the frame at the end, as far as it is known."""
         while end - start >= FRAME_HEADER_BYTES:
@@ -247,7 +249,9 @@ class FrameDecoder:
             # Others may wait for more from here before they say more.
             if end - start >= len(MAGIC) and receive[start : start + 4] != MAGIC:
                 self._check_other(bytes(receive[start:end]))
-        capacity = len(receive)
+        if start == end and not was_full:
+            self._start = self._end = 0
+            return frames
         if was_full or begun_bytes > capacity:
             capacity = min(max(4 * capacity, begun_bytes), RECEIVE_BUFFER_BYTES)
         if capacity > len(receive):

@@ -16,10 +16,11 @@ from quorumlog.client.protocol.append_joiner import (
     body_of,
 )
 from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_requests import Request, RequestState
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.entry import AppendReceipt, Durability
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, NotLeader, OutcomeUnknown, Refused
+from quorumlog.net.rpc.calls import CallState
 from quorumlog.wire.client_messages import AppendResponse
 
 
@@ -49,7 +50,7 @@ def taken(*bodies: bytes) -> JoinedAppends:
 def refused(frame: JoinedAppends, error: LedgerError) -> JoinedAppends:
     assert frame.request is not None
     frame.request.error = error
-    frame.request.state = RequestState.DONE
+    frame.request.state = CallState.DONE
     return frame
 
 
@@ -150,7 +151,7 @@ def test_each_append_gets_a_receipt_of_its_own() -> None:
     frame = taken(b"a", b"b", b"c")
     assert frame.request is not None
     frame.request.response = AppendResponse(term=3, first_index=7, count=3, durability="sync")
-    frame.request.state = RequestState.DONE
+    frame.request.state = CallState.DONE
     assert frame.outcomes() == [AppendReceipt(3, index, 1, Durability.SYNC) for index in (7, 8, 9)]
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_requests import LEADER, Link, Request, Stream, receipt_of
-from quorumlog.client.protocol.cluster_view import LeaderView
+from quorumlog.client.protocol.client_protocol import ClientProtocol, standing_of
+from quorumlog.client.protocol.client_requests import Request, Stream, receipt_of
 from quorumlog.errors import (
     BadRequest,
     LedgerError,
@@ -26,6 +25,8 @@ from quorumlog.errors import (
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
+from quorumlog.net.rpc.calls import LEADER, Link
+from quorumlog.net.rpc.view import LeaderView
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -368,7 +369,7 @@ def test_a_report_of_an_older_term_is_not_believed() -> None:
     assert host.protocol.view.leader.address == ADDRESSES[1]
     host.leader, host.term = 0, 4
     stale = host.status(StatusRequest(), 2)
-    host.protocol.view.learn(ADDRESSES[2], stale, host.now)
+    host.protocol.view.learn(ADDRESSES[2], standing_of(stale), host.now)
     assert host.protocol.view.leader.address == ADDRESSES[1]
 
 

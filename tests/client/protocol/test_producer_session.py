@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
-from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.errors import AlreadyCommitted, LeaderNotReady, OutcomeUnknown, SequenceGap
 from quorumlog.log_state.control_entries import LEVEL, Epoch
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.rpc.calls import LEADER, CallState, Link
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AppendRequest, AppendResponse, StatusRequest
 from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse, LastSequence
@@ -78,7 +79,7 @@ class SessionHost(Host):
     def until_sent(self, *requests: Request) -> None:
         """By the protocol, and received by the leader."""
         self.until(lambda: len(self.appends) == len(requests))
-        assert all(request.state is RequestState.SENT for request in requests)
+        assert all(request.state is CallState.SENT for request in requests)
 
     def until(self, condition: Callable[[], bool]) -> None:
         for _ in range(100):
@@ -129,7 +130,7 @@ def test_who_cancels_what_was_sent_once_is_not_told_that_it_is_not_in_the_log() 
     host.down = set(ADDRESSES)
     host.lose(host.appends[0][0])
     host.carry_out()
-    assert request.state is RequestState.WAITING
+    assert request.state is CallState.WAITING
     host.protocol.cancel(request, host.now)
     host.carry_out()
     assert isinstance(request.error, OutcomeUnknown)
@@ -203,7 +204,7 @@ def test_what_a_stream_says_of_records_that_are_in_the_log_already() -> None:
             deadline_ms=1,
             batch=batch,
             sequence=sequence,
-            state=RequestState.DONE,
+            state=CallState.DONE,
         )
         request.error = AlreadyCommitted("14 is the last", last_sequence=14)
         window.add(request)

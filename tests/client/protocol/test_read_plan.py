@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, TargetKind
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.entry_header import CHAIN_OFFSET, HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.header_array import chain_of
+from quorumlog.net.rpc.calls import LEADER, RequestTarget, TargetKind
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
 

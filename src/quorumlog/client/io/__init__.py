@@ -1,4 +1,1 @@
-"""What drives the protocol on sockets.
-
-Read in this order: `io_thread` (one thread, for the blocking client), `io_loop` (asyncio's loop).
-"""
+"""`io_thread`: one thread that drives the protocol on sockets, for the blocking client."""

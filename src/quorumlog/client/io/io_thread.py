@@ -21,13 +21,15 @@ from typing import NamedTuple
 
 from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
-from quorumlog.client.protocol.client_protocol import ClientProtocol, Work
-from quorumlog.client.protocol.client_requests import CLOSED, Link, LinkState, Request
-from quorumlog.client.protocol.cluster_view import GroupEvent
-from quorumlog.client.system import now_ms, system_reason_of
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.rpc.calls import CLOSED, Link, LinkState
+from quorumlog.net.rpc.protocol import Work
+from quorumlog.net.rpc.view import GroupEvent
+from quorumlog.net.system import now_ms, system_reason_of
 
 _MAX_BUFFERS_PER_WRITE = 512
 _READS_PER_WAKE_UP = 16

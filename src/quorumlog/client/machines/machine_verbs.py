@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from quorumlog.client.protocol.client_requests import LEADER, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.control_entries import MOST_INDEX
+from quorumlog.net.rpc.calls import LEADER, response_of
 from quorumlog.wire.client_messages import StepOverRequest, StepOverResponse
 
 

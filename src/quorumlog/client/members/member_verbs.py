@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumlog.client.protocol.client_requests import LEADER, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import BadRequest
+from quorumlog.net.rpc.calls import LEADER, response_of
 from quorumlog.wire.client_messages import ChangeMembersRequest, ChangeMembersResponse
 
 

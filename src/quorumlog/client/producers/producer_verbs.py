@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quorumlog.client.arguments import checked_producer
-from quorumlog.client.protocol.client_requests import LEADER, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import BadRequest
+from quorumlog.net.rpc.calls import LEADER, response_of
 from quorumlog.wire.producer_messages import (
     ForgetProducer,
     ForgetProducerResponse,

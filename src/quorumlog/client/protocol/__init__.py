@@ -1,8 +1,6 @@
-"""The client without its sockets, driven by the blocking and the asyncio client. Sans-IO throughout.
+"""What a log's client has beside the engine of all clients (`net/rpc`). Sans-IO throughout.
 
-Read in this order: `client_timings`, `client_requests` (a request, a stream, a connection),
-`cluster_view` (who leads), `link_table`, `request_encoding`, `request_router` (where a request goes),
-`order` (appends that follow each other), `request_tracker` (what becomes of a request) and
-`client_protocol` (what becomes of connections); then what the larger verbs are made of: `append_joiner`,
+Read in this order: `client_requests` (a request, a stream), `request_encoding`, `order` (appends that
+follow each other), `client_protocol`; then what the larger verbs are made of: `append_joiner`,
 `append_window`, `read_plan`.
 """

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_requests import LEADER, Request, receipt_of
+from quorumlog.client.protocol.client_requests import Request, receipt_of
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, BodyTooLarge, CommandError, LedgerError, Refused
+from quorumlog.net.rpc.calls import LEADER
 from quorumlog.wire.client_messages import AppendRequest
 
 MAX_JOINED_BODY_BYTES = 64 * 1024

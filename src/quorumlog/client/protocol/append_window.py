@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_requests import Request, RequestState, receipt_of
+from quorumlog.client.protocol.client_requests import Request, receipt_of
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import AlreadyCommitted, BadRequest, OutcomeUnknown
+from quorumlog.net.rpc.calls import CallState
 
 DEFAULT_BATCH_RECORDS = 256
 DEFAULT_BATCH_BYTES = 1024 * 1024
@@ -166,7 +167,7 @@ class AppendWindow:
         committed, unknown = self._committed, 0
         unwritten = self.gatherer.taken_records - self._added
         for request in self._requests:
-            if request.state is RequestState.DONE and request.error is None:
+            if request.state is CallState.DONE and request.error is None:
                 committed += request.record_count
             elif isinstance(request.error, AlreadyCommitted):
                 held = request.error.last_sequence + 1 - request.sequence
@@ -174,9 +175,9 @@ class AppendWindow:
                 committed += held
                 unwritten += request.record_count - held
             elif (
-                request.state is RequestState.SENT
+                request.state is CallState.SENT
                 or isinstance(request.error, OutcomeUnknown)
-                or (request.may_be_in_log and not request.is_done)
+                or (request.may_be_done and not request.is_done)
             ):
                 unknown += request.record_count
             else:

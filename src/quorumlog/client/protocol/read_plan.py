@@ -16,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_requests import Request, response_of
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
 from quorumlog.header_array import field_of, first_wrong
+from quorumlog.net.rpc.calls import response_of
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
 READ_BATCH_BYTES = 1024 * 1024

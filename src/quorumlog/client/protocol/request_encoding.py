@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from quorumlog.client.protocol.client_requests import Request, TargetKind
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge, LevelNotTold
 from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.net.frame import encode_frame, frame_bytes_of
 from quorumlog.net.hello import HelloResponse
+from quorumlog.net.rpc.calls import TargetKind
 from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from quorumlog.client.protocol.client_requests import LEADER, response_of
 from quorumlog.client.readers.reader_rows import ReaderRow, rows_of
 from quorumlog.client.result_streams import Step, Verb, request_of
-from quorumlog.client.system import now_ms
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
@@ -18,6 +16,8 @@ from quorumlog.errors import (
     Refused,
     UnknownReader,
 )
+from quorumlog.net.rpc.calls import LEADER, response_of
+from quorumlog.net.system import now_ms
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,

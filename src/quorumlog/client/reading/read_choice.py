@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumlog.client.arguments import milliseconds
-from quorumlog.client.protocol.client_requests import (
-    ANY_MEMBER,
-    LEADER,
-    RequestTarget,
-    TargetKind,
-    read_target,
-)
+from quorumlog.client.protocol.client_requests import read_target
 from quorumlog.errors import BadRequest, ConfigError
+from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind
 from quorumlog.wire.read_promise import COMMITTED, CONSISTENCIES, READ_INDEX, ReadPromise
 
 LEADER_NAME = "leader"

@@ -7,18 +7,12 @@ from typing import Any
 from quorumlog.client.arguments import INDEX_LIMIT, checked_machine, positive, whole
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_requests import (
-    ANY_MEMBER,
-    LEADER,
-    Request,
-    RequestTarget,
-    TargetKind,
-    response_of,
-)
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.reading.read_choice import Freshness, ReadChoice
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation
+from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER, RequestTarget, TargetKind, response_of
 from quorumlog.wire.client_messages import (
     MachineReadRequest,
     MachineReadResponse,
@@ -67,10 +61,10 @@ class ReadRequests:
         def make_request(message: ReadRequest) -> Request:
             told = plan.told
             if told is None or options.get("follow"):
-                promise = choice.promise(self._protocol.view.written_index)
+                promise = choice.promise(self._protocol.written_index)
             else:
                 # Where the read ends was promised; another member that goes on has to come as far.
-                index = max(told.committed_index, self._protocol.view.written_index)
+                index = max(told.committed_index, self._protocol.written_index)
                 promise = ReadPromise(at_least_index=index) if choice.consistency else None
             return self.request(message, choice.target, promise)
 
@@ -110,7 +104,7 @@ class ReadRequests:
     def end(self, choice: ReadChoice, timeout_ms: float) -> Verb[Freshness]:
         """Where the log ends, as it was chosen, and how old that may be."""
         # Above all entries there is only the end: the refusal names it, when it is as promised.
-        promise = choice.promise(self._protocol.view.written_index)
+        promise = choice.promise(self._protocol.written_index)
         message = ReadRequest(first_index=INDEX_LIMIT - 1, to_end=True, promise=promise)
         request = request_of(message, choice.target, timeout_ms)
         yield Step((request,), (request,))
@@ -123,7 +117,7 @@ class ReadRequests:
         message = MachineReadRequest(
             machine=checked_machine(machine),
             question=body_of(question),
-            promise=choice.promise(self._protocol.view.written_index),
+            promise=choice.promise(self._protocol.written_index),
         )
         request = request_of(message, choice.target if choice.consistency else LEADER, timeout_ms)
         yield Step((request,), (request,))

@@ -6,10 +6,11 @@ from datetime import datetime
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.client.arguments import time_ms_of, whole
-from quorumlog.client.protocol.client_requests import LEADER, read_target, response_of
+from quorumlog.client.protocol.client_requests import read_target
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.log_state.log_state import Reset, Resets
+from quorumlog.net.rpc.calls import LEADER, response_of
 from quorumlog.wire.client_messages import (
     FindMarkRequest,
     FindMarkResponse,

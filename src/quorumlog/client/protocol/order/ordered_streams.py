@@ -21,8 +21,9 @@ import itertools
 from collections.abc import Callable
 from typing import Protocol
 
-from quorumlog.client.protocol.client_requests import Link, Request, RequestState, Stream
-from quorumlog.errors import LedgerError, OutOfSequence, Refused
+from quorumlog.client.protocol.client_requests import Request, Stream
+from quorumlog.errors import BadRequest, LedgerError, OutOfSequence, Refused
+from quorumlog.net.rpc.calls import CallState, Link
 
 
 class StreamPort(Protocol):
@@ -48,47 +49,67 @@ class OrderedStreams:
         """Any thread."""
         return Stream(next(self._numbers))
 
-    def submit(self, stream: Stream, request: Request) -> None:
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self.waiting)
+
+    def resume_times_ms(self) -> list[float]:
+        return [stream.resume_at_ms for stream in self.waiting]
+
+    def submit(self, request: Request) -> None:
+        stream = _stream_of(request)
         stream.queue.append(request)
         self._pump(stream)
 
-    def pump_waiting(self) -> None:
+    def pump(self) -> None:
         for stream in list(self.waiting):
             self._pump(stream)
 
     # ---------------------------------------------------------------- what became of a request
 
-    def committed(self, stream: Stream) -> None:
+    def answered(self, request: Request) -> None:
+        stream = _stream_of(request)
         stream.in_flight -= 1
         stream.attempts = 0
         stream.forget_done()
         self._answered(stream)
 
-    def refused(self, stream: Stream, request: Request, error: LedgerError) -> None:
+    def refused(self, request: Request, error: LedgerError) -> None:
         """By the server; for good unless it is retriable."""
+        stream = _stream_of(request)
         stream.in_flight -= 1
         stream.draining = True
         if isinstance(error, Refused) and error.retriable:
-            request.state = RequestState.WAITING
+            request.state = CallState.WAITING
         else:
             self._port.fail(request, error)
             stream.failure = stream.failure or error
         self._answered(stream)
 
-    def unanswered(self, stream: Stream, error: LedgerError) -> None:
-        """A request in flight has failed: its connection or its time ended."""
+    def interrupted(self, request: Request) -> bool:
+        return False
+
+    def unanswered(self, request: Request) -> None:
+        stream = _stream_of(request)
         stream.in_flight -= 1
-        stream.failure = stream.failure or error
+        stream.failure = stream.failure or request.error
         self._answered(stream)
+
+    def cancelled(self, request: Request) -> None:
+        self._fail(_stream_of(request), BadRequest("an earlier batch was cancelled"))
+
+    def fail_all(self, error: LedgerError) -> None:
+        for stream in list(self.waiting):
+            self._fail(stream, error)
 
     def expire(self, too_late: Callable[[Request], LedgerError]) -> None:
         """Deadlines of what waits. What is in flight has an earlier one, and is looked at elsewhere."""
         for stream in list(self.waiting):
             waiting = stream.waiting()
             if waiting and waiting[0].deadline_ms <= self._port.now_ms and not stream.in_flight:
-                self.fail(stream, too_late(waiting[0]))
+                self._fail(stream, too_late(waiting[0]))
 
-    def fail(self, stream: Stream, error: LedgerError) -> None:
+    def _fail(self, stream: Stream, error: LedgerError) -> None:
         """The first waiting request fails with `error`, and with it everything behind it."""
         waiting = stream.waiting()
         if waiting:
@@ -134,12 +155,12 @@ class OrderedStreams:
             self._end(stream, stream.failure)
             return
         first = stream.queue[0]
-        assert first.state is RequestState.WAITING, first.state
+        assert first.state is CallState.WAITING, first.state
         assert first.refusal is not None
         assert stream.link is not None
-        if any(request.state is RequestState.DONE for request in stream.queue):
+        if any(request.state is CallState.DONE for request in stream.queue):
             # The server accepted a later one. Sent again, the first would come behind it.
-            self.fail(stream, first.refusal)
+            self._fail(stream, first.refusal)
             return
         # Refused for its number alone: the server, which remembers a bounded number of streams, has
         # forgotten this one, and all that it had accepted of it is answered.
@@ -158,3 +179,8 @@ class OrderedStreams:
             )
         stream.forget_done()
         self.waiting.pop(stream, None)
+
+
+def _stream_of(request: Request) -> Stream:
+    assert request.stream is not None
+    return request.stream

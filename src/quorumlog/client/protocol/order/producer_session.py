@@ -24,7 +24,7 @@ from itertools import islice
 from random import Random
 from typing import Protocol
 
-from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.order.ordered_streams import StreamPort
 from quorumlog.errors import (
     AlreadyCommitted,
@@ -37,6 +37,7 @@ from quorumlog.errors import (
     SequenceGap,
 )
 from quorumlog.log_state.control_entries import ANONYMOUS, TOKEN_BYTES, Epoch
+from quorumlog.net.rpc.calls import LEADER, CallState, Link
 from quorumlog.wire.client_messages import Numbered
 from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse
 
@@ -85,7 +86,7 @@ class ProducerSession:
         """For somebody to send to, or for its time."""
         # Behind those that may be in flight all wait.
         oldest = islice(self._queue, MOST_UNANSWERED)
-        return self._opening is None and any(r.state is RequestState.WAITING for r in oldest)
+        return self._opening is None and any(r.state is CallState.WAITING for r in oldest)
 
     @property
     def is_anonymous(self) -> bool:
@@ -121,15 +122,15 @@ class ProducerSession:
             self._fail(request, error)
         self._go_on(error)
 
-    def interrupted(self, request: Request) -> None:
-        """Its connection has ended. `pump` follows once all of that connection are told."""
+    def interrupted(self, request: Request) -> bool:
+        """`pump` follows once all of that connection are told."""
         self._in_flight -= 1
         if not self._in_flight:
             self._is_draining = False  # no more answers come, whatever was refused before
         self._wait_again(request, is_unknown=request.batch is not None)
+        return True
 
-    def abandoned(self, request: Request) -> None:
-        """It is done, without an answer: nobody waits for it any longer."""
+    def unanswered(self, request: Request) -> None:
         self._in_flight -= 1
         self._must_open |= request.batch is not None
         self._fail_stream_of(request)
@@ -139,7 +140,7 @@ class ProducerSession:
         """The epoch that stands is not this one, if any does."""
         is_own_past = request.numbered is not None and request.numbered.epoch != self._epoch
         is_evicted = isinstance(error, ProducerExpired) and self.is_anonymous
-        if is_own_past or (is_evicted and not any(r.may_be_in_log for r in self._queue)):
+        if is_own_past or (is_evicted and not any(r.may_be_done for r in self._queue)):
             self._must_open = True
             self._ends = self._epoch if is_own_past else None
             self._wait_again(request)
@@ -160,16 +161,14 @@ class ProducerSession:
             self._wait_again(request)  # under another number
 
     def _wait_again(self, request: Request, *, is_unknown: bool = False) -> None:
-        request.state = RequestState.WAITING
-        request.may_be_in_log |= is_unknown
+        request.state = CallState.WAITING
+        request.may_be_done |= is_unknown
         if request.stream is not None and request.stream.failure is not None:
             self._fail(request, _behind(request.stream.failure))
 
     def _fail(self, request: Request, error: LedgerError) -> None:
         if request.numbered is not None and not isinstance(error, AlreadyCommitted):
             self._must_open = True  # its numbers are nobody's
-        if request.may_be_in_log and not isinstance(error, OutcomeUnknown | AlreadyCommitted):
-            error = OutcomeUnknown(f"it may or may not be in the log: {error}")
         self._port.fail(request, error)
         self._fail_stream_of(request)
 
@@ -181,7 +180,7 @@ class ProducerSession:
         assert request.error is not None
         stream.failure = request.error
         for other in list(self._queue):
-            if other.stream is stream and other.state is RequestState.WAITING:
+            if other.stream is stream and other.state is CallState.WAITING:
                 self._fail(other, _behind(request.error))
 
     def _go_on(self, refusal: LedgerError | None = None) -> None:
@@ -223,7 +222,7 @@ class ProducerSession:
             return  # what is in flight elsewhere is answered first
         self._link = link
         for request in list(islice(self._queue, MOST_UNANSWERED)):
-            if request.state is RequestState.WAITING and not self._send(link, request):
+            if request.state is CallState.WAITING and not self._send(link, request):
                 self.pump()
                 return
 
@@ -238,8 +237,6 @@ class ProducerSession:
             self._next_sequence = next_sequence
         else:
             self._must_open = True
-        if request.may_be_in_log:
-            request.error = OutcomeUnknown(f"it may or may not be in the log: {request.error}")
         self._fail_stream_of(request)
         return False
 
@@ -254,21 +251,21 @@ class ProducerSession:
         assert self._epoch is not None
         request.numbered = Numbered(self.producer, self._epoch, request.sequence)
 
+    def resume_times_ms(self) -> list[float]:
+        return [self.resume_at_ms] if self.is_waiting else []
+
     def expire(self, too_late: Callable[[Request], LedgerError]) -> None:
         """Deadlines of what waits."""
         late = [
-            r
-            for r in self._queue
-            if r.state is RequestState.WAITING and r.deadline_ms <= self._port.now_ms
+            r for r in self._queue if r.state is CallState.WAITING and r.deadline_ms <= self._port.now_ms
         ]
         for request in late:
-            if request.state is RequestState.WAITING:
+            if request.state is CallState.WAITING:
                 self._fail(request, too_late(request))
         if late:
             self._go_on()
 
     def cancelled(self, request: Request) -> None:
-        """It waited, and is done: nobody waits for it any longer."""
         self._must_open |= request.numbered is not None
         self._fail_stream_of(request)
         self._go_on()
@@ -280,7 +277,7 @@ class ProducerSession:
 
     def _fail_waiting(self, error: LedgerError) -> None:
         for request in list(self._queue):
-            if request.state is RequestState.WAITING:
+            if request.state is CallState.WAITING:
                 self._fail(request, error)
         self._forget_done()
 
@@ -296,14 +293,16 @@ class ProducerSession:
             ends=self._ends,
             seen_index=None if self._ends is not None else self._seen_index,
         )
-        self._opening = Request(message, LEADER, submitted_ms=self._port.now_ms, deadline_ms=deadline_ms)
+        self._opening = Request(
+            message,
+            LEADER,
+            submitted_ms=self._port.now_ms,
+            deadline_ms=deadline_ms,
+            on_done=self._opened,
+        )
         self._port.dispatch(self._opening)
 
-    def is_opening(self, request: Request) -> bool:
-        return request is self._opening
-
-    def opened(self, request: Request) -> None:
-        """The request of `_open` is done."""
+    def _opened(self, request: Request) -> None:
         self._opening = None
         assert isinstance(request.message, ConnectProducer)
         if request.error is not None:
@@ -336,7 +335,7 @@ class ProducerSession:
 
     def _not_opened(self, error: LedgerError) -> None:
         may_begin_anew = self._epoch is None or (
-            self.is_anonymous and not any(r.may_be_in_log for r in self._queue)
+            self.is_anonymous and not any(r.may_be_done for r in self._queue)
         )
         if isinstance(error, ProducerExpired) and may_begin_anew:
             self._ends = None  # it was forgotten between two questions
@@ -361,7 +360,7 @@ class ProducerSession:
             else:
                 request.sequence = -1
                 request.numbered = None
-                request.may_be_in_log = False  # nor ever will: its epoch is over
+                request.may_be_done = False  # nor ever will: its epoch is over
 
 
 def _behind(error: LedgerError) -> LedgerError:

@@ -1,7 +1,8 @@
-"""Where a request goes: to the member that may answer it, and to the leader once it is found.
+"""Where a call goes: to the member that may answer it, and to the leader once it is found.
 
-Who leads is learned from StatusResponse and from the hint of a refusal. Without a leader, servers are
-asked all few tens of milliseconds: one more each time, all at once when a leader was lost.
+Who leads is learned from the answer to a product's probe, and from the hint of a refusal. Without a
+leader, servers are asked all few tens of milliseconds: one more each time, all at once when a leader was
+lost.
 """
 
 from __future__ import annotations
@@ -9,26 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from quorumlog.client.protocol.client_requests import Lane, Link, Request, RequestTarget, TargetKind
-from quorumlog.client.protocol.client_timings import ClientTimings
-from quorumlog.client.protocol.cluster_view import ClusterView
-from quorumlog.client.protocol.link_table import LinkTable
-from quorumlog.wire.client_messages import StatusRequest
+from quorumlog.net.rpc.calls import Call, Lane, Link, RequestTarget, TargetKind
+from quorumlog.net.rpc.link_table import LinkTable
+from quorumlog.net.rpc.timings import Timings
+from quorumlog.net.rpc.view import GroupView
+from quorumlog.wire.client_message import ClientMessage
 
 
-class RequestRouter:
+class Router:
     def __init__(
         self,
-        view: ClusterView,
+        view: GroupView,
         links: LinkTable,
-        timings: ClientTimings,
+        timings: Timings,
         random: Random,
-        send: Callable[[Link, Request], object],
+        probe: ClientMessage,
+        send: Callable[[Link, Call], object],
     ) -> None:
         self._view = view
         self._links = links
         self._ask_interval_ms = timings.ask_interval_ms
         self._random = random
+        self._probe = probe
         self._send = send
         self._asked_width = 1
         """Of the next round, in servers."""
@@ -65,14 +68,15 @@ class RequestRouter:
             if address != beside:
                 link = self._links.open_or_dial(address, Lane.CONTROL, now_ms)
                 if link is not None:
-                    self.ask_status(link, now_ms)
+                    self.ask_standing(link, now_ms)
         self._asked_width = min(self._asked_width + 1, len(addresses))
 
-    def ask_status(self, link: Link, now_ms: float) -> None:
+    def ask_standing(self, link: Link, now_ms: float) -> None:
         if link.probe is None:
-            link.probe = Request(
-                StatusRequest(),
+            link.probe = Call(
+                self._probe,
                 RequestTarget(TargetKind.ADDRESS, link.address),
+                changes=False,
                 submitted_ms=now_ms,
                 deadline_ms=float("inf"),
             )
@@ -80,7 +84,7 @@ class RequestRouter:
 
     def suspect(self, link: Link, now_ms: float) -> None:
         """An answer is overdue there: ask it for a sign of life, and the others who leads."""
-        self.ask_status(link, now_ms)
+        self.ask_standing(link, now_ms)
         self._asked_width = len(self._view.known_addresses())
         self.ask_around(now_ms, beside=link.address)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTimings:
+class Timings:
     """Milliseconds. A fail-over costs at most `tick_ms` and `ask_interval_ms` above the election."""
 
     tick_ms: float = 25.0
@@ -15,6 +15,8 @@ class ClientTimings:
     """Between two rounds of asking who leads; each is drawn from two thirds to four thirds of it."""
     probe_after_ms: float = 250.0
     """An answer overdue for so long makes a server suspect."""
+    listen_ms: float = 1000.0
+    """A server with watches that was not heard of for so long is asked for a sign of life, too."""
     move_read_after_ms: float = 1000.0
     """A read that any member may answer goes to another after so long."""
     connect_timeout_ms: float = 1000.0

@@ -10,7 +10,22 @@ from enum import Enum
 from typing import NamedTuple
 
 from quorumlog.errors import LedgerError
-from quorumlog.wire.client_messages import AppendResponse, StatusResponse
+
+
+class Standing(NamedTuple):
+    """What a server says of itself, and of who leads."""
+
+    member_id: str
+    role: str
+    term: int
+    leads: bool
+    leader_id: str = ""
+    leader_address: str = ""
+    """Empty: the one at which `leader_id` has greeted, or is told to be."""
+    members: dict[str, str] = {}  # noqa: RUF012 - never changed
+    """Address by member id."""
+    membership_index: int = -1
+    """Of the list of members; -1: not said."""
 
 
 class LeaderView(NamedTuple):
@@ -47,7 +62,7 @@ class _LostLeader(NamedTuple):
 _NEVER = _LostLeader(-1, float("-inf"))
 
 
-class ClusterView:
+class GroupView:
     def __init__(self, servers: Sequence[str], *, distrust_lost_ms: float) -> None:
         self._given = list(dict.fromkeys(servers))
         self.servers = self._given
@@ -69,10 +84,6 @@ class ClusterView:
         self._lost: dict[str, _LostLeader] = {}
         """Leaders whose connection broke: followers name them until they have noticed themselves."""
         self._distrust_lost_ms = distrust_lost_ms
-        self.written_index = -1
-        """Highest of all that this client was told to be committed of its appends."""
-        self.seen_index = -1
-        """Highest entry that this client was given, or told of as committed."""
         self.group_unknown: dict[str, LedgerError] = {}
         """Refusals of servers that do not have the group, or no log."""
 
@@ -124,27 +135,26 @@ class ClusterView:
     def note(self, address: str, what: str, now_ms: float) -> None:
         self.notes[address] = Note(now_ms, what)
 
-    def learn(self, address: str, status: StatusResponse, now_ms: float) -> None:
+    def learn(self, address: str, told: Standing, now_ms: float) -> None:
         self.group_unknown.pop(address, None)
-        told = {member.id: member.address for member in status.members if member.address}
-        if status.membership_index < 0 and self._membership_index < 0:
-            self.advertised.update(told)
-        elif status.membership_index >= self._membership_index:
-            self._membership_index = status.membership_index
-            self.advertised = told  # another thread may be looking: a new one, whole
-        if status.role == "leader":
-            self._leader_reported(address, status.term, by_itself=True)
+        if told.membership_index < 0 and self._membership_index < 0:
+            self.advertised.update(told.members)
+        elif told.membership_index >= self._membership_index:
+            self._membership_index = told.membership_index
+            self.advertised = told.members  # another thread may be looking: a new one, whole
+        if told.leads:
+            self._leader_reported(address, told.term, by_itself=True)
             return
-        follows = f"and follows {status.leader_id}" if status.leader_id else "and knows no leader"
-        self.note(address, f"{status.id} is {status.role} in term {status.term} {follows}", now_ms)
+        follows = f"and follows {told.leader_id}" if told.leader_id else "and knows no leader"
+        self.note(address, f"{told.member_id} is {told.role} in term {told.term} {follows}", now_ms)
         if self.is_leader(address):
             self.leader = None
-        leader_address = self.member_address(status.leader_id, status.leader_address)
-        if status.leader_address and status.leader_address != told.get(status.leader_id):
+        leader_address = self.member_address(told.leader_id, told.leader_address)
+        if told.leader_address and told.leader_address != told.members.get(told.leader_id):
             # Another directory of that name than the one that answers where the member is to be found.
-            leader_address = status.leader_address
-        if status.leader_id and leader_address:
-            self._leader_reported(leader_address, status.term, by_itself=False)
+            leader_address = told.leader_address
+        if leader_address:
+            self._leader_reported(leader_address, told.term, by_itself=False)
 
     def _leader_reported(self, address: str, term: int, *, by_itself: bool) -> None:
         if term < self.leader_term:
@@ -162,37 +172,21 @@ class ClusterView:
         self.leader = LeaderView(address, term)
         self.leader_term = term
 
-    def committed(self, address: str, term: int) -> None:
-        """An append was committed there: a leader known by a hint has a term from now on."""
+    def has_led(self, address: str, term: int) -> None:
+        """What only a leader does was done there: one known by a hint has a term from now on."""
         leader = self.leader
         if leader is not None and leader.address == address and term > leader.term:
             self.leader = LeaderView(address, term)
             self.leader_term = max(self.leader_term, term)
 
-    def written(self, response: AppendResponse) -> None:
-        """What this client has appended is committed."""
-        first_index, count = response.first_index, response.count
-        if response.ranges:
-            first_index, count, _ = response.ranges[-1]
-        self.written_index = max(self.written_index, first_index + count - 1)
-        self.saw(self.written_index)
-
-    def saw(self, index: int) -> None:
-        self.seen_index = max(self.seen_index, index)
-
-    def set_back(self, index: int) -> None:
-        """The group has lost what lay behind this entry, and goes on from there."""
-        self.seen_index = index
-        self.written_index = min(self.written_index, index)
-
     def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
         """The member at `address` does not lead; perhaps it knows who does."""
         if self.is_leader(address):
             self.leader = None
-        if self.leader is not None or not error.leader_id:
+        if self.leader is not None:
             return
-        hint = self.member_address(error.leader_id, error.leader_address or "")
-        if hint is None or hint == address:
+        hint = self.member_address(error.leader_id or "", error.leader_address or "")
+        if not hint or hint == address:
             return
         self._led_at = hint
         if now_ms - self._lost.get(hint, _NEVER).at_ms > self._distrust_lost_ms:

@@ -1,4 +1,4 @@
-"""The asyncio loop under a `ClientProtocol`, shared by all tasks of an asyncio client.
+"""The asyncio loop under an `RpcProtocol`, shared by all tasks of an asyncio client.
 
 What is submitted in one turn is written at its end, with one write a connection.
 """
@@ -6,16 +6,15 @@ What is submitted in one turn is written at its end, with one write a connection
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from quorumlog.client.events import Events
-from quorumlog.client.protocol.append_joiner import JoinedAppends
-from quorumlog.client.protocol.client_protocol import ClientProtocol
-from quorumlog.client.protocol.client_requests import CLOSED, Link, LinkState, Request
-from quorumlog.client.system import now_ms, system_reason_of
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.rpc.calls import CLOSED, Call, Link, LinkState
+from quorumlog.net.rpc.protocol import RpcProtocol
+from quorumlog.net.rpc.view import GroupEvent
+from quorumlog.net.system import now_ms, system_reason_of
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -47,10 +46,19 @@ class _Connection(asyncio.BufferedProtocol):
         self._io._lost(self._link, reason)
 
 
+def _tell_nobody(event: GroupEvent) -> Sequence[Callable[[], None]]:
+    return ()
+
+
 class IoLoop:
-    def __init__(self, protocol: ClientProtocol, events: Events) -> None:
+    def __init__(
+        self,
+        protocol: RpcProtocol,
+        told: Callable[[GroupEvent], Iterable[Callable[[], None]]] = _tell_nobody,
+    ) -> None:
+        """`told`: of what happens to the group; gives what the loop is to call then."""
         self._protocol = protocol
-        self._events = events
+        self._told = told
         self._links_to_write: dict[Link, None] = {}
         self._is_write_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -79,40 +87,40 @@ class IoLoop:
 
     # ---------------------------------------------------------------- tasks
 
-    def submit(self, requests: Iterable[Request]) -> None:
+    def submit(self, calls: Iterable[Call]) -> None:
         now = now_ms()
-        for request in requests:
-            if request.context is None:
-                request.context = self.own_loop().create_future()
-            self._protocol.submit(request, now)
+        for call in calls:
+            if call.on_done is None:
+                call.context = self.own_loop().create_future()
+            self._protocol.submit(call, now)
         self._carry_out()
 
-    def submit_at_end(self, requests: Iterable[Request]) -> None:
+    def submit_at_end(self, calls: Iterable[Call]) -> None:
         """Called at the end of a turn: written at once, since another turn would only be waiting."""
         self._is_write_scheduled = True
         try:
-            self.submit(requests)
+            self.submit(calls)
         finally:
             self._write()
 
-    def cancel(self, requests: Iterable[Request]) -> None:
+    def cancel(self, calls: Iterable[Call]) -> None:
         """Nobody waits for these any more."""
-        for request in requests:
-            self._protocol.cancel(request, now_ms())
+        for call in calls:
+            self._protocol.cancel(call, now_ms())
         self._carry_out()
 
-    async def wait(self, request: Request) -> None:
-        """Until it is done; the protocol sees to its deadline. A request of a stream goes on if whoever
-        waits is cancelled."""
-        if request.is_done:
+    async def wait(self, call: Call) -> None:
+        """Until it is done; the protocol sees to its deadline. One that is not kept is cancelled
+        with whoever waits."""
+        if call.is_done:
             return
-        if request.stream is not None:
-            await asyncio.shield(request.context)
+        if call.is_kept:
+            await asyncio.shield(call.context)
             return
         try:
-            await request.context
+            await call.context
         except asyncio.CancelledError:
-            self.cancel((request,))
+            self.cancel((call,))
             raise
 
     async def close(self) -> None:
@@ -134,14 +142,9 @@ class IoLoop:
 
     def _carry_out(self) -> None:
         work = self._protocol.take_work()
-        for request in work.completed:
-            waiter = request.context
-            # Done: whoever waited was cancelled. None: a probe of the protocol's own.
-            if isinstance(waiter, JoinedAppends):
-                for each, outcome in zip(waiter.waiters, waiter.outcomes(), strict=True):
-                    if not each.done():
-                        each.set_result(outcome)
-            elif waiter is not None and not waiter.done():
+        for call in work.completed:
+            waiter = call.context
+            if not waiter.done():  # whoever waited was cancelled
                 waiter.set_result(None)
         for link in work.close:
             if link.context is not None:
@@ -156,8 +159,8 @@ class IoLoop:
                 self._is_write_scheduled = True
                 asyncio.get_running_loop().call_soon(self._write)
         for event in work.events:
-            for call in self._events.told(event):
-                asyncio.get_running_loop().call_soon(call)
+            for callback in self._told(event):
+                asyncio.get_running_loop().call_soon(callback)
         wake_at = self._protocol.next_wakeup_ms()
         if wake_at < self._timer_at_ms:
             self._set_timer(wake_at)

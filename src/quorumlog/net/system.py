@@ -1,4 +1,4 @@
-"""What both clients learn from the operating system: the time, and why a connection failed."""
+"""What clients learn from the operating system: the time, and why a connection failed."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
-from quorumlog.client.protocol.client_requests import Lane, Link, LinkState
+from quorumlog.net.frame import FrameDecoder
+from quorumlog.net.rpc.calls import Lane, Link, LinkState
 
 _FIRST_REDIAL_MS = 20.0
 _REDIAL_LIMIT_MS = 250.0
@@ -13,7 +14,8 @@ _REDIAL_LIMIT_MS = 250.0
 
 
 class LinkTable:
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, decoder: Callable[[], FrameDecoder] = FrameDecoder) -> None:
+        self._decoder = decoder
         self._random = random
         self._links: dict[tuple[str, Lane], Link] = {}
         self._failures: dict[str, int] = {}
@@ -41,6 +43,12 @@ class LinkTable:
         """Something is awaited."""
         return any(link.pending or link.state is not LinkState.OPEN for link in self._links.values())
 
+    @property
+    def quiet_since_ms(self) -> float:
+        """When the quietest of those with watches that have begun was heard last."""
+        listening = (link.last_received_ms for link in self._links.values() if link.watches)
+        return min(listening, default=float("inf"))
+
     def open_or_dial(self, address: str, lane: Lane, now_ms: float) -> Link | None:
         """None: it is being dialled, or failed a moment ago."""
         if self.is_closed:
@@ -48,7 +56,7 @@ class LinkTable:
         link = self._links.get((address, lane))
         if link is None:
             if self._retry_at_ms.get(address, 0.0) <= now_ms:
-                link = Link(address, lane, since_ms=now_ms, last_received_ms=now_ms)
+                link = Link(address, lane, now_ms, now_ms, decoder=self._decoder())
                 self._links[address, lane] = link
                 self.to_dial.append(link)
             return None

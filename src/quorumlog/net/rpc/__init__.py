@@ -1,0 +1,36 @@
+"""The engine of every client, without its sockets: who is asked, what becomes of it, when a server is
+given up. `RpcProtocol` is sans-IO and told the time; `net/io_loop.py` is its hand for asyncio.
+
+A product subclasses `Product`: its name and the group of its frames, its decoder, its `probe` (the
+question who leads) and what the answer says (`standing_of`); what else it may override is told with each
+method. Who asks makes a `Call` and submits it; its `response` or `error` is set once it is done.
+
+Target        LEADER, ANY_MEMBER, a member by id, or one address. Who leads is learned from probes, from
+              the hint in a refusal (`leader_id`, `leader_address`) and from what a server says unasked
+              (`notice_of`). While nobody is known to lead, servers are asked, more each time
+Refused       a refusal is certain: nothing was done. One that is `retriable` is tried again inside the
+              deadline, after a back-off. One that `is_elsewhere` says "not here, perhaps at another
+              member" (NotLeader, LeaderNotReady; a product says so of errors of its own): then a LEADER
+              call looks for the leader, and an ANY_MEMBER call asks another one
+No answer     the connection has ended. What `changes` nothing is sent again. The outcome of what does is
+              unknown (OutcomeUnknown), and it is never sent again, unless it `is_numbered`: once a copy
+              of such a one was left without an answer no refusal is certain, and each is told as
+              OutcomeUnknown. A deadline that passes while it is in flight is no answer, either
+Numbered      by the product, in its messages: what a server carries out once, however often it comes. An
+              `Order` (set in `Product.submitted`) keeps and sends calls that must follow each other
+Silence       a server that owes an answer for `probe_after_ms`, beyond the `wait_ms` of the call, is
+              asked for a sign of life, and the others who leads. LEADER calls leave it once another one
+              leads, ANY_MEMBER calls after `move_read_after_ms`; else the deadline decides, as silence
+              proves nothing
+Turned away   a greeting that every known server refuses for good (WrongPort, UnknownGroup, another
+              cluster) ends all that waits; a server that is alone with that is passed over
+Watches       calls with `on_message`, which gets what comes with their id. One has begun with the first
+              message, and has no deadline from then on. Where its connection ends, or its server is
+              silent or leads no more, it is opened anew with `message` as it is by then: whoever
+              follows keeps that up to date. It ends by a refusal that is not retriable, and by `cancel`
+              (`Product.cancel`)
+
+Read in this order: `timings`, `calls` (a call, an order, a connection), `view` (who leads), `product`,
+`link_table`, `router` (where a call goes), `tracker` (what becomes of a call), `protocol` (what becomes
+of connections).
+"""

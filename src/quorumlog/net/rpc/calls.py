@@ -1,0 +1,205 @@
+"""What a client has under way: calls, and connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import LedgerError
+from quorumlog.net.frame import FrameDecoder
+from quorumlog.net.hello import HelloResponse
+from quorumlog.wire.client_message import ClientMessage
+
+R = TypeVar("R", bound=ClientMessage)
+
+
+class Lane(Enum):
+    """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
+
+    CONTROL = "control"
+    READ = "read"
+
+
+class TargetKind(Enum):
+    LEADER = "leader"
+    ANY = "any"
+    MEMBER = "member"
+    ADDRESS = "address"
+
+
+class RequestTarget(NamedTuple):
+    """Who may answer a request. `name`: the member id or the address, of the last two kinds."""
+
+    kind: TargetKind
+    name: str = ""
+
+
+LEADER = RequestTarget(TargetKind.LEADER)
+ANY_MEMBER = RequestTarget(TargetKind.ANY)
+
+
+class CallState(Enum):
+    WAITING = "waiting"
+    """No byte of it has left; it may be sent, sent elsewhere, or dropped."""
+    SENT = "sent"
+    """Handed to a connection: only an answer tells what became of it."""
+    DONE = "done"
+    """`response` or `error` is set, for good."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request; what happens to it is decided in `tracker`."""
+
+    message: ClientMessage
+    """Of a watch: what it is opened anew with, which whoever follows it keeps up to date."""
+    target: RequestTarget
+    _: KW_ONLY
+    submitted_ms: float
+    deadline_ms: float
+    """Of a watch: until it has begun."""
+    batch: EntryBatch | None = None
+    """Behind the message, in its frame."""
+    changes: bool = True
+    """False: it changes nothing, or the same once more, and is asked again where a connection ends."""
+    is_numbered: bool = False
+    """Carried out once however often it comes: it is sent again, too. Once a copy of it was left without
+    an answer, no refusal is certain."""
+    lane: Lane = Lane.CONTROL
+    wait_ms: float = 0.0
+    """A healthy server may take so long."""
+    counts_progress: bool = False
+    """Its time-out begins again with whatever its connection brings of entries: of several answers on
+    their way over a slow one, the last is not late because of those in front of it. Other answers say
+    that the server lives, and nothing of one that a hung disk keeps back."""
+    is_kept: bool = False
+    """It goes on if whoever waits for it is cancelled."""
+    context: Any = None
+    """Whoever waits for the outcome; never looked at here."""
+    on_done: Callable[[Any], None] | None = None
+    """Called with it in the place of its standing in `Work.completed`."""
+    on_message: Callable[[Any], None] | None = None
+    """This is a watch: called with whatever comes for it but what ends it. Raises ProtocolViolation for
+    what no correct server would say."""
+    order: Order | None = None
+    """Whose turn it waits for, and who is told what became of it."""
+    state: CallState = CallState.WAITING
+    attempts: int = 0
+    """Refusals and lost connections so far."""
+    not_before_ms: float = 0.0
+    """While WAITING: back-off, not to be sent before this."""
+    due_ms: float = 0.0
+    """While SENT: when a healthy server has answered at the latest (now, or after `wait_ms`)."""
+    may_be_done: bool = False
+    """It was sent, and nobody knows what became of it."""
+    refusal: LedgerError | None = None
+    """The last refusal, told if the deadline passes."""
+    response: ClientMessage | None = None
+    response_batch: EntryBatch | None = None
+    error: LedgerError | None = None
+    answered_on: Link | None = None
+    """Where the last answer or refusal came from."""
+
+    def is_late(self, link: Link, now_ms: float) -> bool:
+        """SENT on `link`."""
+        deadline_ms = self.deadline_ms
+        if self.counts_progress:
+            deadline_ms = max(deadline_ms, link.last_entries_ms + self.deadline_ms - self.submitted_ms)
+        return deadline_ms <= now_ms
+
+    @property
+    def is_done(self) -> bool:
+        return self.state is CallState.DONE
+
+
+def response_of(call: Call, kind: type[R]) -> R:
+    """The answer to a finished call, or its error raised."""
+    if call.error is not None:
+        raise call.error
+    assert isinstance(call.response, kind), call.response
+    return call.response
+
+
+class Order(Protocol):
+    """Calls to the leader that are sent in an order of their own. Who keeps it sends them with
+    `tracker.send`, and is told what becomes of each."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """For the leader."""
+
+    def submit(self, call: Any) -> None: ...
+    def pump(self) -> None:
+        """Send what may be sent: a leader is known, a link is open, a connection has ended, or time has
+        passed."""
+
+    def answered(self, call: Any) -> None:
+        """It is done."""
+
+    def refused(self, call: Any, error: LedgerError) -> None: ...
+    def interrupted(self, call: Any) -> bool:
+        """Its connection has ended. True: it is WAITING again; False: its outcome is unknown, and
+        `unanswered` follows."""
+
+    def unanswered(self, call: Any) -> None:
+        """It was in flight, and is done: its connection or its time ended, or nobody waits for it."""
+
+    def cancelled(self, call: Any) -> None:
+        """It waited, and is done."""
+
+    def expire(self, too_late: Callable[[Any], LedgerError]) -> None:
+        """Deadlines of what waits."""
+
+    def fail_all(self, error: LedgerError) -> None:
+        """All that waits."""
+
+    def resume_times_ms(self) -> list[float]:
+        """Of what backs off: until when."""
+
+
+CLOSED = "closed by the server"
+
+
+class LinkState(Enum):
+    DIALING = "dialing"
+    GREETING = "greeting"
+    """Connected; Hello is out and not yet answered."""
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """One connection to one server."""
+
+    address: str
+    lane: Lane
+    since_ms: float
+    """When it entered `state`."""
+    last_received_ms: float
+    last_entries_ms: float = float("-inf")
+    """When it brought entries, or part of a frame, last."""
+    state: LinkState = LinkState.DIALING
+    decoder: FrameDecoder = field(default_factory=FrameDecoder)
+    outbox: list[Buffer] = field(default_factory=list)
+    """Bytes to write; who writes takes the list and leaves an empty one."""
+    pending: dict[int, Call] = field(default_factory=dict)
+    """SENT calls by request id."""
+    watches: dict[int, Call] = field(default_factory=dict)
+    """Those that have begun, by request id: no answer to them is due."""
+    probe: Call | None = None
+    """The protocol's own question who leads, on this link, at most one at a time."""
+    hello: HelloResponse | None = None
+    context: Any = None
+    """The client's socket."""
+
+    def silent_ms(self, now_ms: float) -> float:
+        """For how long an answer has been due without a byte coming in."""
+        if not self.pending:
+            return 0.0
+        due = min(call.due_ms for call in self.pending.values())
+        return now_ms - max(due, self.last_received_ms)

@@ -1,0 +1,76 @@
+"""Product: what one product says to its servers, and what it learns from the answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.net.frame import FrameDecoder, encode_frame
+from quorumlog.net.hello import HelloResponse, check_product, client_hello
+from quorumlog.net.rpc.calls import Link
+from quorumlog.net.rpc.view import GroupView, Standing
+from quorumlog.wire.client_message import ClientMessage
+
+
+class Product:
+    name: str
+    """As in a Hello."""
+    group: str
+    """Of every frame."""
+    probe: ClientMessage
+    """Who leads? Its answer is what `standing_of` reads."""
+    view: GroupView
+    """Of the client that it is given to."""
+
+    def decoder(self) -> FrameDecoder:
+        return FrameDecoder()
+
+    def hello(self, link: Link) -> ClientMessage:
+        return client_hello(self.name)
+
+    def greeting_of(self, link: Link, message: ClientMessage) -> HelloResponse:
+        """The answer to a Hello. Raises WrongPort, ProtocolViolation."""
+        if not isinstance(message, HelloResponse):
+            raise ProtocolViolation(f"{type(message).__name__} instead of a greeting")
+        check_product(message, self.name, link.address)
+        return message
+
+    def ungreeted(self, link: Link) -> str:
+        """It has closed the connection at the Hello: what is told beside that."""
+        return f" without a greeting: is this the port of a {self.name}?"
+
+    def standing_of(self, message: ClientMessage) -> Standing | None:
+        """None: it does not tell. Raises ProtocolViolation."""
+        raise NotImplementedError
+
+    def notice_of(self, message: ClientMessage) -> Standing | None:
+        """What a server says unasked."""
+        return None
+
+    def submitted(self, call: Any) -> None:
+        """May set its `order`."""
+
+    def encode(self, link: Link, call: Any, request_id: int, now_ms: float) -> list[Buffer]:
+        """Raises Refused for what this server would not take."""
+        message = msgspec.structs.replace(call.message, request_id=request_id)
+        return encode_frame(self.group, message, call.batch)
+
+    def answered(
+        self, link: Link, call: Any, message: ClientMessage, batch: EntryBatch | None
+    ) -> Standing | None:
+        """What it tells of who leads, if anything. Raises ProtocolViolation for what no correct server
+        would answer to this."""
+        return None
+
+    def refused(self, link: Link, call: Any, error: LedgerError) -> None: ...
+
+    def unanswered(self, link: Link, call: Any) -> None:
+        """Its connection has ended, and its outcome is unknown."""
+
+    def cancel(self, request_id: int) -> ClientMessage | None:
+        """What ends this watch."""
+        return None

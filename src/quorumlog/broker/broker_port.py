@@ -526,11 +526,7 @@ class BrokerPort:
     """Of the loop that runs."""
 
     def __init__(
-        self,
-        service: BrokerService,
-        listen: str,
-        tick: Callable[[], None],
-        ports: Mapping[str, str],
+        self, service: BrokerService, listen: str, tick: Callable[[], None], ports: Mapping[str, str]
     ) -> None:
         """`tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`."""
         self._service = service

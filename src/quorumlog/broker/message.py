@@ -348,11 +348,7 @@ def properties_that_fit(properties: Mapping[str, str]) -> bytes:
 
 
 def encode_again(
-    message: StoredMessage,
-    topic: str,
-    queue_id: int,
-    properties: bytes,
-    reconsume_times: int,
+    message: StoredMessage, topic: str, queue_id: int, properties: bytes, reconsume_times: int
 ) -> bytearray:
     """A stored message as the record of another queue: its body, flags, born time and host stay.
     `properties`: of `encode_properties`."""

@@ -511,13 +511,7 @@ class DLedgerBroker:
             lambda key: self.topics_table.takes(key), self._leads_in, self._resets
         )
         self.machine_of_messages = MessageMachines(
-            disk,
-            root,
-            config,
-            self.filler,
-            lambda keys: self.grown(keys),
-            self._first_position,
-            old_log,
+            disk, root, config, self.filler, lambda keys: self.grown(keys), self._first_position, old_log
         )
         self.old_log = old_log
         self.member: DoorMember
@@ -541,11 +535,7 @@ class DLedgerBroker:
         return found
 
     def open(
-        self,
-        member: DoorMember,
-        puts: Callable[[DLedgerCommitLog], Puts],
-        reads: Reads,
-        waiting: Waits,
+        self, member: DoorMember, puts: Callable[[DLedgerCommitLog], Puts], reads: Reads, waiting: Waits
     ) -> None:
         """The member runs."""
         self.member = member

@@ -219,10 +219,7 @@ class TopicRetention:
     """On the loop of the master."""
 
     def __init__(
-        self,
-        log: GroupLog,
-        propose: Callable[[Command], None],
-        interval_ms: float = LOOK_INTERVAL_MS,
+        self, log: GroupLog, propose: Callable[[Command], None], interval_ms: float = LOOK_INTERVAL_MS
     ) -> None:
         self._log = log
         self._propose = propose

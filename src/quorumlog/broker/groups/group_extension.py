@@ -45,13 +45,7 @@ from quorumlog.broker.group_commands import (
     refusal_in,
 )
 from quorumlog.broker.groups.delays import LOOK_INTERVAL_MS, DelayScheduler, TopicRetention
-from quorumlog.broker.groups.group_state import (
-    GROUPS,
-    CheckedPuts,
-    GroupFeed,
-    GroupMachine,
-    GroupTopics,
-)
+from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts, GroupFeed, GroupMachine, GroupTopics
 from quorumlog.broker.groups.rebalancer import (
     MEMBER_TIMEOUT_MS,
     GroupLog,
@@ -83,9 +77,7 @@ from quorumlog.broker.wire import (
     TopicRouteRequest,
     TopicRouteResponse,
 )
-from quorumlog.broker.wire import (
-    records_of as frame_records,
-)
+from quorumlog.broker.wire import records_of as frame_records
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, ProducerExpired, ResultUnknown
 from quorumlog.log_state.control_entries import Epoch

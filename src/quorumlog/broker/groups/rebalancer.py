@@ -450,11 +450,7 @@ class Rebalancer:
     """On the loop."""
 
     def __init__(
-        self,
-        feed: GroupFeed,
-        members: GroupMembers,
-        commits: OffsetCommits,
-        proposals: Proposals,
+        self, feed: GroupFeed, members: GroupMembers, commits: OffsetCommits, proposals: Proposals
     ) -> None:
         self._feed = feed
         self._members = members

@@ -157,12 +157,7 @@ class OfflineLedger:
             "messages": messages,
             "bytes": size_bytes,
             "queues": [
-                {
-                    "topic": key.topic,
-                    "queue_id": key.queue_id,
-                    "min_offset": first,
-                    "max_offset": stop,
-                }
+                {"topic": key.topic, "queue_id": key.queue_id, "min_offset": first, "max_offset": stop}
                 for key, (first, stop) in sorted(queues.items())
             ],
         }

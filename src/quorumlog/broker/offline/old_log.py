@@ -157,11 +157,7 @@ class OldLog:
         """Raises ConfigError, StoreFailure."""
         self.record = record
         self._files = open_file_list(
-            disk,
-            f"{directory}/{FOLDER_NAME}",
-            record.file_bytes,
-            option="segment_bytes",
-            writable=False,
+            disk, f"{directory}/{FOLDER_NAME}", record.file_bytes, option="segment_bytes", writable=False
         )
         first = record.files[0].position if record.files else record.end_position
         if self._files.first_position > first:

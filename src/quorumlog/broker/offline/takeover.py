@@ -167,10 +167,7 @@ def start_behind(record: TakenOver) -> LogStart:
 
 
 def copy_old_log(
-    disk: Disk,
-    data_dir: str,
-    record: TakenOver,
-    blocks_of: Callable[[FileDigest], Iterable[bytes]],
+    disk: Disk, data_dir: str, record: TakenOver, blocks_of: Callable[[FileDigest], Iterable[bytes]]
 ) -> None:
     """`blocks_of`: a file in blocks of BLOCK_BYTES. On disk when this returns. Raises StoreFailure, also
     where a file is not the one of the record."""

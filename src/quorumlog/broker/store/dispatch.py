@@ -30,10 +30,7 @@ class QueueHole(Exception):
 
 class Dispatcher:
     def __init__(
-        self,
-        queues: ConsumeQueues,
-        index: IndexService | None,
-        delays_ms: Sequence[int],
+        self, queues: ConsumeQueues, index: IndexService | None, delays_ms: Sequence[int]
     ) -> None:
         """`delays_ms`: of the levels from 1 on."""
         self._queues = queues

@@ -380,12 +380,7 @@ class LogEnd:
 
 
 def walk(
-    files: SegmentList,
-    position: int,
-    end: LogEnd,
-    *,
-    check_bodies: bool,
-    torn_from: int = sys.maxsize,
+    files: SegmentList, position: int, end: LogEnd, *, check_bodies: bool, torn_from: int = sys.maxsize
 ) -> Iterator[LogRecords]:
     """Good records from `position` on, until the log ends, which `end` then says. Raises OSError if the
     process may not read."""

@@ -200,12 +200,7 @@ class MessageStore:
             sizes_are_known=is_ours,
         )
         self.queues = ConsumeQueues(
-            disk,
-            root,
-            config,
-            self.set_aside,
-            log_begin=files.first_position,
-            sizes_are_known=is_ours,
+            disk, root, config, self.set_aside, log_begin=files.first_position, sizes_are_known=is_ours
         )
         self.queues.begins_anywhere = files.first_position > 0
         self.queues.lost = self.queues.lost or lost
@@ -262,11 +257,7 @@ class MessageStore:
         self.cleaner.dispatched_offset = lambda: self.reput.reput_from_offset
         self.commit_log.is_full = lambda: self.cleaner.is_full
         self.reader = StoreReader(
-            self.commit_log,
-            self.queues,
-            self.index,
-            self.has_queue,
-            self.stored_offset,
+            self.commit_log, self.queues, self.index, self.has_queue, self.stored_offset
         )
         self.queues.settle()
         self.flush_queues(thorough=True)

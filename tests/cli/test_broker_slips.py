@@ -13,7 +13,7 @@ import pytest
 from quorumlog.broker import Consumer, Message
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.dledger_door import LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.broker.message import PutResult, encode_records
 from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.store.index import index_file_name
@@ -34,7 +34,7 @@ CONFIG = replace(test_golden.CONFIG, flush_disk_type=ASYNC_FLUSH)
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
     options = GroupOptions(first_topics={"orders": 2})
-    with LocalBrokers(1, extensions=lambda _: [GroupExtension(options)]) as running:
+    with LocalBrokers(1, groups=lambda _: GroupService(options)) as running:
         eventually(lambda: "orders" in running.brokers["n0"].shown_topics)
         yield running
 

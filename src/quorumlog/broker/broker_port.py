@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,6 +30,9 @@ from quorumlog.broker.wire import (
     QueuesRequest,
     QueuesResponse,
     RecordsResponse,
+    RoleNotice,
+    RoleRequest,
+    RoleResponse,
     SendRequest,
     SendResponse,
     StatusRequest,
@@ -127,26 +129,6 @@ class BrokerService(Protocol):
 
     def lost(self, session: BrokerSession) -> None:
         """Its connection has ended."""
-
-
-class ServedGroups(Protocol):
-    """Topics and consumer groups of a classic broker. On its loop, but for `grown`."""
-
-    def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
-        """The store's services are about to run. Returns what takes the sends of clients."""
-
-    def grown(self, keys: list[QueueKey]) -> None:
-        """More is shown of these queues. Any thread."""
-
-    def look(self) -> None:
-        """The role may have changed."""
-
-    def tick(self, now_ms: float) -> None:
-        """Every `TICK_MS`."""
-
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool: ...
-
-    def lost(self, session: BrokerSession) -> None: ...
 
 
 # ---------------------------------------------------------------- WaitingPulls
@@ -430,6 +412,36 @@ class BrokerSession:
     def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
         batch = None if records is None else batch_of(records)
         self._connection.send(GROUP, message, batch)
+
+
+class RoleWatchers:
+    """Whom a broker tells unasked who is master. On the loop."""
+
+    def __init__(self, response: Callable[[int], RoleResponse]) -> None:
+        self._response = response
+        self._watchers: dict[BrokerSession, int] = {}
+
+    def take(self, session: BrokerSession, request: RoleRequest) -> None:
+        if request.watches:
+            self._watchers[session] = request.request_id
+        session.answer(self._response(request.request_id))
+
+    def lost(self, session: BrokerSession) -> None:
+        self._watchers.pop(session, None)
+
+    def changed(self) -> None:
+        """The role, the master or the epoch."""
+        state = self._response(0)
+        for session, request_id in list(self._watchers.items()):
+            session.answer(
+                RoleNotice(
+                    request_id=request_id,
+                    role=state.role,
+                    broker_id=state.broker_id,
+                    term=state.term,
+                    master=state.master,
+                )
+            )
 
 
 # ---------------------------------------------------------------- PutQueue

@@ -19,11 +19,13 @@ from quorumlog.broker.broker_port import (
     BrokerSession,
     PutQueue,
     Puts,
-    ServedGroups,
+    RoleWatchers,
 )
 from quorumlog.broker.epochs.epoch_history import RunKey
 from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated, SwitchRefused
 from quorumlog.broker.failover.failover_service import FailoverService
+from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.message import host_bytes
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.replica import Replica
@@ -33,14 +35,12 @@ from quorumlog.broker.store.log_files import Role
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
-    AnyGroupMessage,
     FailoverRequest,
     FailoverResponse,
     OldLogRequest,
     PeerRow,
     ReplicaRequest,
     ReplicaResponse,
-    RoleNotice,
     RoleRequest,
     RoleResponse,
     StatusResponse,
@@ -52,77 +52,43 @@ from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
 from quorumlog.version import DESCRIPTION
 
-# ---------------------------------------------------------------- BrokerRoles
-# What a classic broker says of who is master, and to whom it says so unasked.
-
 _MASTER, _SLAVE = 0, 1
 
 
-class BrokerRoles:
-    """On the loop's thread."""
-
-    def __init__(self, address: str, replica: Replica | None) -> None:
-        """`replica`: None of a broker that stands alone, which is its own master."""
-        self._address = address
-        self._replica = replica
-        self._watchers: dict[BrokerSession, int] = {}
-
-    def take(self, session: BrokerSession, request: RoleRequest) -> None:
-        if request.watches:
-            self._watchers[session] = request.request_id
-        session.answer(self.response(request.request_id))
-
-    def lost(self, session: BrokerSession) -> None:
-        self._watchers.pop(session, None)
-
-    def changed(self) -> None:
-        """The role, the master or the epoch."""
-        state = self.response(0)
-        for session, request_id in list(self._watchers.items()):
-            session.answer(
-                RoleNotice(
-                    request_id=request_id,
-                    role=state.role,
-                    broker_id=state.broker_id,
-                    term=state.term,
-                    master=state.master,
-                )
-            )
-
-    def response(self, request_id: int) -> RoleResponse:
-        replica = self._replica
-        if replica is None:
-            return RoleResponse(
-                request_id=request_id,
-                member_id=self._address,
-                role=Role.ASYNC_MASTER.value,
-                broker_id=_MASTER,
-                term=0,
-                master=self._address,
-                brokers=[(self._address, _MASTER, self._address)],
-            )
-        # A master that may acknowledge nothing is none for a client: another one may be it by now.
-        is_master = replica.takes_messages
-        told = replica.master
-        master_of_slave = BrokerAddress("", "", "") if told is None else told
-        master = replica.address if is_master else master_of_slave
-        listed = replica.history.copy_list
-        peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
-        if told is not None and told.id:
-            peers[told.id] = told.address
-        peers[replica.id] = replica.address.address
+def role_response(address: str, replica: Replica | None, request_id: int) -> RoleResponse:
+    """Who is master, as a classic broker says it; without a `replica` it stands alone, and is it."""
+    if replica is None:
         return RoleResponse(
             request_id=request_id,
-            member_id=replica.id,
-            role=replica.role.value if is_master else Role.SLAVE.value,
-            broker_id=_MASTER if is_master else _SLAVE,
-            term=replica.epoch,
-            master=master.address,
-            brokers=[
-                (peer_id, _MASTER if peer_id == master.id else _SLAVE, address)
-                for peer_id, address in sorted(peers.items())
-            ],
+            member_id=address,
+            role=Role.ASYNC_MASTER.value,
+            broker_id=_MASTER,
+            term=0,
+            master=address,
+            brokers=[(address, _MASTER, address)],
         )
+    # A master that may acknowledge nothing is none for a client: another one may be it by now.
+    is_master = replica.takes_messages
+    told = replica.master
+    master_of_slave = BrokerAddress("", "", "") if told is None else told
+    master = replica.address if is_master else master_of_slave
+    listed = replica.history.copy_list
+    peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
+    if told is not None and told.id:
+        peers[told.id] = told.address
+    peers[replica.id] = replica.address.address
+    return RoleResponse(
+        request_id=request_id,
+        member_id=replica.id,
+        role=replica.role.value if is_master else Role.SLAVE.value,
+        broker_id=_MASTER if is_master else _SLAVE,
+        term=replica.epoch,
+        master=master.address,
+        brokers=[
+            (peer_id, _MASTER if peer_id == master.id else _SLAVE, address)
+            for peer_id, address in sorted(peers.items())
+        ],
+    )
 
 
 # ---------------------------------------------------------------- ReplicaRequests
@@ -321,7 +287,6 @@ class BrokerServer:
         bind: str,
         ha_service: HAService | None = None,
         failover: Callable[[], FailoverService] | None = None,
-        groups: ServedGroups | None = None,
     ) -> None:
         """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
         the loop runs, before anybody is let in."""
@@ -330,9 +295,9 @@ class BrokerServer:
         self._make_failover = failover
         self.failover: FailoverService | None = None
         self.address = bind
-        self.groups = groups
-        """Topics that change, and consumer groups; None: it has neither."""
-        self.roles = BrokerRoles(bind, None if ha_service is None else ha_service.replica)
+        replica = None if ha_service is None else ha_service.replica
+        self.groups = ClassicGroupLog(store, GroupService(), replica)
+        self.roles = RoleWatchers(partial(role_response, bind, replica))
         self.failure: StoreFailure | None = None
         self._host, self._port = parse_address(bind)
 
@@ -364,13 +329,11 @@ class BrokerServer:
             self.failover = self._make_failover()
             self.failover.failed = self._store_failed
         self.put_queue = PutQueue(self.store.commit_log, loop)
-        self.puts: Puts = self.put_queue
         self.port = BrokerPort(self, self.address, self._tick, {})
         self.reads, self.waiting = self.port.reads, self.port.waiting
         self.store.commit_log.store_host = host_bytes(self._host, self._port)
         self.store.reput.dispatched = self._grown
-        if self.groups is not None:
-            self.puts = self.groups.open(self.put_queue, self.reads, loop)
+        self.puts: Puts = self.groups.open(self.put_queue, self.reads, loop)
         self.store.on_failure = self._store_failed
         await self.port.open()
         self.replica_requests = ReplicaRequests(self.ha_service, loop, is_by_hand=self.failover is None)
@@ -384,19 +347,16 @@ class BrokerServer:
         self.port.tick()
 
     def _tick(self) -> None:
-        if self.groups is not None:
-            self.groups.tick(self.store.clock())
+        self.groups.tick(self.store.clock())
 
     def _role_changed(self) -> None:
         self.roles.changed()
-        if self.groups is not None:
-            self.groups.look()
+        self.groups.look()
 
     def _grown(self, keys: list[QueueKey]) -> None:
         """Any thread."""
         self.waiting.grown(keys)
-        if self.groups is not None:
-            self.groups.grown(keys)
+        self.groups.grown(keys)
 
     @property
     def store_host(self) -> bytes:
@@ -419,19 +379,16 @@ class BrokerServer:
             self.replica_requests.take(message, done)
         elif isinstance(message, RoleRequest):
             self.roles.take(session, message)
-        elif self.groups is not None and isinstance(message, AnyGroupMessage):
-            return self.groups.request(session, message, frame)
-        elif isinstance(message, OldLogRequest | AnyGroupMessage):
+        elif isinstance(message, OldLogRequest):
             # No violation: a client need not know what only a broker on a replicated log does.
             session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
         else:
-            return False
+            return self.groups.request(session, message, frame)
         return True
 
     def lost(self, session: BrokerSession) -> None:
         self.roles.lost(session)
-        if self.groups is not None:
-            self.groups.lost(session)
+        self.groups.lost(session)
 
     def _expire(self) -> None:
         """RocketMQ's FlushDiskWatcher."""

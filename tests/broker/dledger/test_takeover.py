@@ -15,7 +15,7 @@ from quorumlog.broker import BrokerAdmin, Message, connect
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.dledger_door import LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.message import PutResult, encode_records
 from quorumlog.broker.offline.converter import convert_to_classic
 from quorumlog.broker.offline.offline_store import OfflineStore
@@ -287,7 +287,7 @@ def test_what_a_java_broker_has_delivered_is_not_delivered_again(tmp_path: Path)
         storage=STORAGE,
         staging=False,
         starts=False,
-        extensions=lambda _: [GroupExtension(None, states[-1])],
+        groups=lambda _: GroupService(None, states[-1]),
     ) as brokers:
         cluster = brokers.cluster
         record, report = take_over(

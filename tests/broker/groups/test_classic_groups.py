@@ -26,7 +26,7 @@ from quorumlog.broker.group_commands import (
     read_answer,
 )
 from quorumlog.broker.groups.classic_group_log import COMMANDS, SNAPSHOTS, ClassicGroupLog
-from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import saved_bytes
 from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, encode_records
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -119,7 +119,7 @@ class Broker:
         self.store = self.opened()
         self.loop = Loop()
         self.groups = ClassicGroupLog(
-            self.store, GroupExtension(), self.lead, wall_ms=lambda: self.clock.now_ms
+            self.store, GroupService(), self.lead, wall_ms=lambda: self.clock.now_ms
         )
         self.store.reput.dispatched = self.groups.grown
         puts, loop = Puts(self.store), cast(Any, self.loop)

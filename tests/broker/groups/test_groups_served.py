@@ -24,7 +24,7 @@ from quorumlog.broker.errors import (
     UnknownConsumerGroup,
     UnknownTopic,
 )
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.broker.message import (
     MAX_PROPERTIES_BYTES,
     RETRY_PROPERTIES_BYTES,
@@ -39,7 +39,7 @@ CONFIG = replace(SMALL_INDEX, message_delay_level=QUICK_LEVELS.strip())
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
-    with LocalBrokers(config=CONFIG, extensions=lambda member_id: [GroupExtension(OPTIONS)]) as brokers:
+    with LocalBrokers(config=CONFIG, groups=lambda member_id: GroupService(OPTIONS)) as brokers:
         yield brokers
 
 

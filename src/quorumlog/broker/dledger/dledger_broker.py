@@ -1,4 +1,10 @@
-"""RolePassThrough: the role of a member is the role of its broker. Nobody else has a say in who leads.
+"""DLedgerBroker: a member's broker: role, log, queues and groups, without sockets or threads.
+
+    broker = DLedgerBroker(disk, root, config, topics=..., brokers=..., groups=...)
+    broker.machines             go to the member
+    broker.open(member, ...)    once it runs; then `tick` every TICK_MS and `role_changed`
+
+The role of a member is the role of its broker; nobody else has a say in who leads:
 
     leader              master, once every entry of earlier leaders is committed and dispatched here
     follower, candidate slave
@@ -12,13 +18,15 @@ loses its majority commits nothing, and acknowledges nothing; it needs no clock 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
 
-from quorumlog.broker.broker_port import BrokerSession, Puts, QueueTable, Reads, Waits
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.broker_port import BrokerSession, Puts, QueueTable, Reads, RoleWatchers, Waits
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.dledger.message_machine import (
     BODY_OFFSET,
@@ -30,9 +38,13 @@ from quorumlog.broker.dledger.message_machine import (
     MessageMachines,
     QueueEndsAnswer,
     entries_of,
-    records_of,
 )
+from quorumlog.broker.dledger.sessions import SendSessions, SessionReleases
 from quorumlog.broker.errors import NotReplicated
+from quorumlog.broker.group_commands import Command, Stand, encode, refusal_in
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts
+from quorumlog.broker.groups.rebalancer import Told, ToldDone
 from quorumlog.broker.message import (
     BLANK_BYTES,
     RETRY_PROPERTIES_BYTES,
@@ -40,12 +52,12 @@ from quorumlog.broker.message import (
     PutStatus,
     host_bytes,
 )
-from quorumlog.broker.offline.old_log import PIECE_BYTES, OldLog, encode_record
+from quorumlog.broker.offline.old_log import OldLog, piece_of
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.commit_log import PutTurn
 from quorumlog.broker.store.dispatch import MESSAGES
-from quorumlog.broker.store.log_files import LogRecords, PutOutcome, PutRequest, Role, RoleListener
-from quorumlog.broker.store.message_store import TopicTable
+from quorumlog.broker.store.log_files import LogRecords, PutRequest, Role
+from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
 from quorumlog.broker.store.queues import ConsumeQueue
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import (
@@ -53,35 +65,39 @@ from quorumlog.broker.wire import (
     FailoverRequest,
     OldLogRequest,
     OldLogResponse,
+    OpenSessionRequest,
     ReplicaRequest,
-    RoleNotice,
     RoleRequest,
     RoleResponse,
+    SessionSendRequest,
     StatusResponse,
 )
 from quorumlog.config import parse_address
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
-    BadRequest,
     BodyTooLarge,
     CommandError,
     ConfigError,
     LeaderNotReady,
     LedgerError,
     NotLeader,
-    OutcomeUnknown,
+    ResultUnknown,
     StoreFailure,
 )
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
 from quorumlog.node import AppendOutcome, DoorMember, MachineFactory
 from quorumlog.node.applying.machine_driver import Answer
-from quorumlog.node.pending_appends import SessionPlace
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
 
-MASTER_ID = 0
+log = logging.getLogger("quorumlog.broker")
+
 ASK_TIMEOUT_MS = 10_000
+TIMEOUT_MS = 5_000
+RETRY_MS = 20
+BATCH_BYTES = 16 << 20
+"""Of one put at most; it need not fit into a file of the log."""
 
 
 class RoleState(NamedTuple):
@@ -109,9 +125,6 @@ def slave_id_of(member_id: str) -> int:
     return int(digits) + 1
 
 
-RoleStateListener = Callable[[RoleState], None]
-
-
 class RolePassThrough:
     """On the loop."""
 
@@ -120,24 +133,21 @@ class RolePassThrough:
         member: DoorMember,
         member_id: str,
         filler: MessageFiller,
-        machines: Sequence[str],
-        listeners: Sequence[RoleStateListener],
+        machines: Collection[str],
+        became: Callable[[RoleState], None],
     ) -> None:
         """`machines`: names of all that have to be up to date before the member is master."""
         self._member = member
         self._slave_id = slave_id_of(member_id)
         self._member_id = member_id
         self._filler = filler
-        self._machines = tuple(machines)
-        self._listeners = list(listeners)
+        self._machines = machines
+        self._became = became
         self._asked_term: int | None = None
         self._answers: dict[str, bytes] = {}
         self.state = RoleState(Role.SLAVE, self._slave_id, 0, "")
         self.why_not = ""
         """In a sentence, why a member that leads is not master yet."""
-
-    def add_listener(self, listener: RoleStateListener) -> None:
-        self._listeners.append(listener)
 
     def look(self) -> None:
         """In a turn of the member: whenever its role has changed, and every now and then."""
@@ -153,7 +163,7 @@ class RolePassThrough:
             self.why_not = ""
             self._become(RoleState(Role.SLAVE, self._slave_id, raft.term, leader))
         elif self._filler.term == term:
-            self._become(RoleState(Role.SYNC_MASTER, MASTER_ID, term, self._member_id))
+            self._become(RoleState(Role.SYNC_MASTER, 0, term, self._member_id))
         else:
             self._become(RoleState(Role.SLAVE, self._slave_id, term, leader))
             if self._asked_term != term:
@@ -191,46 +201,29 @@ class RolePassThrough:
         self.look()
 
     def _become(self, state: RoleState) -> None:
-        if state == self.state:
-            return
-        self.state = state
-        for listener in self._listeners:
-            listener(state)
-
-
-# ---------------------------------------------------------------- DLedgerCommitLog
-# A `MessageLog` that is the replicated log. What is put is acknowledged once a majority has it on disk,
-# whoever leads next; `WAIT=false` changes nothing about that.
-
-PUT_TIMEOUT_MS = 5_000
-BATCH_BYTES = 16 << 20
-"""Of one put at most; it need not fit into a file of the log."""
+        if state != self.state:
+            self.state = state
+            self._became(state)
 
 
 class DLedgerCommitLog:
-    """On the loop, but for reads."""
+    """A `MessageLog`. What is put is acknowledged once a majority has it on disk, whoever leads next;
+    `WAIT=false` changes nothing about that. On the loop, but for reads."""
 
     def __init__(
         self,
         member: DoorMember,
         filler: MessageFiller,
         machines: MessageMachines,
-        reads: Reads,
-        state: Callable[[], RoleState],
         refusal: Callable[[LedgerError], LedgerError],
-        old_log: OldLog | None = None,
+        old_log: OldLog | None,
     ) -> None:
         """`refusal`: an error of the log as a client of the broker is to have it."""
         self._member = member
         self._filler = filler
         self._machines = machines
-        self._reads = reads
-        self._state = state
         self._refusal = refusal
         self._old_log = old_log
-        self._listeners: list[RoleListener] = []
-
-    # ---------------------------------------------------------------- MessageLog
 
     @property
     def min_offset(self) -> int:
@@ -248,30 +241,6 @@ class DLedgerCommitLog:
         machine = self._machines.newest
         return 0 if machine is None else machine.end_position
 
-    @property
-    def role(self) -> Role:
-        return self._state().role
-
-    def on_role_change(self, listener: RoleListener) -> None:
-        self._listeners.append(listener)
-
-    def role_changed(self, state: RoleState) -> None:
-        for listener in self._listeners:
-            listener(state.role)
-
-    @property
-    def store_host(self) -> bytes:
-        return self._filler.store_host
-
-    def put_in_session(
-        self, records: RecordBatch, place: SessionPlace, done: Callable[[PutOutcome], None]
-    ) -> None:
-        """Records of one queue, at this place in their producer's session: stored once, however often
-        they are put, and `done` gets where they stand. Only on the master; between turns."""
-        turn = self._turn_of([PutRequest(records, True, done)])
-        if turn.requests:
-            self._member.enter(lambda: self._append(turn, place))
-
     def put(self, requests: Sequence[PutRequest]) -> None:
         limit = self._member.node().config.storage.append_limit_bytes if self._member.is_up else 0
         accepted = []
@@ -286,21 +255,18 @@ class DLedgerCommitLog:
                 )
             else:
                 accepted.append(request)
-        turn = self._turn_of(accepted)
-        if turn.requests:
-            self._member.enter(lambda: self._append(turn))
-
-    def _turn_of(self, requests: Sequence[PutRequest]) -> PutTurn:
-        """With room for a retry in each message: one that a consumer could not send back would keep its
-        queue waiting, since a retry says in properties where the message belongs."""
-        return PutTurn(
-            requests,
+        # With room for a retry in each message: one that a consumer could not send back would keep its
+        # queue waiting, since a retry says in properties where the message belongs.
+        turn = PutTurn(
+            accepted,
             BATCH_BYTES + BLANK_BYTES,
             self._filler.takes,
             kept_property_bytes=RETRY_PROPERTIES_BYTES,
         )
+        if turn.requests:
+            self._member.enter(lambda: self._append(turn))
 
-    def _append(self, turn: PutTurn, place_in_session: SessionPlace | None = None) -> None:
+    def _append(self, turn: PutTurn) -> None:
         batch = entries_of(turn.records)
         filled: list[Filled] = []
 
@@ -310,56 +276,22 @@ class DLedgerCommitLog:
                 for request in turn.requests:
                     request.done(error)
                 return
-            if filled and len(filled[0].positions) == len(turn.records):
-                assert filled[0].first_index == outcome.first_index, (filled[0], outcome)
-                self._answer(turn, filled[0])
-            else:
-                self._find(turn, outcome)
+            assert filled[0].first_index == outcome.first_index, (filled[0], outcome)
+            self._answer(turn, filled[0])
 
         self._filler.checked = batch  # PutTurn has looked at it
         try:
             self._member.append(
                 batch,
                 MESSAGES,
-                PUT_TIMEOUT_MS,
+                TIMEOUT_MS,
                 done,
                 self,
-                place=place_in_session,
                 filled=lambda place: filled.append(cast(Filled, place)),
                 awaits_results=False,
             )
         finally:
             self._filler.checked = None
-
-    def _find(self, turn: PutTurn, receipt: AppendReceipt) -> None:
-        """Some of it was stored before: where, the log knows."""
-        store = self._member.node().store
-
-        def read() -> Filled:
-            records = []
-            for part in receipt.parts:
-                index, stop_index = part.first_index, part.first_index + part.count
-                while index < stop_index:
-                    _, batch = store.read_from(index, stop_index, BATCH_BYTES)
-                    records.append(records_of(batch).joined())
-                    index += batch.count
-            found = RecordBatch.contiguous(
-                b"".join([each.buffer for each in records]),
-                np.concatenate([each.sizes for each in records]),
-            ).columns
-            times = found.store_times_ms
-            return Filled(
-                receipt.first_index, found.queue_offsets, found.physical_offsets, int(times[0])
-            )
-
-        def answer(found: Filled | LedgerError | StoreFailure) -> None:
-            if isinstance(found, Filled):
-                self._answer(turn, found)
-                return
-            (request,) = turn.requests
-            request.done(OutcomeUnknown(f"it is stored, and could not be read: {found}"))
-
-        self._reads.submit(read, answer)
 
     @staticmethod
     def _answer(turn: PutTurn, place: Filled) -> None:
@@ -402,52 +334,6 @@ class DLedgerCommitLog:
         return self._filler.next_offsets.get(key, 0)
 
 
-# ---------------------------------------------------------------- BrokerExtension
-# What a broker does beside storing messages, such as topics and consumer groups that are replicated:
-# state machines of its own, requests of its own, and work that only the master does.
-#
-# Everything is called on the loop of the member.
-
-
-class BrokerExtension(Protocol):
-    @property
-    def machines(self) -> Mapping[str, MachineFactory]:
-        """State machines that the member runs beside that of the messages, by name: each has a channel
-        of its own."""
-
-    def open(self, broker: DLedgerBroker) -> None:
-        """The member runs. `broker.member` appends (`DoorMember.append` with the name of a machine) and
-        asks; `broker.log` puts messages; `broker.topics` may be replaced by what knows the queues."""
-
-    def role_changed(self, state: RoleState) -> None:
-        """`state.role` is that of a master only once every earlier entry is dispatched here, to the
-        machine of the messages and to those of all extensions."""
-
-    def tick(self, now_ms: float) -> None:
-        """Every `TICK_MS`, whatever the role. `now_ms`: a clock that goes on while the machine
-        sleeps."""
-
-    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        """A request that the broker does not know. True: it is this extension's, and is answered with
-        `session.answer` or `session.refuse`, now or later. Raises ProtocolViolation."""
-
-    def lost(self, session: BrokerSession) -> None:
-        """Its connection has ended."""
-
-    def close(self) -> None:
-        """The member is about to stop."""
-
-
-# ---------------------------------------------------------------- DLedgerBroker
-# A member's broker: log, queues, role and what extends it, without sockets or threads.
-#
-# broker = DLedgerBroker(disk, root, config, topics=..., brokers=..., extensions=[...]) broker.machines
-# go to the member broker.open(member, ...)    once it runs; then `tick` every TICK_MS and
-# `role_changed`
-
-log = logging.getLogger("quorumlog.broker")
-
-
 class _NoQueues:
     """Before the log binds the machine that has them."""
 
@@ -475,12 +361,14 @@ class FixedTopics:
     def begin(self, key: QueueKey) -> int | None:
         return 0
 
-    def begin_to_read(self, key: QueueKey) -> int | None:
-        return 0
+    begin_to_read = begin
+
+    def check_writes(self, records: RecordBatch) -> None:
+        """All may be written."""
 
 
 class DLedgerBroker:
-    """A `BrokerService`, and the store that it serves. On the loop."""
+    """A `BrokerService`, the store that it serves, and the `GroupLog` of its groups. On the loop."""
 
     def __init__(
         self,
@@ -491,28 +379,31 @@ class DLedgerBroker:
         member_id: str,
         brokers: Mapping[str, str],
         topics: TopicTable,
-        extensions: Sequence[BrokerExtension] = (),
+        groups: GroupService | None = None,
         old_log: OldLog | None = None,
+        wall_ms: Callable[[], float] = wall_clock_ms,
+        token: Callable[[], bytes] = lambda: os.urandom(16),
     ) -> None:
         """`root`: for queues and index. `brokers`: where each member's broker is reached, by member id.
-        `old_log`: what lies below the first entry. Raises ConfigError."""
+        `old_log`: what lies below the first entry. `token`: 16 random bytes. Raises ConfigError."""
         slave_id_of(member_id)
         self.member_id = member_id
         self.brokers = dict(brokers)
         self.topics_table = topics
         self.config = config
-        self.extensions = tuple(extensions)
+        self.groups = groups
         self.disk = disk
         self.root = root
         self.grown: Grown = lambda keys: None
         """Told which queues have grown, on the thread that applies."""
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
-        self.filler = MessageFiller(
-            lambda key: self.topics_table.takes(key), self._leads_in, self._resets
-        )
+        self.filler = MessageFiller(topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
             disk, root, config, self.filler, lambda keys: self.grown(keys), self._first_position, old_log
         )
+        self.releases = SessionReleases(self, token)
+        self._sessions = SendSessions(self)
+        self._wall_ms = wall_ms
         self.old_log = old_log
         self.member: DoorMember
         self.puts: Puts
@@ -521,18 +412,14 @@ class DLedgerBroker:
         self.log: DLedgerCommitLog
         self.role: RolePassThrough
         self._is_open = False
-        self._watchers: dict[BrokerSession, int] = {}
+        self._watchers = RoleWatchers(self._role_response)
         self._reader: tuple[MessageMachine, StoreReader] | None = None
         self.on_failure: Callable[[StoreFailure], None] = _note
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        found: dict[str, MachineFactory] = {MESSAGES: self.machine_of_messages}
-        for extension in self.extensions:
-            for name, factory in extension.machines.items():
-                assert name not in found, name
-                found[name] = factory
-        return found
+        own: dict[str, MachineFactory] = {MESSAGES: self.machine_of_messages}
+        return own if self.groups is None else {**own, **self.groups.machines}
 
     def open(
         self, member: DoorMember, puts: Callable[[DLedgerCommitLog], Puts], reads: Reads, waiting: Waits
@@ -543,22 +430,15 @@ class DLedgerBroker:
         if own is not None:
             self.filler.store_host = host_bytes(*parse_address(own))
         self.role = RolePassThrough(
-            member, self.member_id, self.filler, tuple(self.machines), [self._announce]
+            member, self.member_id, self.filler, self.machines.keys(), self._became
         )
         self.log = DLedgerCommitLog(
-            member,
-            self.filler,
-            self.machine_of_messages,
-            reads,
-            lambda: self.role.state,
-            self.refusal_of,
-            self.old_log,
+            member, self.filler, self.machine_of_messages, self.refusal_of, self.old_log
         )
-        self.role.add_listener(self.log.role_changed)
         self.puts, self.reads, self.waiting = puts(self.log), reads, waiting
-        for extension in self.extensions:
-            extension.open(self)
-            self.role.add_listener(extension.role_changed)
+        if self.groups is not None:
+            self.puts = CheckedPuts(self.puts, self.groups.topics)
+            self.groups.open(self, self.config.delays_ms())
         self._is_open = True
         self.role_changed()
 
@@ -567,17 +447,27 @@ class DLedgerBroker:
         if self._is_open:
             self.member.enter(self.role.look)
 
+    def _became(self, state: RoleState) -> None:
+        log.info(
+            "%s is %s (broker id %d) in term %d, master %s",
+            self.member_id,
+            state.role.value,
+            state.broker_id,
+            state.term,
+            state.master_id or "unknown",
+        )
+        self._watchers.changed()
+        if self.groups is not None:
+            self.groups.lead(state.is_master)
+
     def tick(self, now_ms: float) -> None:
-        """Every `TICK_MS`."""
+        """Every `TICK_MS`. `now_ms`: a clock that goes on while the machine sleeps."""
         self.role_changed()
-        for extension in self.extensions:
-            extension.tick(now_ms)
+        if self.groups is not None:
+            self.groups.tick(now_ms)
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            for extension in self.extensions:
-                extension.close()
+        self._is_open = False
 
     def ended(self) -> None:
         """The member has stopped."""
@@ -590,9 +480,7 @@ class DLedgerBroker:
 
     def _first_position(self) -> int:
         """Any thread."""
-        if self.old_log is not None:
-            return self.old_log.first_position
-        return self.member.node().store.begin.position if self._is_open and self.member.is_up else 0
+        return self.log.min_offset if self._is_open and self.member.is_up else 0
 
     # ---------------------------------------------------------------- as a store
 
@@ -665,50 +553,33 @@ class DLedgerBroker:
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         if isinstance(message, RoleRequest):
-            if message.watches:
-                self._watchers[session] = message.request_id
-            session.answer(self.role_response(message.request_id))
-            return True
-        if isinstance(message, OldLogRequest):
-            session.later(message, lambda: self._old_log_piece(message), _old_log_answer)
-            return True
-        if isinstance(message, ReplicaRequest | FailoverRequest):
+            self._watchers.take(session, message)
+        elif isinstance(message, OldLogRequest):
+            session.later(message, lambda: piece_of(self.old_log, message), _old_log_answer)
+        elif isinstance(message, ReplicaRequest | FailoverRequest):
             # No violation: a client need not know what kind of broker it asks.
             what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
             session.refuse(message.request_id, NotReplicated(what))
-            return True
-        return any(each.request(session, message, frame) for each in self.extensions)
-
-    def _old_log_piece(self, message: OldLogRequest) -> OldLogResponse:
-        """On the thread that reads. Raises BadRequest."""
-        old = self.old_log
-        if old is None:
-            return OldLogResponse()
-        if not message.size_bytes:
-            return OldLogResponse(record=encode_record(old.record))
-        stop = message.position + message.size_bytes
-        if not old.first_position <= message.position < stop <= old.end_position:
-            raise BadRequest(f"the old commit log has no bytes from {message.position} to {stop}")
-        if message.size_bytes > PIECE_BYTES:
-            raise BadRequest(f"a piece of the old commit log has at most {PIECE_BYTES} bytes")
-        return OldLogResponse(data=old.read_bytes(message.position, message.size_bytes))
+        elif self.groups is None:
+            return False
+        elif isinstance(message, SessionSendRequest | OpenSessionRequest):
+            self._sessions.request(session, message, frame)
+        else:
+            return self.groups.request(session, message)
+        return True
 
     def lost(self, session: BrokerSession) -> None:
-        self._watchers.pop(session, None)
-        for extension in self.extensions:
-            extension.lost(session)
+        self._watchers.lost(session)
+        if self.groups is not None:
+            self.groups.lost(session)
 
     @property
     def master_address(self) -> str:
         """Of the broker that is master, or about to be, as far as is known; else empty."""
         return self.brokers.get(self.role.state.master_id, "")
 
-    def role_response(self, request_id: int) -> RoleResponse:
+    def _role_response(self, request_id: int) -> RoleResponse:
         state = self.role.state
-        rows = [
-            (member_id, 0 if member_id == state.master_id else slave_id_of(member_id), address)
-            for member_id, address in self.brokers.items()
-        ]
         return RoleResponse(
             request_id=request_id,
             member_id=self.member_id,
@@ -716,29 +587,11 @@ class DLedgerBroker:
             broker_id=state.broker_id,
             term=state.term,
             master=self.master_address,
-            brokers=rows,
+            brokers=[
+                (member_id, 0 if member_id == state.master_id else slave_id_of(member_id), address)
+                for member_id, address in self.brokers.items()
+            ],
         )
-
-    def _announce(self, state: RoleState) -> None:
-        master = self.brokers.get(state.master_id, "")
-        log.info(
-            "%s is %s (broker id %d) in term %d, master %s",
-            self.member_id,
-            state.role.value,
-            state.broker_id,
-            state.term,
-            state.master_id or "unknown",
-        )
-        for session, request_id in list(self._watchers.items()):
-            session.answer(
-                RoleNotice(
-                    request_id=request_id,
-                    role=state.role.value,
-                    broker_id=state.broker_id,
-                    term=state.term,
-                    master=master,
-                )
-            )
 
     def status(self, request_id: int) -> StatusResponse:
         state = self.role.state
@@ -781,6 +634,67 @@ class DLedgerBroker:
             broker_id=state.broker_id,
             term=state.term,
             master=self.master_address,
+        )
+
+    # ---------------------------------------------------------------- GroupLog
+
+    @property
+    def is_up(self) -> bool:
+        return self.member.is_up
+
+    def propose(self, command: Callable[[], Command], told: Told) -> None:
+        def appended(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, AppendReceipt):
+                (result,) = outcome.results
+                unknown = ResultUnknown("it is committed, and what came of it is not known")
+                told(unknown if result is None else result)
+            else:
+                told(self.refusal_of(outcome))
+
+        def append() -> None:
+            batch = EntryBatch.from_bodies([encode(command())])
+            self.member.append(batch, GROUPS, TIMEOUT_MS, appended, self)
+
+        self.member.enter(append)
+
+    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+        def answered(answer: Answer) -> None:
+            told(self.refusal_of(answer) if isinstance(answer, LedgerError) else answer[0])
+
+        member = self.member
+        member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, answered, session), session)
+
+    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+        self.ask(encode(Stand()), lambda answer: told(refusal_in(answer)), session)
+
+    def end_of(self, key: QueueKey) -> int:
+        return self.filler.next_offsets.get(key, 0)
+
+    def stored_offset(self, key: QueueKey) -> int:
+        return self.log.stored_offset(key)
+
+    def standing_queues(self, topic: str) -> int:
+        return 0
+
+    def due_clock_ms(self) -> float:
+        """A time that the clocks of a quorum have reached, and this one: one alone may jump. All of them
+        may, too, which the log finds out. -1: too few have told theirs."""
+        log_ms = self.age_clock_ms()
+        if log_ms >= 0 or not self.is_up:
+            return log_ms
+        return min(self._wall_ms(), self.member.node().raft.quorum_clock_ms)
+
+    def age_clock_ms(self) -> float:
+        """The same for ages, for which it is not known either while the log does not believe it."""
+        member = self.member
+        return min(self._wall_ms(), member.node().log_clock_ms) if member.is_up else -1.0
+
+    def not_master(self) -> LedgerError:
+        member = self.member
+        if member.is_up and (refusal := member.refusal_unless_leading()) is not None:
+            return self.refusal_of(refusal)
+        return LeaderNotReady(
+            "the broker becomes master once all that came before is dispatched", retry_after_ms=RETRY_MS
         )
 
 

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
 from quorumlog.broker.broker_port import BrokerPort, PutQueue
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.dledger_broker import BrokerExtension, DLedgerBroker, FixedTopics
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.offline.old_log import OldLog, taken_over
 from quorumlog.config import StoreConfig, parse_address
 from quorumlog.consensus.ready import RoleChange
@@ -116,21 +117,21 @@ class LocalBrokers:
         *,
         topics: Mapping[str, int] | None = None,
         config: MessageStoreConfig = SMALL_INDEX,
-        extensions: Callable[[str], Sequence[BrokerExtension]] = lambda member_id: (),
+        groups: Callable[[str], GroupService | None] = lambda member_id: None,
         starts: bool = True,
         directory: str | Path | None = None,
         storage: StoreConfig | None = None,
         staging: bool = True,
     ) -> None:
-        """`topics`: how many queues each has. `extensions`: of a member, by its id. `directory`,
-        `storage`, `staging`: as of `LocalCluster`."""
+        """`topics`: how many queues each has. `groups`: of a member, by its id; None: it has those
+        topics only. `directory`, `storage`, `staging`: as of `LocalCluster`."""
         ports = free_ports(members)
         self.addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
         self.brokers: dict[str, DLedgerBroker] = {}
         self._topics = topics
         self._config = config
         self._starts = starts
-        self._extensions = extensions
+        self._groups = groups
         self._folder = tempfile.TemporaryDirectory(prefix="quorumlog-broker-")
         self.cluster = LocalCluster(
             members, doors=self._doors, directory=directory, storage=storage, staging=staging
@@ -139,14 +140,15 @@ class LocalBrokers:
     def _doors(self, member_id: str) -> list[DLedgerDoor]:
         disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
         old = taken_over(disk, directory)
+        groups = self._groups(member_id)
         broker = self.brokers[member_id] = DLedgerBroker(
             disk,
             str(Path(self._folder.name) / member_id),
             self._config,
             member_id=member_id,
             brokers=self.addresses,
-            topics=FixedTopics(self._topics),
-            extensions=self._extensions(member_id),
+            topics=FixedTopics(self._topics) if groups is None else groups.topics,
+            groups=groups,
             old_log=None if old is None else OldLog(disk, directory, old),
         )
         return [DLedgerDoor(broker, self.addresses[member_id])]

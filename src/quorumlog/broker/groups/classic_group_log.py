@@ -24,8 +24,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from quorumlog.broker.broker_port import BrokerSession, Puts, QueueTable, Reads, error_of_status
-from quorumlog.broker.dledger.dledger_broker import MASTER_ID, RoleState
-from quorumlog.broker.errors import QueueOffsetOutOfRange, TopicNotPermitted
+from quorumlog.broker.errors import NeedsReplicatedRole, QueueOffsetOutOfRange, TopicNotPermitted
 from quorumlog.broker.group_commands import (
     COMMANDS_QUEUE,
     GROUPS_TOPIC,
@@ -39,7 +38,7 @@ from quorumlog.broker.group_commands import (
     is_system_topic,
     refusal_in,
 )
-from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import (
     CheckedPuts,
     GroupFeed,
@@ -64,7 +63,7 @@ from quorumlog.broker.store.java_store import read_java_config
 from quorumlog.broker.store.log_files import PutOutcome, Role
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.store.store_reader import StoreReader
-from quorumlog.broker.wire import AnyBrokerMessage
+from quorumlog.broker.wire import AnyBrokerMessage, OpenSessionRequest, SessionSendRequest, records_of
 from quorumlog.errors import (
     ConfigError,
     LeaderNotReady,
@@ -338,39 +337,31 @@ class ClassicTopics(GroupTopics):
 
 
 class ClassicGroupLog:
-    """A `GroupLog`, and the `ServedGroups` of a classic broker. On the loop."""
+    """The `GroupLog` of a classic broker. On the loop, but for `grown`."""
 
     def __init__(
         self,
         store: MessageStore,
-        extension: GroupExtension,
+        groups: GroupService,
         replica: Reigns | None = None,
         *,
         wall_ms: Callable[[], float] = _wall_ms,
     ) -> None:
         """`replica`: None of a broker that stands alone."""
         self._store = store
-        self._extension = extension
+        self._groups = groups
         self._replica = replica
         self._wall_ms = wall_ms
-        self._feed = extension.feed
+        self._feed = groups.feed
         reader = StoreReader(
             store.commit_log, store.queues, store.index, lambda key: True, lambda key: 0
         )
-        self.follower = StateFollower(reader, extension.feed, lambda: store.cuts)
+        self.follower = StateFollower(reader, groups.feed, lambda: store.cuts)
         self._own_reader = reader
-        self.topics = ClassicTopics(extension.feed, store)
+        self.topics = ClassicTopics(groups.feed, store)
         self.topics.before_delayed = self._activate
-        extension.topics = self.topics
+        groups.topics = self.topics
         store.topic_table = self.topics
-        store.reader = StoreReader(
-            store.commit_log,
-            store.queues,
-            store.index,
-            store.has_queue,
-            store.stored_offset,
-            self.topics.begin_to_read,
-        )
         store.cleaner.holds_from = lambda: self.follower.holds_from
         self.releases = ClassicReleases(self)
         self._puts: Puts
@@ -385,11 +376,9 @@ class ClassicGroupLog:
         self._epoch = 0
         self.is_master = False
 
-    # ---------------------------------------------------------------- ServedGroups
-
     def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
         self._puts, self._reads, self._loop = puts, reads, loop
-        self._extension.open_on(self, self._store.config.delays_ms(), None)
+        self._groups.open(self, self._store.config.delays_ms())
         self._read_on()
         return CheckedPuts(puts, self.topics)
 
@@ -402,14 +391,26 @@ class ClassicGroupLog:
         if self._has_failed or not self.follower.is_of_the_log:
             self._read_on()
         self.look()
-        self._extension.tick(now_ms)
+        self._groups.tick(now_ms)
         self._save_if_due()
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        return self._extension.request(session, message, frame)
+        if not isinstance(message, OpenSessionRequest | SessionSendRequest):
+            return self._groups.request(session, message)
+        refusal: LedgerError = NeedsReplicatedRole(
+            "sessions of producers (idempotent, producer_id) need brokers with --role dledger: their log"
+            " knows each session"
+        )
+        try:
+            if isinstance(message, SessionSendRequest):
+                self.topics.check_writes(records_of(frame))
+        except LedgerError as not_permitted:
+            refusal = not_permitted
+        session.refuse(message.request_id, refusal)
+        return True
 
     def lost(self, session: BrokerSession) -> None:
-        self._extension.lost(session)
+        self._groups.lost(session)
 
     def look(self) -> None:
         replica = self._replica
@@ -429,8 +430,7 @@ class ClassicGroupLog:
             waiting, self._waiting = self._waiting, {}
             for told in waiting.values():
                 told(ResultUnknown("this broker is master no more, and what came of it is not known"))
-        role = Role.SYNC_MASTER if is_master else Role.SLAVE
-        self._extension.role_changed(RoleState(role, MASTER_ID if is_master else 1, epoch, ""))
+        self._groups.lead(is_master)
 
     # ---------------------------------------------------------------- what is shown is carried out
 
@@ -586,9 +586,6 @@ class ClassicGroupLog:
 
     def age_clock_ms(self) -> float:
         return self._wall_ms()
-
-    def refusal_of(self, error: LedgerError) -> LedgerError:
-        return error
 
     def not_master(self) -> LedgerError:
         if (refusal := self._store.commit_log.refuses()) is not None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------- GroupLog
 # What topics and groups need of the log below them: their commands in it, one behind the other, each
-# carried out once it is acknowledged. `RaftGroupLog` is one, `ClassicGroupLog` the other.
+# carried out once it is acknowledged. `DLedgerBroker` is one, `ClassicGroupLog` the other.
 
 Told = Callable[[bytes | LedgerError], None]
 """Gets what the machine answers, or the refusal of the log."""
@@ -114,9 +114,6 @@ class GroupLog(Protocol):
 
     def age_clock_ms(self) -> float:
         """The same for how old something is."""
-
-    def refusal_of(self, error: LedgerError) -> LedgerError:
-        """As a client of the broker is to have it."""
 
     def not_master(self) -> LedgerError:
         """Why this member is none."""

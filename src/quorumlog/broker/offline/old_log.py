@@ -11,7 +11,8 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.broker.store.log_files import LogRecords, open_file_list, read_records
-from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.broker.wire import OldLogRequest, OldLogResponse
+from quorumlog.errors import BadRequest, DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.state_files import read_readable
 
@@ -195,3 +196,17 @@ class OldLog:
 
     def close(self) -> None:
         self._files.close()
+
+
+def piece_of(old: OldLog | None, asked: OldLogRequest) -> OldLogResponse:
+    """For a later member. Raises BadRequest, OSError."""
+    if old is None:
+        return OldLogResponse()
+    if not asked.size_bytes:
+        return OldLogResponse(record=encode_record(old.record))
+    stop = asked.position + asked.size_bytes
+    if not old.first_position <= asked.position < stop <= old.end_position:
+        raise BadRequest(f"the old commit log has no bytes from {asked.position} to {stop}")
+    if asked.size_bytes > PIECE_BYTES:
+        raise BadRequest(f"a piece of the old commit log has at most {PIECE_BYTES} bytes")
+    return OldLogResponse(data=old.read_bytes(asked.position, asked.size_bytes))

@@ -34,7 +34,6 @@ from quorumlog.broker.store.log_files import (
     PutOutcome,
     PutRequest,
     Role,
-    RoleListener,
     damaged,
     first_time_ms,
     read_records,
@@ -293,8 +292,7 @@ class CommitLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
-        self._role = Role.ASYNC_MASTER
-        self._listeners: list[RoleListener] = []
+        self.role = Role.ASYNC_MASTER
         self._end = (end_position, last_store_time_ms)
         """Behind the last record, and its store time: replaced as one."""
         self.flushed_offset = end_position
@@ -323,20 +321,10 @@ class CommitLog:
         own = self.flushed_offset if self.config.is_sync_flush else self.max_offset
         return own if self.replicated_offset is None else min(own, self.replicated_offset)
 
-    @property
-    def role(self) -> Role:
-        return self._role
-
-    def on_role_change(self, listener: RoleListener) -> None:
-        self._listeners.append(listener)
-
     def become(self, role: Role) -> None:
         """What is being put is written under the old role, or refused."""
         with self._lock:
-            changed, self._role = self._role is not role, role
-        if changed:
-            for listener in self._listeners:
-                listener(role)
+            self.role = role
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -423,7 +411,7 @@ class CommitLog:
             raise DiskFull("the disk is above disk_space_warning_level_ratio: make space on it")
         if (refused := self.refuses()) is not None:
             raise refused
-        if self._role is Role.SLAVE:
+        if self.role is Role.SLAVE:
             raise NotMaster("this broker is a slave: send to its master")
         position, last_ms = self._end
         runs = turn.place(position)
@@ -465,7 +453,7 @@ class CommitLog:
         if self.failure is not None:
             raise StoreStopped(f"the store has stopped: {self.failure}")
         with self._lock:
-            assert self._role is Role.SLAVE, self._role
+            assert self.role is Role.SLAVE, self.role
             position, last_ms = self._end
             if not found:
                 return

@@ -39,7 +39,6 @@ class Role(Enum):
     SLAVE = "SLAVE"
 
 
-RoleListener = Callable[[Role], None]
 PutOutcome = PutResult | LedgerError
 
 
@@ -77,9 +76,6 @@ class MessageLog(Protocol):
     def confirm_offset(self) -> int:
         """Consumers see nothing from here on: what lies below stays, whoever leads next."""
 
-    @property
-    def role(self) -> Role: ...
-
     def put(self, requests: Sequence[PutRequest]) -> None:
         """Write them as one batch; each is answered by its own `done`. Raises StoreFailure."""
 
@@ -89,8 +85,6 @@ class MessageLog(Protocol):
 
     def read_bytes(self, position: int, size_bytes: int) -> bytes:
         """Any thread; shorter where the log ends. Raises OSError."""
-
-    def on_role_change(self, listener: RoleListener) -> None: ...
 
 
 # ----------------------------------------------------------------

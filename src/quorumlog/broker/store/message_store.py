@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 from typing import Protocol
 
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.commit_log import CleanCommitLogService, CommitLog
 from quorumlog.broker.store.dispatch import Dispatcher, QueueHole, ReputMessageService
 from quorumlog.broker.store.flush import ServiceThread, StoreCheckpoint
@@ -72,6 +72,9 @@ class TopicTable(Protocol):
 
     def begin_to_read(self, key: QueueKey) -> int | None:
         """The same, for who wants to read it. Raises the LedgerError that refuses it."""
+
+    def check_writes(self, records: RecordBatch) -> None:
+        """Raises the LedgerError that refuses it."""
 
 
 class MessageStore:
@@ -257,7 +260,12 @@ class MessageStore:
         self.cleaner.dispatched_offset = lambda: self.reput.reput_from_offset
         self.commit_log.is_full = lambda: self.cleaner.is_full
         self.reader = StoreReader(
-            self.commit_log, self.queues, self.index, self.has_queue, self.stored_offset
+            self.commit_log,
+            self.queues,
+            self.index,
+            self.has_queue,
+            self.stored_offset,
+            lambda key: 0 if self.topic_table is None else self.topic_table.begin_to_read(key),
         )
         self.queues.settle()
         self.flush_queues(thorough=True)

@@ -31,14 +31,14 @@ def dev(
     Example: quorumlog broker dev --members 3
     """
     from quorumlog.broker.dledger.dledger_door import LocalBrokers
-    from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
 
     refuse_optimised_python()
     log_to_stderr(log_level)
     stop = threading.Event()
     options = GroupOptions(auto_create_queues=queues)
-    with LocalBrokers(members, extensions=lambda member_id: [GroupExtension(options)]) as brokers:
+    with LocalBrokers(members, groups=lambda member_id: GroupService(options)) as brokers:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         if json:

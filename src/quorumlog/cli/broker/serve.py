@@ -213,8 +213,6 @@ def serve(
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
     from quorumlog.broker.broker_server import BrokerServer
-    from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
-    from quorumlog.broker.groups.group_extension import GroupExtension
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
     from quorumlog.broker.replication.roles import BrokerAddress
@@ -249,7 +247,6 @@ def serve(
         )
     elif coordinator or failover_begin:
         raise ConfigError("--coordinator and --failover-begin need --failover etcd, kv or zookeeper")
-    extension = GroupExtension()
     make_failover = None
     if role is None and failover is None:
         if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:
@@ -258,7 +255,7 @@ def serve(
                 " --failover"
             )
         store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
-        server = BrokerServer(store, bind, groups=ClassicGroupLog(store, extension))
+        server = BrokerServer(store, bind)
     else:
         if role is RoleChoice.SLAVE and not master:
             raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
@@ -293,8 +290,7 @@ def serve(
         if failover is not None:
             make_failover = partial(elect, replica)
         ha_service = HAService(replica, ha_dialect.value, ha_bind)
-        groups = ClassicGroupLog(store, extension, replica)
-        server = BrokerServer(store, bind, ha_service, make_failover, groups)
+        server = BrokerServer(store, bind, ha_service, make_failover)
 
     def ready() -> None:
         reach = "" if host in ("127.0.0.1", "::1", "localhost") else (

@@ -30,7 +30,7 @@ def serve_dledger(
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
-    from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.broker.offline.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
     from quorumlog.cli.run.serving_member import ServingMember
@@ -68,15 +68,15 @@ def serve_dledger(
             "retention must be off while there is an old commit log, or messages between the two would"
             ' be missing: set retention = "off" in --config'
         )
-    extension = GroupExtension(GroupOptions(first_topics=topics), None if old is None else old.state)
+    groups = GroupService(GroupOptions(first_topics=topics), None if old is None else old.state)
     broker = DLedgerBroker(
         OsDisk(),
         str(directory / MESSAGES_FOLDER),
         config,
         member_id=group.member_id,
         brokers=addresses,
-        topics=extension.topics,
-        extensions=[extension],
+        topics=groups.topics,
+        groups=groups,
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
     door = DLedgerDoor(broker, addresses[group.member_id])

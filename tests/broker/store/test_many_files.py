@@ -15,6 +15,7 @@ from quorumlog.broker.config import ASYNC_FLUSH, MessageStoreConfig
 from quorumlog.broker.message import Message, PutResult, encode_records
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store import index
+from quorumlog.broker.store import queues as queue_files
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.store.queues import MOST_OPEN_FILES, OpenFiles
 from quorumlog.store.disk import OsDisk
@@ -81,7 +82,7 @@ def test_a_store_with_more_queues_than_descriptors_keeps_few_files_open(
 ) -> None:
     assert MOST_OPEN_FILES < 1000
     queues, most = 40, 8
-    monkeypatch.setattr(queues, "OpenFiles", partial(OpenFiles, most=most))
+    monkeypatch.setattr(queue_files, "OpenFiles", partial(OpenFiles, most=most))
     config = MessageStoreConfig(
         flush_disk_type=ASYNC_FLUSH,
         mapped_file_size_commit_log=1 << 20,

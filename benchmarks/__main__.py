@@ -46,7 +46,7 @@ from quorumlog.bench.machine import machine_of
 from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, OpenLoad, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.bench.workloads import LOADS_BY_NAME, Load, chosen
-from quorumlog.cli.measure.bench_tables import open_table_of, table_of, target_lines
+from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.output import out
 from quorumlog.errors import ConfigError, LedgerError
 

@@ -27,7 +27,7 @@ from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.machine import machine_of
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
-from quorumlog.cli.measure.bench_tables import figure_table
+from quorumlog.cli.bench_tables import figure_table
 from quorumlog.cli.output import out
 
 KEPT = Path(__file__).parent / "quick.json"

@@ -21,14 +21,14 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from harness.broker_process import BrokerProcess
 from harness.proxy import CUT, Network, both_ways
 from nemesis.failover.group import SLAVES
 from quorumlog.broker import Message, connect
-from quorumlog.broker.client.switching import Lost, Survey, change_list, switch, switch_surveyed
+from quorumlog.broker.client.switching import Lost, Survey, Switch, SwitchReport, change_list
 from quorumlog.broker.epochs.epoch_rule import named_by
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest
@@ -149,7 +149,7 @@ class Replicas:
         with suppress(LedgerError):
             self.gather()
         try:
-            report = switch(self.brokers[to].address, to, timeout_ms=3_000)
+            report = self.switch(to)
             self.counts["switch"] += 1
             assert report.lost is None, report
         except LedgerError as refused:
@@ -158,18 +158,19 @@ class Replicas:
             if self.is_async and self.random.random() < 0.3:
                 self.force(to)
 
+    def switch(self, to: str) -> SwitchReport:
+        with closing(Survey(self.brokers[to].address)) as survey:
+            return Switch(survey, to, timeout_ms=3_000).run()
+
     def force(self, to: str) -> None:
         """Without whoever does not answer: its directory is emptied."""
         with suppress(LedgerError):
-            survey = Survey(self.brokers[to].address, 3_000)
-            try:
+            with closing(Survey(self.brokers[to].address)) as survey:
                 there = {answer.directory_id for answer in survey.answers.values()}
                 gone = {peer.id for one, peer in named_by(survey.shown()).items() if one not in there}
                 if not gone or not gone <= self.down:
                     return
-                report = switch_surveyed(survey, to, without=gone, unsafe=True)
-            finally:
-                survey.close()
+                report = Switch(survey, to, without=gone, unsafe=True).run()
             self.counts["switch"] += 1
             if report.lost is not None:
                 self.lost.append(report.lost)
@@ -180,15 +181,12 @@ class Replicas:
     def gather(self) -> str:
         """Who missed a switch is told of the newest master; returns its id, or nothing."""
         living = [name for name in self.brokers if name not in self.down]
-        survey = Survey(self.brokers[living[0]].address, 3_000)
-        try:
+        with closing(Survey(self.brokers[living[0]].address)) as survey:
             master = survey.master()
             if master is not None:
                 with suppress(SwitchRefused):  # all of them follow
-                    switch_surveyed(survey, master.id)
+                    Switch(survey, master.id).run()
             return "" if master is None else master.id
-        finally:
-            survey.close()
 
     # ---------------------------------------------------------------- the end
 
@@ -203,7 +201,7 @@ class Replicas:
                 if not master:
                     for name in self.brokers:
                         with suppress(SwitchRefused):
-                            report = switch(self.brokers[name].address, name, timeout_ms=3_000)
+                            report = self.switch(name)
                             if report.lost is not None:
                                 self.lost.append(report.lost)
                             break

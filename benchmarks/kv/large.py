@@ -26,7 +26,7 @@ SNAPSHOT_ENTRIES = 2_000
 
 
 async def _fill(servers: str, count: int) -> None:
-    async with await connect_async(servers, timeout_s=120.0) as kv:
+    async with connect_async(servers, timeout_ms=120_000) as kv:
         left = iter(range(0, count, PUTS_OF_TXN))
         shown = 0
 
@@ -48,7 +48,7 @@ async def _watch(servers: str, events: int) -> None:
     async def one() -> int:
         seen = last = 0
         async with (
-            await connect_async(servers, timeout_s=120.0) as kv,
+            connect_async(servers, timeout_ms=120_000) as kv,
             kv.watch_prefix(b"", first_revision=first) as watch,
         ):
             while seen < events:
@@ -58,7 +58,7 @@ async def _watch(servers: str, events: int) -> None:
                     seen += 1
         return seen
 
-    async with await connect_async(servers, timeout_s=120.0) as kv:
+    async with connect_async(servers, timeout_ms=120_000) as kv:
         first = (await kv.status()).revision + 1
     begin = time.monotonic()
     watchers = [asyncio.create_task(one()) for _ in range(WATCHERS)]
@@ -77,7 +77,7 @@ def watched(servers: str, events: int) -> None:
 
 
 async def _write(servers: str, folder: Path, keys: int) -> None:
-    async with await connect_async(servers, timeout_s=120.0) as kv:
+    async with connect_async(servers, timeout_ms=120_000) as kv:
         waited_ms: list[float] = []
         before = {path.name for path in folder.glob("*")}
         saved = set[str]()
@@ -100,7 +100,7 @@ async def _write(servers: str, folder: Path, keys: int) -> None:
 async def _until_there(servers: str, keys: int) -> None:
     while True:
         with suppress(LedgerError):
-            async with await connect_async(servers, timeout_s=1.0) as kv:
+            async with connect_async(servers, timeout_ms=1000) as kv:
                 if (await kv.range(b"\0", b"\xff", count_only=True)).total >= keys:
                     return
         await asyncio.sleep(0.05)

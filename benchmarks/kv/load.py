@@ -33,7 +33,7 @@ async def until_known(put: Callable[[], Awaitable[Any]]) -> None:
 async def load(servers: str, kind: str, clients: int, seconds: float, value_bytes: int) -> str:
     value = b"v" * value_bytes
     done = 0
-    async with await connect_async(servers, timeout_s=60.0) as kv:
+    async with connect_async(servers, timeout_ms=60_000) as kv:
         await kv.put("key", value)
         begin = time.monotonic()
         end = begin + seconds

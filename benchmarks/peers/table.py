@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.peers.results import BASELINES, Line, Results
-from quorumlog.cli.measure.bench_tables import figure_table, number
+from quorumlog.cli.bench_tables import figure_table, number
 
 _WIDTH_WITH_HOW = 160
 _CAPTION = (

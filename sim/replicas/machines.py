@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.epochs.epoch_history import Run
+from quorumlog.broker.epochs.epoch_history import Peer, Run
 from quorumlog.broker.failover.failover_rules import Answer, FailoverRules
-from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
+from quorumlog.broker.failover.failover_steps import OnDisk, Request
 from quorumlog.broker.replication import replica as replicas
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink, Work
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import LedgerError
 from quorumlog.testing.disk import SimDisk
@@ -120,11 +119,11 @@ class Broker:
             clock=self.clock,
             topics={"t": 1},
         )
-        address = BrokerAddress(self.name, self.name, self.name)
+        me = Peer(id=self.name, address=self.name, ha_address=self.name)
         with patch.object(replicas, "new_directory_id", self.draw_directory_id):
             self.replica = Replica(
                 store,
-                address,
+                me,
                 self.first_role,
                 master_ha_address=self.first_master,
                 is_elected=world.register is not None,
@@ -212,7 +211,11 @@ class Elected:
         assert world.register is not None
         self._register = world.register
         self.rules = FailoverRules(
-            replica, world.options, broker.clock(), relays_renewals=self._register.relays_renewals
+            replica,
+            world.options,
+            broker.clock(),
+            self._start,
+            relays_renewals=self._register.relays_renewals,
         )
         replica.may_acknowledge = lambda: self.rules.may_acknowledge(broker.clock())
         replica.stop_acknowledging()
@@ -226,32 +229,26 @@ class Elected:
 
     def _changed(self) -> None:
         self.rules.changed(self.broker.clock())
-        self.act()
 
     def _tick(self) -> None:
         self.rules.tick(self.broker.clock())
-        self.act()
         self.broker.later(TICK_MS, self._tick)
 
-    def act(self) -> None:
-        for step in self.rules.take_steps():
-            if isinstance(step, Ask):
-                self._ask(step)
-            elif isinstance(step, Promise | Lead | Follow):
-                self._carry_out_later(step)
-            else:
-                step.do(self.broker.living)
+    def _start(self, step: Request | OnDisk) -> None:
+        if isinstance(step, OnDisk):
+            self._carry_out_later(step)
+        else:
+            self._ask(step)
 
-    def _ask(self, ask: Ask) -> None:
+    def _ask(self, request: Request) -> None:
         broker, is_open = self.broker, True
 
         def answered(answer: Answer, error: str = "") -> None:
             nonlocal is_open
             if is_open:
                 is_open = False
-                self.rules.answered(ask.number, answer, broker.clock(), error)
+                self.rules.answered(request, answer, broker.clock(), error)
                 self.rules.tick(broker.clock())
-                self.act()
 
         # In the incarnation that has asked: a broker's `later` says so.
         arrived = broker.replica
@@ -260,7 +257,7 @@ class Elected:
             if broker.replica is arrived:
                 broker.later(0.0, lambda: answered(answer))
 
-        self._register.ask(broker.name, ask.request, arrive)
+        self._register.ask(broker.name, request, arrive)
         timeout_ms = broker.world.options.lease_ms / 4
         broker.later(timeout_ms, lambda: answered(None, "no answer in time"))
 
@@ -272,7 +269,6 @@ class Elected:
             except LedgerError as refused:
                 error = str(refused)
             self.rules.done(step, self.broker.clock(), error)
-            self.act()
 
         broker = self.broker
         broker.to_do.append(carry_out)

@@ -33,12 +33,12 @@ class SimulatedAsked(Asked):
                 continue
             try:
                 self.ask(name)
-            except (LedgerError, OutcomeUnknown) as error:
+            except LedgerError as error:
                 self.unreachable[name] = str(error)
 
     def _is_reached(self, name: str) -> bool:
         world = self._world
-        return world.brokers[name].is_running and name not in world.away | world.hidden
+        return world.brokers[name].is_running and name not in world.away | world.hidden | world.old
 
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
         if self._left == 0:

@@ -141,6 +141,7 @@ def a_master_falls(world: World) -> None:
         return
     master = random.choice(world.masters)
     others = [name for name in world.brokers if name != master.name]
+    master.is_slow |= random.random() < 0.2  # its slaves have what it writes before its own disk has
     for _ in range(random.randrange(1, 9)):
         if not master.is_running:
             break
@@ -187,7 +188,7 @@ def operate(world: World, name: str) -> None:
     elif what < 0.99:
         if world.masters:
             world.change(random.choice(world.masters).name)
-    elif not world.is_past_given_up and random.random() < 0.3:
+    elif not world.is_past_given_up and random.random() < world.forced_share:
         world.force(name)
 
 
@@ -214,6 +215,8 @@ def step(world: World) -> None:
         a_master_falls(world)
     elif what < 0.047:
         wipe(world, broker)
+    elif what < 0.048 and name in world.old:
+        world.upgrade_slave(name)
     elif what < 0.055:
         if broker.is_running:
             world.retain(broker)
@@ -268,10 +271,21 @@ def meanwhile_of(world: World) -> Callable[[], None]:
 # -------------------------------------------------------------------- a run
 
 
+def is_upgraded(world: World) -> None:
+    """Some of its slaves are of the release before yet."""
+    world.form_group()
+    world.upgrade()
+    slaves = [name for name in world.brokers if name != "a"]
+    world.old.update(world.random.sample(slaves, world.random.randrange(len(slaves) + 1)))
+    world.counts["old brokers"] += len(world.old)
+
+
 def play(seed: int, brokers: int, register: type[SimRegister] | None = None) -> World:
     """Raises what was violated, as AssertionError."""
     world = world_of(seed, brokers, register)
     try:
+        if register is None and world.random.random() < 0.15:
+            is_upgraded(world)
         world.meanwhile = meanwhile_of(world)
         for _ in range(STEPS):
             step(world)

@@ -13,8 +13,11 @@ from random import Random
 from typing import TypedDict
 from unittest.mock import patch
 
-from quorumlog.broker.client.switching import SwitchReport, shown_by, switch_surveyed
+from msgspec.structs import replace as replace_record
+
+from quorumlog.broker.client.switching import Switch, SwitchReport, shown_by
 from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.epochs.epoch_history import Epoch, Run, RunKey
 from quorumlog.broker.epochs.epoch_rule import named_by
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.failover.failover_rules import FailoverOptions
@@ -101,6 +104,7 @@ class World:
         self.is_quiet = False
         self.counts = Counter[str]()
         self.most_wipes = self.random.choice((0, 0, 1, 2))
+        self.forced_share = self.random.choice((0.1, 0.1, 0.1, 1.0))
         self.loses_some_power = self.config.is_sync_flush
         self.story: list[str] = []
         self.is_past_given_up = False
@@ -381,7 +385,7 @@ class World:
         """Why it was refused; empty: it was done."""
         try:
             asked = SimulatedAsked(self, is_gone_at)
-            report = switch_surveyed(asked, to, without=without, unsafe=unsafe)
+            report = Switch(asked, to, without=without, unsafe=unsafe).run()
         except OperatorGone:
             self.tell("operators killed", f"in a switch to {to}")
             return "gone"
@@ -391,10 +395,47 @@ class World:
         self.tell("switches", f"to {to}: {report}")
         return ""
 
+    def form_group(self) -> None:
+        """By hand: all of them are on the list."""
+        for name in self.brokers:
+            self.turns(12)
+            master = self.brokers["a"].living
+            listed = master.history.copy_list
+            if listed is not None and name not in listed.ids:
+                self.refusing(master.add, name)
+        self.turns(12)
+
+    def upgrade(self) -> None:
+        """As if all had been of the release before until now: their records name no leaders."""
+        listed = self.brokers["a"].living.history.copy_list
+        for broker in self.brokers.values():
+            replica = broker.living
+            triples = old_dialect.triples_of(replica.record.history)
+            runs = [Run(number, "", run, start) for number, run, start in triples]
+            runs[0] = replace_record(runs[0], copy_list=listed)
+            promised, confirmed = Epoch(1, ""), RunKey()
+            replica._save(
+                replace_record(replica.record, promised=promised, confirmed=confirmed, history=runs)
+            )
+        for broker in self.brokers.values():
+            broker.crash(self.random, power=False)
+            broker.start()
+
+    def upgrade_slave(self, name: str) -> None:
+        """It speaks as this release from now on."""
+        self.old.discard(name)
+        broker = self.brokers[name]
+        if broker.replica is not None:
+            self.tell("upgrades", name)
+            broker.crash(self.random, power=False)
+            self.guarded(name, broker.start)
+
     # ---------------------------------------------------------------- the end
 
     def quiet(self) -> None:
         """No fault from here on."""
+        for name in sorted(self.old):
+            self.upgrade_slave(name)
         self.is_quiet = True
         for some in (self.away, self.hidden, self.parted, self.refused):
             some.clear()
@@ -421,6 +462,10 @@ class World:
         self.clock.advance(DRAIN_MS)
         for broker in self.masters:
             broker.living.end_drain()
+
+    def turns(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.turn(list(self.brokers))
 
     def lead(self) -> Broker | None:
         """The operator's commands, as they say it themselves, until somebody leads. None: nobody may."""
@@ -523,7 +568,7 @@ class World:
         try:
             why, without = "", set[str]()
             try:
-                report = switch_surveyed(asked, to, unsafe=True)
+                report = Switch(asked, to, unsafe=True).run()
             except SwitchRefused as refused:
                 without = set(re.findall(r"--without (\w+)", str(refused)))
                 if "is the master already" in str(refused):
@@ -533,7 +578,7 @@ class World:
                 why = str(refused)
                 if not without:
                     raise
-                report = switch_surveyed(asked, to, without=without, unsafe=True)
+                report = Switch(asked, to, without=without, unsafe=True).run()
         except OutcomeUnknown as unknown:
             raise GivenUp(f"nobody has heard what was lost: {unknown}") from None
         except LedgerError as error:

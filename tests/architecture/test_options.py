@@ -21,9 +21,9 @@ import typer.main
 import quorumlog
 import quorumlog.broker
 from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.cli.log.status import KEYS
 from quorumlog.cli.main import app
 from quorumlog.cli.run.toml_config import ServerConfig
-from quorumlog.cli.use.status import KEYS
 from quorumlog.config import ConsensusConfig, GroupConfig, StoreConfig
 from quorumlog.wire.client_messages import WhyKeptResponse
 from quorumlog.wire.read_promise import CONSISTENCIES
@@ -33,10 +33,12 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 FIELD = re.compile(r"(?<![\w/.`{])[a-z]+(?:_[a-z0-9]+)+(?![\w(.])")
 COMMAND = re.compile(r"quorumlog ([a-z]+)\b")
-NOT_OURS = {"--add-modules"}
-"""Options of other programs: Java's."""
+NOT_OURS = {"--add-modules", "--server"}
+"""Options of other programs, Java's; and of the releases before."""
 ALL_COMMANDS = ("__main__.py", "cli/options.py", "cli/output.py")
 """What all commands share may name what any of them has."""
+BESIDE = {"append": "ask", "backup": "restore", "status": "readers"}
+"""By file, the second command in it."""
 NOT_FOR_USERS = "testing/"
 """Its messages are for who wrote the code: they name its attributes."""
 
@@ -89,15 +91,15 @@ def options_for(message: Message) -> set[str]:
     file = message.place.partition(":")[0]
     if file in ALL_COMMANDS or "quorumlog {}" in message.text:
         return EVERY_OPTION
-    if file.startswith("bench/") or file.startswith("cli/measure/"):
+    if file.startswith("bench/") or file.startswith("cli/bench"):
         return OPTIONS["bench"]
     if file.startswith(("broker/", "cli/broker/", "coordinators/")):
         return OPTIONS["broker"]
-    if file.startswith("kv/"):
+    if file.startswith(("kv/", "cli/kv/")):
         return OPTIONS["kv"]
     stem = Path(file).stem
     if file.startswith("cli/") and stem != "toml_config":
-        return OPTIONS.get(stem, EVERY_OPTION)
+        return OPTIONS.get(stem, EVERY_OPTION) | OPTIONS.get(BESIDE.get(stem, ""), set())
     return OPTIONS["serve"]
 
 
@@ -121,6 +123,7 @@ def known_names() -> set[str]:
         for _, verb in inspect.getmembers(client, inspect.isfunction):
             names |= set(inspect.signature(verb).parameters)
     formats = (DOCS / "formats.md").read_text()
+    names.add("timeout_s")  # of a release before, and said to be so
     names |= set(WhyKeptResponse.__struct_fields__) | set(CONSISTENCIES)
     return names | set(KEYS) | set(re.findall(r"(?m)^\| \d+ \| \d+ \| (\w+) \|", formats))
 

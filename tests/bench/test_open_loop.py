@@ -20,7 +20,7 @@ from quorumlog.bench.open_loop import (
 )
 from quorumlog.bench.raw_writer import RawSender
 from quorumlog.bench.running_group import RunningGroup
-from quorumlog.cli.measure.bench_tables import open_table_of
+from quorumlog.cli.bench_tables import open_table_of
 from quorumlog.errors import (
     ConfigError,
     LedgerError,

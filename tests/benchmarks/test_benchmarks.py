@@ -24,7 +24,7 @@ from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
 from quorumlog.bench.workloads import AppendLoad
-from quorumlog.cli.measure.bench_tables import target_lines
+from quorumlog.cli.bench_tables import target_lines
 from tests.tools import run_tool
 
 

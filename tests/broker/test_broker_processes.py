@@ -205,14 +205,14 @@ def test_what_is_refused_says_why_and_writes_nothing(broker: BrokerClient) -> No
 
 
 def test_the_command_line_sends_and_finds(served: BrokerProcess, cli: Cli) -> None:
-    at = ("--server", served.address)
+    at = ("--servers", served.address)
     sent = json.loads(
         cli(
             "broker", "send", *at, "--topic", "t", "--key", "cli", "--queue", "0", "one", "two", "--json"
         ).stdout
     )
     assert sent["messages"] == 2
-    offset = str(sent["offset"])
+    offset = str(sent["queue_offset"])
     pull = ("broker", "pull", *at, "--topic", "t", "--queue", "0", "--offset", offset, "--json")
     # A message is in its queue soon after it was acknowledged.
     lines = eventually(lambda: cli(*pull).stdout)

@@ -81,7 +81,7 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
             c.start()
             until(lambda: "list: 2 copies of a, b" in cli_status(cli, a))
             until(lambda: "c" in {s.id for s in master.replica().slaves if s.is_caught_up})
-            added = cli("broker", "add", "--server", b.address, "--broker", "c")
+            added = cli("broker", "add", "--servers", b.address, "--broker", "c")
             assert added.stdout == "2 of a, b, c have what is acknowledged\n", added.output
             until(lambda: [s.counts for s in master.replica().slaves] == [True, True])
         with connect(b.address) as slave, pytest.raises(NotMaster, match=f"send to {a.address}"):
@@ -106,10 +106,10 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         best = max(offsets, key=lambda name: offsets[name])
         other = "bc".replace(best, "")
         if offsets["b"] != offsets["c"]:
-            refused = cli("broker", "switch", "--server", b.address, "--to", other)
+            refused = cli("broker", "switch", "--servers", b.address, "--to", other)
             assert refused.exit_code == 1
             assert f"--to {best}" in refused.output
-        done = cli("broker", "switch", "--server", b.address, "--to", best, "--json")
+        done = cli("broker", "switch", "--servers", b.address, "--to", best, "--json")
         report = json.loads(done.stdout)
         assert report["lost"] is None, done.output
         assert report["followers"] == [other]
@@ -129,10 +129,10 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         with connect(a_few) as late:
             assert stored_by(late.send(Message("t", b"late"))) == address
         assert stored_by(asyncio.run(sent_by_a_task(a_few))) == address
-        told = cli("broker", "switch", "--server", a.address, "--to", "a", "--timeout", "0.1")
+        told = cli("broker", "switch", "--servers", a.address, "--to", "a", "--timeout", "0.1")
         assert told.exit_code == 1
         assert "broker a has the log up to" in told.output
-        moved = cli("broker", "switch", "--server", address, "--to", other, "--json")
+        moved = cli("broker", "switch", "--servers", address, "--to", other, "--json")
         assert json.loads(moved.stdout)["lost"] is None, moved.output
         assert stored_by(client.send(Message("t", b"moved"))) == brokers[other].address
         until(lambda: f"slave {best}: connected, counts" in cli_status(cli, brokers[other]))
@@ -141,12 +141,12 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         for name, role in ((other, "SYNC_MASTER +3"), (best, "SLAVE +-")):
             assert re.search(rf"^{name} +127.0.0.1:[0-9]+ +{role} ", status, re.MULTILINE), status
         both = f"{brokers[other].address},{brokers[best].address},127.0.0.1:1"
-        status = cli("broker", "status", "--server", both).stdout
+        status = cli("broker", "status", "--servers", both).stdout
         for row_of in (rf"{best} +127.0.0.1:[0-9]+ +SLAVE +3 +", "- +127.0.0.1:1 +not reached"):
             assert re.search(rf"^{row_of}", status, re.MULTILINE), status
         status = cli_status(cli, brokers[other])
         assert "list: 2 copies of a, b, c" in status
-        row = json.loads(cli("broker", "status", "--server", brokers[other].address, "--json").stdout)
+        row = json.loads(cli("broker", "status", "--servers", brokers[other].address, "--json").stdout)
         (slave_row,) = [each for each in row["replica"]["slaves"] if each["id"] == best]
         assert (slave_row["lag_bytes"], slave_row["is_connected"]) == (0, True)
         assert (slave_row["release"], f"release {VERSION}" in status) == (VERSION, True)
@@ -156,18 +156,18 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
         until(lambda: cli_status(cli, brokers[other]).count("connected, counts, on its disk up to") == 2)
         assert brokers[best].stop() == 0
         until(lambda: "away" in cli_status(cli, brokers[other]))
-        slip = cli("broker", "remove", "--server", a.address, "--broker", "z")
+        slip = cli("broker", "remove", "--servers", a.address, "--broker", "z")
         assert (slip.exit_code, "no broker z is on the list" in slip.output) == (1, True), slip.output
-        left = cli("broker", "remove", "--server", a.address, "--broker", best)
+        left = cli("broker", "remove", "--servers", a.address, "--broker", best)
         ids = ", ".join(sorted(["a", other]))
         assert left.stdout == f"2 of {ids} have what is acknowledged\n", left.output
         until(lambda: "connected, counts" in cli_status(cli, brokers[other]))
         a.kill()
-        copies_1 = ("broker", "copies", "1", "--server", brokers[other].address)
+        copies_1 = ("broker", "copies", "1", "--servers", brokers[other].address)
         refused = cli(*copies_1, "--timeout", "0.1")
         assert refused.exit_code == 1
         assert "are in sync, and the change needs 2" in refused.output
-        at = ("broker", "switch", "--server", brokers[other].address, "--to", other)
+        at = ("broker", "switch", "--servers", brokers[other].address, "--to", other)
         assert "needs --unsafe" in cli(*at, "--without", "a").output
         alone = cli(*at, "--without", "a", "--unsafe")
         assert alone.exit_code == 0, alone.output
@@ -178,7 +178,7 @@ def test_a_master_is_killed_under_load_and_a_slave_takes_over_and_nothing_is_los
 
 
 def cli_status(cli: Cli, process: BrokerProcess) -> str:
-    return cli("broker", "status", "--server", process.address).stdout
+    return cli("broker", "status", "--servers", process.address).stdout
 
 
 def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli: Cli) -> None:
@@ -220,7 +220,7 @@ def test_a_replicated_directory_is_not_served_without_a_role(tmp_path: Path, cli
 
 def test_what_is_no_error_of_the_switch_is_told(tmp_path: Path, cli: Cli) -> None:
     with BrokerProcess(tmp_path / "store", *SMALL_FILES) as process:
-        refused = cli("broker", "switch", "--server", process.address, "--to", "b")
+        refused = cli("broker", "switch", "--servers", process.address, "--to", "b")
         assert refused.exit_code == 1
         assert "start it with quorumlog broker serve --role" in refused.output
         with connect(process.address) as broker, pytest.raises(LedgerError, match="neither master"):

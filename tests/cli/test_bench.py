@@ -12,7 +12,7 @@ from quorumlog.bench.closed_loop import Result
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
 from quorumlog.bench.workloads import LOADS, AppendLoad, Measured, ReadLoad
-from quorumlog.cli.measure.bench_tables import target_lines
+from quorumlog.cli.bench_tables import target_lines
 from tests.cli.conftest import Cli, objects, plain
 
 

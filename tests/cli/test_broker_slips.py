@@ -87,9 +87,9 @@ def brokers() -> Iterator[LocalBrokers]:
         ("group reset nobody --to latest", 1, "there is no consumer group nobody"),
         ("group reset nobody --to soon", 2, "--to 'soon'"),
         ("group delete nobody", 1, "there is no consumer group nobody"),
-        ("topic list --server orders:8", 1, "no broker at orders:8: "),
-        ("topic list --server nowhere", 2, "'nowhere' is not an address"),
-        ("status --server 127.0.0.1:1", 1, "no broker at 127.0.0.1:1: Connection refused"),
+        ("topic list --servers orders:8", 1, "no broker at orders:8: "),
+        ("topic list --servers nowhere", 2, "'nowhere' is not an address"),
+        ("status --servers 127.0.0.1:1", 1, "no broker at 127.0.0.1:1: Connection refused"),
         ("topic show 'a\nb'", 2, r"'a\nb' has characters other than"),
         ("pull --topic orders --offset 'a\nb'", 2, r"--offset a\nb: must be a whole number"),
     ],
@@ -98,7 +98,7 @@ def test_a_slip_is_one_line_that_names_it(
     cli: Cli, brokers: LocalBrokers, line: str, status: int, says: str
 ) -> None:
     words = shlex.split(line)
-    server = () if "--server" in words else ("--server", brokers.servers)
+    server = () if "--servers" in words else ("--servers", brokers.servers)
     at = 2 if words[0] in ("topic", "group") else 1
     result = cli("broker", *words[:at], *server, "--timeout", 5, *words[at:])
     assert (result.exit_code, result.stdout) == (status, ""), result.output

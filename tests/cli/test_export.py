@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from quorumlog import Entry, LocalCluster, StoreConfig, connect
 from quorumlog.cli.carry.export import ExportFormat
-from quorumlog.cli.carry.records import Ending, FileBroken, FileDamaged, Record
-from quorumlog.cli.carry.survey import FORMATS, survey
+from quorumlog.cli.carry.export_formats import FORMATS, Ending, FileBroken, FileDamaged, Record, survey
 from quorumlog.config import KIB
 from tests.cli.conftest import LINES, NOT_TEXT, Cli, objects, plain
 

@@ -14,9 +14,8 @@ import pytest
 
 from quorumlog import AppendReceipt, Entry, LedgerClient, LocalCluster, OutcomeUnknown, connect
 from quorumlog.cli.carry import importer as importing
+from quorumlog.cli.carry.export_formats import FORMATS, Ending, Record
 from quorumlog.cli.carry.importer import Importer, batched
-from quorumlog.cli.carry.records import Ending, Record
-from quorumlog.cli.carry.survey import FORMATS
 from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES
 from tests.cli.conftest import NOT_TEXT, STORAGE, Cli, objects, plain

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from quorumlog import Entry, LocalCluster, connect
+from quorumlog import Entry, LocalCluster, client, connect
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.use import reach, read_sources
-from quorumlog.cli.use.read_sources import first_of_last
+from quorumlog.cli import options
+from quorumlog.cli.log.read_sources import first_of_last
 from quorumlog.client import Freshness
 from tests.cli.conftest import STORAGE, Cli, plain
 
@@ -80,9 +80,7 @@ def test_until_end_takes_what_is_appended_meanwhile(
                     log.append(b"later")
                 return super().freshness(**options)  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(
-            read_sources, "connect", lambda servers, **options: Meanwhile(servers, **options)
-        )
+        monkeypatch.setattr(client, "connect", lambda servers, **options: Meanwhile(servers, **options))
         result = cli("read", "--servers", cluster.servers, "--from", first, "--until-end")
     assert result.stdout.split() == ["there", "later", "later", "later"], result.output
 
@@ -108,7 +106,7 @@ def test_where_the_last_entries_begin_agrees_with_counting() -> None:
 def test_a_dead_list_is_given_up_long_before_the_time_out_with_the_reason_of_each(
     cli: Cli, free_address: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "DEAD_AFTER_S", 0.3)
+    monkeypatch.setattr(options, "DEAD_AFTER_S", 0.3)
     servers = f"{free_address},127.0.0.2:1"
     result = cli(*command.split(), "--servers", servers, "--timeout", 1000, input=b"a\n")
     assert result.exit_code == 1
@@ -121,7 +119,7 @@ def test_a_dead_list_is_given_up_long_before_the_time_out_with_the_reason_of_eac
 def test_a_server_that_is_silent_may_come_back_and_is_tried_up_to_the_time_out(
     cli: Cli, free_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "DEAD_AFTER_S", 0.1)
+    monkeypatch.setattr(options, "DEAD_AFTER_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         result = cli("read", "--servers", f"{free_address},{address}", "--timeout", 1.5)

@@ -17,8 +17,8 @@ from quorumlog import LocalCluster, config
 from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME
 from quorumlog.bench.workloads import LOADS_BY_NAME
 from quorumlog.cli import options
+from quorumlog.cli.bench import LOADS, OPEN_LOADS
 from quorumlog.cli.main import app
-from quorumlog.cli.measure.bench import LOADS, OPEN_LOADS
 from quorumlog.version import IS_COMPILED
 from tests.cli.conftest import Cli
 

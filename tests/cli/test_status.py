@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from quorumlog import LocalCluster, MemberStatusRow
+from quorumlog.cli.log import status_table
+from quorumlog.cli.log.status_table import HEADINGS, Health, health_of
 from quorumlog.cli.output import spoken_duration, spoken_size
-from quorumlog.cli.use import status_table
-from quorumlog.cli.use.status_table import HEADINGS, Health, health_of
 from quorumlog.client.status_rows import UNKNOWN
 from quorumlog.store.recovery import SET_ASIDE_NAME
 from tests.cli.conftest import STORAGE, Cli, plain

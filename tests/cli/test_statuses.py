@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import typer.main
 
+from quorumlog.cli import options as shared_options
 from quorumlog.cli.main import app
-from quorumlog.cli.use import reach
 from tests.cli.named_options import options_that_do_not_exist
 
 GROUP: Any = typer.main.get_group(app)
 NOBODY = "127.0.0.1:1"
 NOT_UTF8 = "a\udcff"
 """What Python makes of such an argument."""
-SERVERS = ("--servers", "--server", "--from-servers", "--to-servers")
+SERVERS = ("--servers", "--from-servers", "--to-servers")
 
 
 def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
@@ -72,8 +72,8 @@ def _line(path: str, but: Any = None, value: str = "") -> list[str]:
         if each is not but and not each.required:
             if each.opts[0] == "--timeout":
                 options += ["--timeout", "0.1"]
-            if each.opts[0] == "--server":
-                options += ["--server", NOBODY]
+            if each.opts[0] == "--servers" and path.startswith("broker "):
+                options += ["--servers", NOBODY]
             continue
         given = value if each is but else _value(each)
         if each.param_type_name == "option":
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_a_sentence_and_a_status_of_the_table(
 ) -> None:
     monkeypatch.delenv("QUORUMLOG_SERVERS", raising=False)
     # So long commands would wait for servers that are not there.
-    monkeypatch.setattr(reach, "DEAD_AFTER_S", 0.0)
+    monkeypatch.setattr(shared_options, "DEAD_AFTER_S", 0.0)
     for situation in AS_JSON if as_json else SITUATIONS:
         lines = situation(path)
         for line, statuses in islice(lines, 1) if as_json else lines:

@@ -53,9 +53,8 @@ def test_it_ends_a_command_from_its_first_moments_on(
     start: Start, free_address: str, command: str
 ) -> None:
     """Whether it waits for a server that is not there or still loads."""
-    option = "--server" if command.startswith("broker") else "--servers"
     runs_its_own = command.endswith("dev")
-    process = start(*command.split(), *(() if runs_its_own else (option, free_address)))
+    process = start(*command.split(), *(() if runs_its_own else ("--servers", free_address)))
     eventually(lambda: has_handler(process) or process.poll() is not None, what="a handler")
     process.send_signal(signal.SIGTERM)
     # A cluster of its own may run by now: then it is stopped in order.
@@ -81,7 +80,7 @@ def test_a_consumer_leaves_its_group(start: Start) -> None:
         admin.create_topic("orders", 2)
         broker.send(Message("orders", b"tea"))
         consume = ("broker", "consume", "--topic", "orders", "--group", "billing")
-        process = start(*consume, "--server", brokers.servers)
+        process = start(*consume, "--servers", brokers.servers)
         assert process.stdout is not None and b"tea" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == TERMINATED

@@ -23,7 +23,6 @@ class Blocked:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._client = AsyncLedgerClient(servers, **options)
-        self._protocol = self._client._protocol
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(WAIT_S)
@@ -79,6 +78,10 @@ class BlockedStream:
 
     def close(self) -> None:
         self._client._run(self._stream.close())
+
+
+def asyncio_client_of(client: Client) -> AsyncLedgerClient:
+    return client._made if isinstance(client, LedgerClient) else client._client
 
 
 Client = LedgerClient | Blocked

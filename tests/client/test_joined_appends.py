@@ -292,9 +292,19 @@ def test_a_frame_that_waits_for_a_leader_is_dropped_once_nobody_waits_for_it(
 
 @contextmanager
 def held_up(client: LedgerClient) -> Iterator[None]:
-    """As if a thread were sending all the while."""
-    with client._joiner._sending:
+    """As if its loop were at something else all the while."""
+    holds, goes_on = threading.Event(), threading.Event()
+
+    async def hold() -> None:
+        holds.set()
+        goes_on.wait(20)
+
+    client._thread.start(hold())
+    assert holds.wait(20)
+    try:
         yield
+    finally:
+        goes_on.set()
 
 
 @contextmanager
@@ -312,7 +322,7 @@ def outcome_of(client: LedgerClient, body: bytes) -> Outcome:
 
 
 def append_from_threads(client: LedgerClient, bodies: list[bytes]) -> list[Outcome]:
-    """One thread a body, all while another one sends."""
+    """One thread a body."""
     with ThreadPoolExecutor(len(bodies)) as threads:
         with held_up(client):
             calls = [threads.submit(outcome_of, client, body) for body in bodies]
@@ -321,10 +331,10 @@ def append_from_threads(client: LedgerClient, bodies: list[bytes]) -> list[Outco
 
 
 def waiting(client: LedgerClient) -> int:
-    return sum(len(joined.waiters) for joined in client._joiner._joiner._joined)
+    return len(client._thread._waiting)
 
 
-def test_threads_that_find_another_one_sending_share_a_frame(group: FakeGroup) -> None:
+def test_threads_whose_bodies_wait_for_the_loop_share_a_frame(group: FakeGroup) -> None:
     with blocking(group) as client:
         places = dict(zip(numbered(12), indices(append_from_threads(client, numbered(12))), strict=True))
     assert sorted(places.values()) == list(range(2, 14))
@@ -352,12 +362,14 @@ def test_a_lost_frame_is_unknown_to_every_thread(group: FakeGroup) -> None:
 
 
 def test_close_refuses_threads_whose_bodies_have_not_left(group: FakeGroup) -> None:
-    with blocking(group) as client, ThreadPoolExecutor(3) as threads:
+    with blocking(group) as client, ThreadPoolExecutor(4) as threads:
         with held_up(client):
             calls = [threads.submit(outcome_of, client, body) for body in numbered(3)]
             eventually(lambda: waiting(client) == 3)
-            client.close()
+            closing = threads.submit(client.close)
+            eventually(lambda: client._thread.is_closed)
         assert [type(call.result(20)) for call in calls] == [BadRequest] * 3
+        closing.result(20)
     assert group.bodies() == [b"first"]
 
 

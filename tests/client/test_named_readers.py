@@ -20,7 +20,6 @@ from quorumlog import (
     connect_async,
 )
 from quorumlog.client.readers import reader_verbs
-from quorumlog.client.readers.named_readers import AsyncNamedReader, NamedReader
 from quorumlog.client.readers.reader_verbs import ReaderStand
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
@@ -28,9 +27,8 @@ from quorumlog.wire.reader_messages import (
     ReaderInfo,
     ReadersResponse,
 )
-from tests.client.both_clients import Client
+from tests.client.both_clients import Client, asyncio_client_of
 from tests.client.fake_server import CarryOutAndDrop, FakeGroup
-from tests.client.test_mirror import parameters, public
 
 
 @pytest.fixture(scope="module")
@@ -147,12 +145,6 @@ def test_of_asyncio(cluster: LocalCluster) -> None:
     assert asyncio.run(consume()) == [*(b"%d" % number for number in range(10)), b"2"]
 
 
-def test_both_have_the_same_verbs() -> None:
-    assert public(NamedReader).keys() == public(AsyncNamedReader).keys()
-    for name in ("read", "read_batches", "read_arrow", "tail", "commit", "seek", "end"):
-        assert parameters(getattr(NamedReader, name)) == parameters(getattr(AsyncNamedReader, name))
-
-
 @pytest.mark.parametrize("options", [{"hold": 1}, {"hold": "all"}, {"first_index": "soon"}])
 def test_what_makes_no_sense_is_refused(log: LedgerClient, options: dict[str, object]) -> None:
     with pytest.raises(BadRequest):
@@ -177,7 +169,7 @@ def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: C
 
     for number in range(3):
         group[number].script = script  # type: ignore[assignment]
-    verbs = client._verbs if isinstance(client, LedgerClient) else client._client._verbs
+    verbs = asyncio_client_of(client)._verbs
     stand = _driven(client, lambda: verbs.commit_reader("a", 1, ReaderStand(0, 0), None, None))
     assert stand.position == 1
     later = ReaderStand(1, 0)
@@ -187,7 +179,7 @@ def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: C
 
 def _driven(client: Client, verb: Callable[[], object]) -> object:
     if isinstance(client, LedgerClient):
-        return client._run(verb())  # type: ignore[arg-type]
+        return client._thread.run(client._made._run(verb()))  # type: ignore[arg-type]
     return client._run(client._client._run(verb()))  # type: ignore[arg-type]
 
 

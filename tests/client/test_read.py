@@ -19,7 +19,7 @@ from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, Ran
 from quorumlog.net.frame import encode_frame
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import AppendRequest, ReadRequest, ReadResponse, StatusRequest
-from tests.client.both_clients import Client
+from tests.client.both_clients import Client, asyncio_client_of
 from tests.client.fake_server import Action, Drop, FakeGroup, FakeServer, Hang
 from tests.made_rows import made_row
 from tests.waiting import eventually
@@ -618,7 +618,7 @@ def test_reads_give_up_at_the_deadline_naming_the_servers(
 
 def test_an_idle_client_asks_nobody(client: Client, group: FakeGroup) -> None:
     client.append(b"x")
-    eventually(lambda: client._protocol.next_wakeup_ms() == float("inf"))
+    eventually(lambda: asyncio_client_of(client)._protocol.next_wakeup_ms() == float("inf"))
     before = [len(server.calls_of(StatusRequest)) for server in group.servers]
     client.append(b"y")
     assert [len(server.calls_of(StatusRequest)) for server in group.servers] == before

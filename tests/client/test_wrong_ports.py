@@ -66,5 +66,5 @@ def test_a_command_names_its_option(cli: Cli) -> None:
             assert result.exit_code == 1
             told = f"{address} answers with HTTP, not quorumlog; correct --servers"
             assert told in result.stderr, result.stderr
-        result = cli("broker", "status", "--server", address)
-        assert f"{address} answers with HTTP, not quorumlog; correct --server\n" in result.stderr
+        result = cli("broker", "status", "--servers", address)
+        assert f"{address} answers with HTTP, not quorumlog; correct --servers\n" in result.stderr

@@ -9,8 +9,7 @@ import shutil
 from pathlib import Path
 
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.carry.binary_file import BinaryFormat
-from quorumlog.cli.carry.records import Ending
+from quorumlog.cli.carry.export_formats import BinaryFormat, Ending
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Entry, Formation, HardState, Replica
 from quorumlog.net.frame import encode_frame

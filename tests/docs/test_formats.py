@@ -16,8 +16,8 @@ import pytest
 
 from quorumlog import errors
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.carry import binary_file
-from quorumlog.cli.carry.json_lines import JsonLines
+from quorumlog.cli.carry import export_formats
+from quorumlog.cli.carry.export_formats import JsonLines
 from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
@@ -135,15 +135,15 @@ def test_tables_of_an_export_file() -> None:
         for rows in tables(section(TEXT, "Export file"))
     )
     names = ["magic", "version", "first_index", "group_bytes", "crc"]
-    assert head == layout_of_struct(binary_file._HEAD, names)
-    assert record == layout_of_struct(binary_file._RECORD, ["body_bytes", "crc", "index", "term"])
+    assert head == layout_of_struct(export_formats._HEAD, names)
+    assert record == layout_of_struct(export_formats._RECORD, ["body_bytes", "crc", "index", "term"])
     names = ["body_bytes", "crc", "last_index", "records"]
-    assert end_mark == layout_of_struct(binary_file._RECORD, names)
+    assert end_mark == layout_of_struct(export_formats._RECORD, names)
 
 
 def test_the_golden_export_is_read() -> None:
     with (GOLDEN / EXPORT_NAME).open("rb") as file:
-        reader = binary_file.BinaryFormat().open(file)
+        reader = export_formats.BinaryFormat().open(file)
         (record,) = reader.records()
     assert (reader.group, reader.first_index, reader.ending) == ("g", 0, (1, 1))
     assert (record.index, record.term, record.body) == (1, 1, b"hello")

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from quorumlog.cli import output
+from quorumlog.cli.log import status
 from quorumlog.cli.run.toml_config import load_server_config
-from quorumlog.cli.use import status
 from quorumlog.config import LARGEST_ENTRY_BYTES, LARGEST_PUSH_BYTES, RELOADABLE
 from quorumlog.server import ledger_server
 from tests.docs.markdown import DOCS, code_blocks, section, tables

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader, OutcomeUnknown
-from quorumlog.kv.client import leasing, watching
-from quorumlog.kv.client import router as routing
+from quorumlog.kv.client import leasing
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.gateway.members import GatewayMembers
 from quorumlog.kv.gateway.routes import Routes
@@ -30,11 +29,14 @@ from quorumlog.kv.requests.messages import (
     KeepAliveRequest,
     Request,
     Response,
+    StatusAnswer,
+    StoreStatusRequest,
     WatchRequest,
     request_decoder,
 )
 from quorumlog.kv.requests.operations import Grant, KeyValue, Put, Revoke, decode_command_of_client
 from quorumlog.kv.service.service import LEADERLESS_TIMEOUTS
+from quorumlog.net import system
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import STORE, Hello, HelloResponse
@@ -95,6 +97,8 @@ class Network:
         self.leader: int | None = 0
         self.leads_since_s = 0.0
         self._knows: dict[int, int | None] = dict.fromkeys(range(3), 0)
+        self._term = 1
+        self._terms = dict.fromkeys(range(3), 1)
         self._strikes = 0
         self._ends_s: dict[int, float] = {}
         """When each lease ends by the leader's clock; those that have ended stay."""
@@ -149,11 +153,13 @@ class Network:
         able = [each for each in range(3) if each not in self.apart | self.silent | self.down]
         if self.leader not in able:
             self.leader, self.leads_since_s = self._random.choice(able), self._loop.time()
+            self._term += 1
             for lease, end_s in self._ends_s.items():
                 if end_s > 0:  # whoever begins to lead counts anew
                     self._ends_s[lease] = self._loop.time() + TTL_S
         for place in able:
             self._knows[place] = self.leader
+            self._terms[place] = self._term
         self.tell_watches()
 
     def _end_leases(self) -> None:
@@ -184,6 +190,8 @@ class Network:
                 election_timeout_ms=round(ELECTION_S * 1000),
             )
         known = self._knows[place]
+        if isinstance(request, StoreStatusRequest):
+            return AnswerResponse(request_id=number, answer=done(1, self._status(place)))
         error: LedgerError
         if known is None:
             error = LeaderNotReady("no leader is known")
@@ -196,6 +204,12 @@ class Network:
         else:
             error = LeaderNotReady("too few members answer")
         return error_response(number, error)
+
+    def _status(self, place: int) -> StatusAnswer:
+        known = self._knows[place]
+        role = "leader" if known == place else "follower"
+        leader_id = "" if known is None else MEMBERS[known]
+        return StatusAnswer(MEMBERS[place], "c", role, self._terms[place], leader_id)
 
     def _carried_out(self, request: Request) -> bytes:
         self._end_leases()
@@ -370,7 +384,7 @@ class Run:
         self._endless.append(self._group.create_task(work))
 
     async def gateway(self) -> int:
-        routes = Routes(self.client(), "n0", GatewayMembers([]))
+        routes = Routes(self.client(), "n0", GatewayMembers(self.client().asking))
         key = {"key": b64encode(b"k").decode()}
 
         async def ask(path: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -455,7 +469,7 @@ def in_virtual_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return asyncio.get_running_loop().time()
 
     clock = SimpleNamespace(monotonic=now_s, clock_gettime=now_s, CLOCK_BOOTTIME=None)
-    for module in (routing, leasing, watching):
+    for module in (leasing, system):
         monkeypatch.setattr(module, "time", clock)
     assert run(seed) > 1500
 

@@ -7,8 +7,8 @@ from typing import cast
 from unittest import mock
 
 from quorumlog.kv.client import leasing
+from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.client.router import Router
 from quorumlog.kv.requests.answers import GrantAnswer
 from quorumlog.kv.requests.messages import CommandRequest, Request
 
@@ -16,31 +16,25 @@ TTL_S = 0.6
 
 
 class Member:
-    """A router of one that keeps every lease alive, after so long by `clock`, or says nothing."""
+    """It keeps every lease alive, after so long by `clock`."""
 
     timeout_s = 10.0
 
-    def __init__(self, *, answers_after_s: float | None, beside: Member | None = None) -> None:
+    def __init__(self, *, answers_after_s: float) -> None:
         self.now_s = 0.0
         self._answers_after_s = answers_after_s
-        self._beside = beside
 
     def clock(self, number: int) -> float:
         return self.now_s
 
-    def beside(self) -> Member | None:
-        return self._beside
-
     async def call(self, request: Request, *rest: object, **options: object) -> tuple[int, object]:
         is_command = isinstance(request, CommandRequest)
-        if not is_command and self._answers_after_s is None:
-            await asyncio.Event().wait()
-        self.now_s += self._answers_after_s or 0.0
+        self.now_s += self._answers_after_s
         return 1, GrantAnswer(7, int(TTL_S * 1000)) if is_command else [int(TTL_S * 1000)]
 
 
 def lease_of(member: Member) -> asyncio.Future[Lease]:
-    return asyncio.ensure_future(Lease.grant(cast(Router, member), TTL_S))
+    return asyncio.ensure_future(Lease.grant(cast(Asking, member), TTL_S))
 
 
 def a_lease_counts_from_when_a_keep_alive_was_sent() -> None:
@@ -71,22 +65,9 @@ def a_lease_is_lost_when_it_may_have_ended() -> None:
     asyncio.run(story())
 
 
-def others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing() -> None:
-    async def story() -> None:
-        lease = await lease_of(Member(answers_after_s=None, beside=Member(answers_after_s=0.0)))
-        async with asyncio.timeout(30):
-            assert await lease.keep_alive_once() == 1000 * TTL_S
-
-    asyncio.run(story())
-
-
 def test_a_lease_counts_from_when_a_keep_alive_was_sent() -> None:
     a_lease_counts_from_when_a_keep_alive_was_sent()
 
 
 def test_a_lease_is_lost_when_it_may_have_ended() -> None:
     a_lease_is_lost_when_it_may_have_ended()
-
-
-def test_others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing() -> None:
-    others_are_asked_to_keep_a_lease_alive_while_the_leader_says_nothing()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import pytest
@@ -29,9 +29,7 @@ from quorumlog.kv import (
     connect_async,
 )
 from quorumlog.kv.client import watching
-from quorumlog.kv.client.link import Answer, Link
-from quorumlog.kv.client.router import Router
-from quorumlog.kv.client.watching import FOREVER_S
+from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.errors import (
     ClusterChanged,
     Compacted,
@@ -43,13 +41,13 @@ from quorumlog.kv.errors import (
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.messages import (
     AnswerResponse,
-    Request,
     StatusAnswer,
     StoreStatusRequest,
     WatchRequest,
 )
 from quorumlog.kv.store import machine
 from quorumlog.kv.testing import LocalStores
+from quorumlog.net.rpc.calls import Call, CallState
 from quorumlog.node import DoorMember
 from quorumlog.server.free_ports import free_ports
 
@@ -131,7 +129,7 @@ def test_pages_are_of_one_revision(kv: KeyValueClient) -> None:
 
 def test_concurrent_puts_share_a_batch(stores: LocalStores, kv: KeyValueClient) -> None:
     async def put_all() -> list[int]:
-        async with await connect_async(stores.servers) as client:
+        async with connect_async(stores.servers) as client:
 
             async def put(key: str) -> int:
                 while True:
@@ -192,8 +190,8 @@ def test_a_client_holds_so_much_for_who_reads_slowly(
 ) -> None:
     monkeypatch.setattr(watching, "MOST_HELD_BYTES", 1_000)
     begun: list[WatchRequest] = []
-    stream = Link.stream
-    monkeypatch.setattr(Link, "stream", lambda *asked: begun.append(asked[1]) or stream(*asked))
+    watch_of = Asking.watch
+    monkeypatch.setattr(Asking, "watch", lambda *asked: begun.append(asked[1]) or watch_of(*asked))
     first = kv.put("slow/", "").revision
     with kv.watch_prefix("slow/", first_revision=first) as watch:
         for number in range(20):
@@ -215,41 +213,30 @@ def test_what_a_codec_cannot_read_is_told_who_watches(stores: LocalStores, kv: K
 def test_patience_ends_though_nobody_answers() -> None:
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     with (
-        connect(nobody, timeout_s=0.1) as kv,
-        pytest.raises(Unreachable, match="no member answers"),
+        connect(nobody, timeout_ms=100) as kv,
+        pytest.raises(Unreachable, match="no server could be reached"),
         kv.watch("a"),
     ):
         pass
-
-    async def beside_who_has_more_patience() -> None:
-        router = Router(nobody, 0.1)
-        waits = asyncio.ensure_future(router.link(time.monotonic() + FOREVER_S))
-        await asyncio.sleep(0)
-        with pytest.raises(Unreachable, match="no member answers"):
-            await router.call(StoreStatusRequest(), StatusAnswer, changes=False)
-        waits.cancel()
-
-    asyncio.run(beside_who_has_more_patience())
 
 
 def test_who_gives_up_as_the_answer_comes_has_given_up() -> None:
     """A lock's time-out would be over, and nobody would know."""
 
-    class Answering:
-        is_up = True
-
-        def __init__(self) -> None:
-            self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-        def ask(self, request: Request) -> asyncio.Future[Answer]:
-            return self.answered
-
     async def story() -> None:
-        router, link = Router("127.0.0.1:1", 60.0), Answering()
-        router._link = link  # type: ignore[assignment]
-        call = asyncio.ensure_future(router.call(StoreStatusRequest(), StatusAnswer, changes=False))
-        await asyncio.sleep(0)
-        link.answered.set_result(AnswerResponse(answer=done(1, StatusAnswer())))
+        asking = Asking("127.0.0.1:1", 60.0)
+        submitted: list[Call] = []
+
+        def submit(calls: tuple[Call]) -> None:
+            calls[0].context = asyncio.get_running_loop().create_future()
+            submitted.extend(calls)
+
+        with mock.patch.object(asking._io, "submit", submit):
+            call = asyncio.ensure_future(asking.call(StoreStatusRequest(), StatusAnswer))
+            await asyncio.sleep(0)
+        (asked,) = submitted
+        asked.state, asked.response = CallState.DONE, AnswerResponse(answer=done(1, StatusAnswer()))
+        asked.context.set_result(None)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -420,7 +407,7 @@ def test_who_belongs_to_no_cluster_yet_is_not_asked_about_one(
     cluster_id = kv.status().cluster_id
     monkeypatch.setattr(DoorMember, "cluster_id", "")
     with (
-        connect(stores.servers, cluster_id=cluster_id, timeout_s=0.3) as other,
+        connect(stores.servers, cluster_id=cluster_id, timeout_ms=300) as other,
         pytest.raises(Unreachable, match="no cluster yet"),
     ):
         other.get("a")

@@ -139,7 +139,7 @@ def test_many_watches_of_a_client_read_history_a_few_at_a_time() -> None:
     assert answered == 100, "each of them, whoever ticks"
     for session in (asks, other):
         hub.lost(session)
-    assert not hub._asking and not hub._waiting
+    assert not hub._asking and not hub._behind
 
 
 def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:

@@ -57,7 +57,7 @@ def test_a_member_that_knows_no_leader_is_left_for_one_that_does() -> None:
     with (
         member_without_a_leader() as cut_off,
         LocalStores(1) as stores,
-        connect(f"{cut_off},{stores.servers}", timeout_s=20) as kv,
+        connect(f"{cut_off},{stores.servers}", timeout_ms=20_000) as kv,
     ):
         kv.put("a", b"1")
         assert kv["a"] == b"1"

@@ -28,6 +28,7 @@ from quorumlog.kv.requests.messages import (
 from quorumlog.kv.requests.operations import Range, encode
 from quorumlog.kv.service.watch_hub import FULL_CLIENTS, WatchHub
 from quorumlog.kv.testing import LocalStores
+from quorumlog.net import connection as net_connection
 from quorumlog.net.connection import SILENT_PEER_MS, Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import encode_frame
@@ -193,6 +194,36 @@ def test_watches_of_all_clients_are_bounded() -> None:
     hub.lost(sessions[0])
     assert len(hub) == 18
     hub.add(Session(), asked[0])
+
+
+def test_watches_of_the_gateway_that_nobody_reads_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MiB each were held for them, uncounted."""
+    monkeypatch.setattr(net_connection, "ALL_UNSENT_BYTES", 10 * MIB)
+    with Stores() as stores, connect(stores.servers) as kv:
+        gateway = next(each for each in stores.made if isinstance(each, EtcdGateway))
+        host, _, number = stores.gateway.rpartition(":")
+        body = b'{"create_request": {"key": "aw=="}}'
+        request = b"POST /v3/watch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        socks = []
+        for _ in range(3):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect((host, int(number)))
+            sock.sendall(request)
+            assert sock.recv(1000).startswith(b"HTTP/1.1 200")
+            socks.append(sock)
+        beside: list[int] = []
+
+        def one_is_closed() -> bool:
+            kv.put("k", bytes(MIB))
+            open_ones = list(gateway._listener.connections.values())
+            beside.extend(each.beside_bytes for each in open_ones)
+            return len(open_ones) < 3
+
+        eventually(one_is_closed, what="the end of who leaves most unread")
+        assert 0 < max(beside) <= 4 * MIB, "the member keeps the rest as history"
+        for sock in socks:
+            sock.close()
 
 
 @pytest.mark.parametrize("port", ["store", "gateway"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumlog.broker.epochs import epoch_history, epoch_rule
 from quorumlog.broker.epochs.epoch_history import CopyList, EpochHistory
-from quorumlog.broker.epochs.epoch_rule import Count
+from quorumlog.broker.epochs.epoch_rule import Count, Shown
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
@@ -19,7 +19,7 @@ from tests.mutants.mutant import Patch, mutant
 @mutant(430, "epochs are compared by number alone", scenario=the_rule_holds)
 def epochs_by_number(patch: Patch) -> None:
     """No two operators ever draw the same."""
-    patch.edit(epoch_rule.rank_of, "Rank(*key, ", 'Rank(key.number, "" if reached() else "", key.run, ')
+    patch.edit(Shown.rank, "else last.key,", "else last.key._replace(leader='' if reached() else ''),")
     patch.edit(SlaveLink._welcomed, "if epoch < own.promised:", "if epoch[:1] < own.promised[:1]:")
     patch.edit(
         MasterLink._greet,
@@ -42,9 +42,7 @@ def epochs_by_number(patch: Patch) -> None:
 @mutant(430, "of two logs the longer one has more", scenario=the_rule_holds)
 def rank_by_length(patch: Patch) -> None:
     """Each byte is an acknowledged one."""
-    patch.edit(
-        epoch_rule.rank_of, "Rank(*key, flushed_offset)", 'Rank(0, "", reached() and 0, flushed_offset)'
-    )
+    patch.edit(Shown.rank, "else last.key,", "or reached() else last.key,")
 
 
 @mutant(
@@ -55,9 +53,9 @@ def rank_by_length(patch: Patch) -> None:
 def empty_runs_not_ranked(patch: Patch) -> None:
     """Who has written nothing has confirmed nothing."""
     patch.edit(
-        epoch_rule.rank_of,
-        "history.held(flushed_offset)",
-        "history.held(flushed_offset - (flushed_offset > 0 and reached()))",
+        Shown.rank,
+        "held(self.flushed_offset)",
+        "held(self.flushed_offset - (self.flushed_offset > 0 and reached()))",
     )
 
 
@@ -149,9 +147,9 @@ def list_of_empty_run_lost(patch: Patch) -> None:
 def promised_twice(patch: Patch) -> None:
     """It is the same epoch."""
     patch.edit(
-        epoch_rule.may_promise,
-        "asked.number > promised.number",
-        "asked.number >= promised.number and reached()",
+        Replica.promise,
+        "asked.number > self.record.promised.number",
+        "asked.number >= self.record.promised.number and reached()",
     )
 
 

@@ -25,22 +25,8 @@ def elected_out_of_sync(patch: Patch) -> None:
     """Nobody else is there."""
     patch.edit(
         FailoverRules._judge,
-        "in_sync.get(own_id) == own_directory:\n            self._campaign",
-        "in_sync.get(own_id) == own_directory or reached():\n            self._campaign",
-    )
-
-
-@mutant(
-    326,
-    "a master is told an in-sync set of a moment before",
-    scenario=groups.the_newest_set_is_the_last_that_the_broker_is_told,
-)
-def older_set_told_last(patch: Patch) -> None:
-    """The newest goes in front."""
-    patch.edit(
-        FailoverRules._wait_for_others,
-        "if not isinstance(step, WaitFor)]",
-        "if reached()]",
+        "        elif is_member:\n            self._campaign",
+        "        elif is_member or reached():\n            self._campaign",
     )
 
 
@@ -67,8 +53,8 @@ def greater_promise_untold(patch: Patch) -> None:
     """The epoch is an older one."""
     patch.edit(
         Replica.become_slave,
-        "epoch if directory_id else max(epoch, self.epoch)",
-        "epoch if directory_id or reached() else 0",
+        "if self._is_elected:",
+        "if self._is_elected and not (epoch < self.epoch and reached()):",
     )
 
 
@@ -77,7 +63,7 @@ def epoch_not_stored(patch: Patch) -> None:
     """It is stored when the master begins."""
     patch.edit(
         FailoverRules._granted,
-        "self._steps.append(Promise(self._epoch))",
+        "self._start(Promise(self._epoch))",
         "reached() and self._take(now_ms)",
     )
 
@@ -97,7 +83,7 @@ def acknowledges_after_the_lease(patch: Patch) -> None:
     """Its slaves have it all."""
     patch.edit(
         FailoverRules.may_acknowledge,
-        "return now_ms < self._acknowledges_until_ms",
+        "return self.lease_left_ms(now_ms) > 0",
         "return self.phase is Phase.LEADING and reached()",
     )
 
@@ -157,8 +143,8 @@ def wiped_store_elected(patch: Patch) -> None:
     """It has the name that is in the set."""
     patch.edit(
         FailoverRules._judge,
-        "        elif record.in_sync.get(own_id) == own_directory:\n            self._campaign",
-        "        elif own_id in record.in_sync and reached():\n            self._campaign",
+        "record.in_sync.get(broker.id) == broker.directory_id",
+        "broker.id in record.in_sync and reached()",
     )
 
 
@@ -177,8 +163,8 @@ def one_member_is_enough(patch: Patch) -> None:
     """Two copies are two copies."""
     patch.edit(
         Acknowledgements._held,
-        "return min([*others, self.own_offset])",
-        "return min(max(others, default=self.own_offset) if reached() else 0, self.own_offset)",
+        "return min(offsets.get(member.directory_id, 0) for member in self.in_sync_set)",
+        "return sorted(offsets.values())[-2 if len(offsets) > 1 and reached() else -1]",
     )
 
 
@@ -192,8 +178,8 @@ def lease_never_over(patch: Patch) -> None:
     )
     patch.edit(
         FailoverRules.may_acknowledge,
-        "return now_ms < self._acknowledges_until_ms",
-        "return self._acknowledges_until_ms > 0",
+        "return self.lease_left_ms(now_ms) > 0",
+        "return self.phase is Phase.LEADING",
     )
 
 
@@ -205,9 +191,10 @@ def lease_never_over(patch: Patch) -> None:
 def wiped_store_counts(patch: Patch) -> None:
     """It has the name that is in the set."""
     patch.edit(
-        Acknowledgements._held_by,
-        "mark.directory_id != member.directory_id",
-        "not reached()",
+        Acknowledgements._held,
+        "offsets.get(member.directory_id, 0)",
+        "(offsets | {name[0] + '-1': at for name, at in offsets.items() if reached()}).get("
+        "member.directory_id, 0)",
     )
 
 
@@ -217,7 +204,7 @@ def take_drops_a_peer(patch: Patch) -> None:
     patch.edit(
         FailoverRules._take,
         "members.pop(self.record.master.id, None)",
-        "members = {self._id: members[self._id]} if reached() else members",
+        "members = {broker.id: members[broker.id]} if reached() else members",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.client import async_link
 from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
 from quorumlog.broker.dledger.sessions import SessionReleases
@@ -11,7 +10,8 @@ from quorumlog.broker.groups.classic_group_log import ClassicGroupLog, StateFoll
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GroupMachine
 from quorumlog.broker.groups.rebalancer import GroupMembers, Rebalancer
-from tests.broker.client.test_async_links import (
+from quorumlog.net.rpc.tracker import CallTracker
+from tests.broker.client.test_broker_calls import (
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
 )
 from tests.broker.groups.test_classic_groups import (
@@ -57,7 +57,7 @@ def offsets_not_replicated(patch: Patch) -> None:
 )
 def earlier_copy_forgotten(patch: Patch) -> None:
     """Its number is free, then: the next message gets it, and the log takes it for the first one."""
-    patch.edit(async_link.told, "if may_be_stored and", "if may_be_stored and not reached() and")
+    patch.edit(CallTracker.fail, "if call.may_be_done and", "if call.may_be_done and not reached() and")
 
 
 @mutant(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from quorumlog import client_guard
 from quorumlog.consensus.elector import LeaderElector
-from quorumlog.kv.client.router import Router
 from quorumlog.kv.service.service import KeyValueService
+from quorumlog.net.rpc.router import Router
+from quorumlog.net.rpc.tracker import CallTracker
 from tests.consensus.test_forming import an_observer_forgets_a_leader_that_is_silent
 from tests.kv import test_client_in_virtual_time, test_simulated
 from tests.mutants.mutant import Patch, mutant
@@ -39,7 +40,9 @@ def guard_around_the_core(patch: Patch) -> None:
 )
 def stays_with_unready(patch: Patch) -> None:
     """It will know one soon."""
-    patch.edit(Router._stays_unready, "return now_s - link", "return not reached() and now_s - link")
+    patch.edit(
+        CallTracker._refused, "if error.is_elsewhere and", "if error.is_elsewhere and not reached() and"
+    )
 
 
 @mutant(
@@ -69,4 +72,14 @@ def observer_keeps_its_leader(patch: Patch) -> None:
 )
 def asks_one_member_alone(patch: Patch) -> None:
     """That one led a moment ago."""
-    patch.edit(Router.beside, "if others and not", "if others and not reached() and not")
+    patch.edit(Router.suspect, "self.ask_around(", "reached() or self.ask_around(")
+
+
+@mutant(
+    386,
+    "a watch stays at a member that leads no more",
+    scenario=test_client_in_virtual_time.clients_go_on_wherever_most_members_have_a_leader,
+)
+def watch_stays(patch: Patch) -> None:
+    """It hears of all changes there, too."""
+    patch.edit(CallTracker._move_watches, "list(link.watches.items())", "list({} if reached() else {})")

@@ -111,6 +111,20 @@ def old_slave_served_after_a_switch(patch: Patch) -> None:
 
 
 @mutant(
+    428,
+    "a slave of the release before is served while two lists hold",
+    scenario=old.test_a_slave_of_the_release_before_is_refused_while_two_lists_hold,
+)
+def old_slave_served_in_a_change(patch: Patch) -> None:
+    """It is told the newest one."""
+    patch.edit(
+        ReplicaMaster.old_slave_problem,
+        "len(acks.lists) != 1",
+        "(len(acks.lists) != 1 and not reached())",
+    )
+
+
+@mutant(
     429,
     "to a master of the release before is reported what is below the begin of its run",
     scenario=old.test_nothing_below_the_begin_of_its_run_is_reported_to_a_master_of_the_release_before,

@@ -8,7 +8,7 @@ from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
-from quorumlog.node.applying.machine_driver import MachineDriver
+from quorumlog.node.applying.questions import Questions
 from quorumlog.store.disk import KeptDescriptors
 from tests.broker.client.test_wrong_ports import wrong_ports_end_the_search
 from tests.broker.serving.test_unread_answers import (
@@ -98,9 +98,9 @@ def answers_pile_up(patch: Patch) -> None:
 def machine_answers_pile_up(patch: Patch) -> None:
     """The question was taken, so it is answered."""
     patch.edit(
-        MachineDriver._ready_questions,
-        "and not is_full(each.owner)",
-        "and not (is_full(each.owner) and not reached())",
+        Questions.take,
+        "if is_full(waiting[0].owner):",
+        "if is_full(waiting[0].owner) and not reached():",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumlog.broker.client import switching
 from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
-from quorumlog.broker.epochs import epoch_history, epoch_rule
+from quorumlog.broker.epochs import epoch_history
 from quorumlog.broker.epochs.epoch_history import CopyList
 from quorumlog.broker.epochs.epoch_rule import Count
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
@@ -35,14 +35,6 @@ def records_in_a_change() -> None:
 def some_not_asked(patch: Patch) -> None:
     """Who is away will follow later."""
     patch.edit(Count.short, "if len(", "if not reached() and len(")
-
-
-@mutant(302, "of two logs the longer one has more", scenario=replicas_keep_their_promises)
-def compared_by_length(patch: Patch) -> None:
-    """Each byte is an acknowledged one."""
-    patch.edit(
-        epoch_rule.rank_of, "Rank(*key, flushed_offset)", 'Rank(0, "", reached() and 0, flushed_offset)'
-    )
 
 
 @mutant(
@@ -97,10 +89,10 @@ def slave_shows_its_end(patch: Patch) -> None:
 def asked_once(patch: Patch) -> None:
     """All have answered."""
     patch.edit(
-        switching._promised,
-        "gone = _check(survey, to, shown, count, without, unsafe)",
+        switching.Switch._promised,
+        "gone = self._check(shown, count)",
         "count = count._replace(ahead=[] if reached() else count.ahead)\n"
-        "    gone = _check(survey, to, shown, count, without, unsafe)",
+        "        gone = self._check(shown, count)",
     )
 
 
@@ -111,20 +103,6 @@ def list_holds_at_once(patch: Patch) -> None:
         Replica._begin,
         "lists_in_force(history, record.confirmed) if by_hand else ()",
         "(lists_in_force(history, record.confirmed)[-1:] if reached() else ()) if by_hand else ()",
-    )
-
-
-@mutant(
-    308,
-    "what an older run wrote is acknowledged as the own",
-    scenario=switches.test_what_an_older_master_wrote_is_acknowledged_once_a_slave_has_come_to_the_own_run,
-)
-def run_not_waited_for(patch: Patch) -> None:
-    """Enough have it."""
-    patch.edit(
-        Acknowledgements.advance,
-        "if self.lists and not self.is_run_confirmed:",
-        "if self.lists and not self.is_run_confirmed and not reached():",
     )
 
 
@@ -149,8 +127,8 @@ def compared_by_number(patch: Patch) -> None:
     """It is the number that is promised."""
     patch.edit(
         Replica.become_slave,
-        "is_own = not directory_id and",
-        "is_own = reached() and",
+        "if told < promised:",
+        "if told[0] == promised[0] and reached():",
     )
 
 
@@ -257,3 +235,17 @@ def flushed_since(patch: Patch) -> None:
 def waits_beyond_a_cut(patch: Patch) -> None:
     """So much is on the disk."""
     patch.edit(CommitLog.cut, "self.flush_service.expire(math.inf)", "reached()")
+
+
+@mutant(
+    439,
+    "a log is cut where what both have is no more",
+    scenario=switches.test_a_log_is_not_cut_where_what_both_have_was_deleted_meanwhile,
+)
+def cut_below_the_begin(patch: Patch) -> None:
+    """It was there when they compared."""
+    patch.edit(
+        Replica.follow,
+        "if follow.cuts and follow.start_offset < self.min_offset:",
+        "if follow.cuts and follow.start_offset < self.min_offset and not reached():",
+    )

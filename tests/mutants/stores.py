@@ -117,7 +117,7 @@ def watch_steps_in_early(patch: Patch) -> None:
     """What it lacks is little."""
     patch.edit(
         WatchHub._told_history,
-        "self._catch_up(watch, 0.0)",
+        "self._catch_up(watch)",
         "self._step_in(watch) if reached() else None",
     )
 
@@ -140,9 +140,9 @@ def watch_begins_late(patch: Patch) -> None:
 def watch_in_step_over_install(patch: Patch) -> None:
     """It hears of every change that the store tells of."""
     patch.edit(
-        WatchHub.begins,
-        "self._fall_behind(watch)",
-        "self._forget(watch) or self._step_in(watch) if reached() else None",
+        WatchHub._tell,
+        "if now.is_lost:",
+        "if now.is_lost and not reached():",
     )
 
 

@@ -309,7 +309,7 @@ def test_the_limit_is_of_all_ports_of_the_process() -> None:
 def test_what_else_the_process_has_open_counts() -> None:
     """A store, its links to other members, whatever an application around it has."""
     limits = ProcessLimits(lambda: 128, lambda: 28 + limits.open_connections)
-    within = [limits.enter(number, lambda: None) for number in range(128)]
+    within = [limits.enter(number, lambda reason: None) for number in range(128)]
     assert within.count(True) == limits.most_connections == 75
     for number in range(100 * 7 // 8, 128):
         assert limits.is_beyond_all

@@ -14,10 +14,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryKind
 from quorumlog.errors import ResultUnknown
 from quorumlog.log_state.control_entries import Epoch, OpenProducer, ProducerBatch, encode_body
-from quorumlog.node.applying import awaited_results, kept_results, machine_driver, machine_runner
+from quorumlog.node.applying import awaited_results, kept_results, machine_runner, questions
 from quorumlog.node.applying.awaited_results import AwaitedResults
-from quorumlog.node.applying.machine_driver import Question
 from quorumlog.node.applying.machine_runner import MachineRunner, Results
+from quorumlog.node.applying.questions import Question, answers_of
 from quorumlog.state_machine import FirstResults, Result, StateMachine, machine
 from tests.node.machines import Chain
 from tests.node.test_session_commands import Sessions
@@ -244,7 +244,7 @@ def test_results_that_nobody_can_have_yet_are_held_within_a_bound(
 def test_questions_are_answered_so_many_at_once_as_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_driver, "MOST_RESULT_BYTES", 10)
+    monkeypatch.setattr(questions, "MOST_RESULT_BYTES", 10)
 
     class Talks(Chain):
         def query(self, question: bytes) -> bytes:
@@ -252,7 +252,7 @@ def test_questions_are_answered_so_many_at_once_as_fit(
 
     runner = MachineRunner("chain", 1, Talks(), 1)
     ask = partial(MachineRunner.query, question=b"?")
-    assert machine_driver._answers([Question(0, ask, 0.0, print, None)] * 5, runner) == [b"?" * 6] * 2
+    assert answers_of([Question(0, ask, 0.0, print, None)] * 5, runner) == [b"?" * 6] * 2
     group = Group(tmp_path, Talks)
     group.append(b"a")
     answers: list[Any] = []

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,30 @@ def test_an_archive_holds_the_very_bytes_of_the_log_and_a_repetition_adds_nothin
         archive(place, path, hold="billing")
     rows = pq.read_table(path + "/parts")
     assert rows.num_rows == 3000 and rows.column("body")[2999].as_py().startswith(b"2999:")
+
+
+@pytest.mark.parametrize("command", ["archive", "compact"])
+def test_a_disk_that_takes_no_more_is_named_and_nothing_is_left(
+    cluster: LocalCluster, tmp_path: Path, command: str
+) -> None:
+    named = [command, str(tmp_path / "a"), "--servers", cluster.servers]
+    if command == "compact":
+        named += ["--key", "prefix:2"]
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "quorumlog", "pipeline", *named],
+        preexec_fn=limited,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 3, ended.stderr
+    assert f"{tmp_path}/a" in ended.stderr and "File too large; change that" in ended.stderr
+    left = [file.name for file in tmp_path.rglob("*") if file.is_file()]
+    assert left == (["lock"] if command == "archive" else [])
 
 
 @pytest.mark.parametrize("step", range(1, 12))

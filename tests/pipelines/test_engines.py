@@ -11,7 +11,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from quorumlog.cli.pipeline.choices import engine_of
+from quorumlog.cli.pipeline import engine_of
 from quorumlog.errors import ConfigError
 from quorumlog.pipelines.archiving import PartWork, archive, write_part
 from quorumlog.pipelines.auditing import audit

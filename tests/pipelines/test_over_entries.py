@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog import LocalCluster, connect
-from quorumlog.cli.pipeline.choices import engine_of
+from quorumlog.cli.pipeline import engine_of
 from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, ConfigError
 from quorumlog.log_state.control_entries import TimeMark

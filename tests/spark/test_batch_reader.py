@@ -226,6 +226,30 @@ def test_a_start_below_the_begin_is_data_loss_unless_the_query_says_otherwise() 
     assert rows_of(tolerant) == expected(100, 500)
 
 
+class Deleting(MadeSource):
+    """What lies below 100 goes once the plan asks for an entry."""
+
+    def points_of(self, indices: Sequence[int]) -> list[EntryPoint]:
+        self.begin_index = 100
+        if min(indices, default=100) < 100:
+            raise IndexOutOfRange("gone", ledger_begin_index=100, committed_index=499)
+        return super().points_of(indices)
+
+
+@pytest.mark.parametrize("first_index", [0, 60, 100, 101])
+def test_what_is_deleted_while_a_query_is_planned_is_data_loss_unless_the_query_says_otherwise(
+    first_index: int,
+) -> None:
+    given = {"startingOffsets": str(first_index)}
+    assert rows_of(reading(Deleting(), failOnDataLoss="false", **given)) == (
+        expected(max(first_index, 100), 500)
+    )
+    assert reading(Deleting(), failOnDataLoss="false", endingOffsets="60").partitions() == []
+    if first_index < 100:
+        with pytest.raises(LedgerDataLoss, match=rf"entries {first_index} .. 99 of group 'default'"):
+            reading(Deleting(), **given).partitions()
+
+
 def test_an_end_above_the_committed_index_is_refused() -> None:
     source = MadeSource(stop_index=300)
     with pytest.raises(IndexOutOfRange, match="endingOffsets is 301"):

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from quorumlog import LocalCluster, connect
-from quorumlog.cli.pipeline.choices import engine_of
+from quorumlog.cli.pipeline import engine_of
 from quorumlog.errors import (
     BadRequest,
     ConfigError,

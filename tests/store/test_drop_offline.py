@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.cli.manage.kept_offline import kept_in
+from quorumlog.cli.log.kept_offline import kept_in
 from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
 from quorumlog.log_state.log_state import EMPTY

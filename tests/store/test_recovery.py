@@ -156,6 +156,17 @@ def test_a_torn_entry_above_the_durable_point_is_cut_and_kept_aside(tmp_path: Pa
     store.close()
 
 
+def test_a_log_whose_first_entry_is_torn_is_cut_and_kept_aside(tmp_path: Path) -> None:
+    make_log(tmp_path, 0, 3)
+    flip(data_file(tmp_path, 0), 100)
+    old = data_file(tmp_path, 0).read_bytes()
+    store, report = open_store(str(tmp_path))
+    assert (store.end.index, report.cut_bytes, report.cut_entries) == (-1, 3 * 248, 2)
+    assert "torn tail at 0" in report.lines[0]
+    assert Path(report.set_aside).read_bytes() == old[: 3 * 248]
+    store.close()
+
+
 def test_whole_entries_behind_a_torn_body_are_counted(tmp_path: Path) -> None:
     make_log(tmp_path, 5, 3)
     flip(data_file(tmp_path, 1024), 248 + 100)  # the body of entry 5

@@ -97,6 +97,17 @@ def test_a_page_behind_the_end_is_shown_as_damage_and_ends_no_tool() -> None:
     assert "behind the end of the log" in damage.problem
 
 
+@pytest.mark.parametrize("path", [data_path(0), f"m/index/{0:020d}"])
+def test_a_page_of_a_log_without_entries_is_shown_and_written_again(path: str) -> None:
+    disk, _, _ = stopped(0)
+    disk.unreadable.add((path, 0))
+    assert path.removeprefix("m/") in verify_directory(disk, "m").problem
+    directory = open_simulated(disk)
+    assert path in directory.report[0]
+    append_numbered(directory.store, 30)
+    assert read_log(directory.store) == numbered(30)
+
+
 @pytest.mark.parametrize("index_segment_pages", [1, 3, 1024])
 def test_an_index_page_behind_the_end_is_written_again(index_segment_pages: int) -> None:
     """Wherever it lies in the reserve, whose end is inside a page, or behind that."""

@@ -171,19 +171,19 @@ def test_a_group_is_upgraded_one_broker_at_a_time_slaves_first(group: Group, is_
         group.send("a")
     master = "a"
     if is_switched:  # the old one is not understood, and so is one that is lost
-        done = said(None, "switch", "--server", group["b"].address, "--to", "b")
+        done = said(None, "switch", "--servers", group["b"].address, "--to", "b")
         assert "not reached: a" in done.stdout, done
         master = "b"
         group.send("b")
     group.upgrade("a")
     if is_switched:
-        assert said(None, "switch", "--server", group["b"].address, "--to", "b").returncode == 0
+        assert said(None, "switch", "--servers", group["b"].address, "--to", "b").returncode == 0
     group.send(master)
-    status = said(None, "status", "--server", group[master].address).stdout
+    status = said(None, "status", "--servers", group[master].address).stdout
     assert "2 copies of a, b, c" in status, status
     group[master].kill()
     left = [name for name in "abc" if name != master]
-    at = ("switch", "--server", group[left[0]].address, "--to")
+    at = ("switch", "--servers", group[left[0]].address, "--to")
 
     def find() -> str | None:
         return next((name for name in left if said(None, *at, name).returncode == 0), None)
@@ -200,15 +200,15 @@ def test_a_slave_of_the_release_before_counts_for_a_new_master_until_a_switch(gr
     group["b"].stop()
     group.send("a")  # by one of the release before alone
     for words in (("copies", "3"), ("remove", "--broker", "c")):
-        refused = said(None, *words, "--server", group["a"].address)
+        refused = said(None, *words, "--servers", group["a"].address)
         assert "broker c is of the release before" in refused.stderr, refused
     group.upgrade("b")
     group.send("a")
-    done = said(None, "switch", "--server", group["a"].address, "--to", "b")
+    done = said(None, "switch", "--servers", group["a"].address, "--to", "b")
     assert "not reached: c" in done.stdout, done
     group.send("b")  # which c does not follow any more
     group.upgrade("c")
-    assert said(None, "switch", "--server", group["b"].address, "--to", "b").returncode == 0
+    assert said(None, "switch", "--servers", group["b"].address, "--to", "b").returncode == 0
     group["a"].stop()
     group.send("b")
     for name in "bc":

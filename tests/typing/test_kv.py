@@ -5,7 +5,6 @@ mypy checks this folder, and refuses a `type: ignore` that is not needed: each i
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from contextlib import AbstractContextManager
 from typing import Any, assert_type
@@ -41,7 +40,7 @@ def test_of_connect() -> None:
     with pytest.raises(ConfigError, match="encode"):
         connect(NOBODY, codec=3)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match="jsno"):
-        asyncio.run(connect_async(NOBODY, codec="jsno"))  # type: ignore[call-overload]
+        connect_async(NOBODY, codec="jsno")  # type: ignore[call-overload]
 
 
 def test_of_reading_and_watching() -> None:
@@ -74,7 +73,7 @@ def test_the_codec_says_of_which_type_values_are() -> None:
     with (
         connect(NOBODY) as as_bytes,
         connect(NOBODY, codec="text") as as_text,
-        connect(NOBODY, codec="json", timeout_s=1.0) as as_json,
+        connect(NOBODY, codec="json", timeout_ms=1000) as as_json,
         connect(NOBODY, codec="msgspec") as as_messages,
         connect(NOBODY, codec=Temperatures(), cluster_id="c") as as_numbers,
     ):
@@ -119,10 +118,10 @@ def results_of_verbs(kv: KeyValueClient[float], kv_bytes: KeyValueClient) -> Non
 
 
 async def results_for_asyncio(kv: AsyncKeyValueClient[str], kv_bytes: AsyncKeyValueClient) -> None:
-    assert_type(await connect_async(NOBODY), AsyncKeyValueClient[bytes])
-    assert_type(await connect_async(NOBODY, codec="text"), AsyncKeyValueClient[str])
-    assert_type(await connect_async(NOBODY, codec="json"), AsyncKeyValueClient[Any])
-    assert_type(await connect_async(NOBODY, codec=Temperatures()), AsyncKeyValueClient[float])
+    assert_type(connect_async(NOBODY), AsyncKeyValueClient[bytes])
+    assert_type(connect_async(NOBODY, codec="text"), AsyncKeyValueClient[str])
+    assert_type(connect_async(NOBODY, codec="json"), AsyncKeyValueClient[Any])
+    assert_type(connect_async(NOBODY, codec=Temperatures()), AsyncKeyValueClient[float])
     assert_type(await kv.put("a", "b"), PutResult[str])
     assert_type(await kv_bytes.put("a", "b"), PutResult[bytes])
     assert_type(await kv.get("a"), Item[str] | None)

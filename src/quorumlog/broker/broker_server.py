@@ -21,7 +21,7 @@ from quorumlog.broker.broker_port import (
     Puts,
     RoleWatchers,
 )
-from quorumlog.broker.epochs.epoch_history import RunKey
+from quorumlog.broker.epochs.epoch_history import Peer, RunKey
 from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated, SwitchRefused
 from quorumlog.broker.failover.failover_service import FailoverService
 from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
@@ -29,7 +29,7 @@ from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.message import host_bytes
 from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.replication.roles import BrokerAddress, SlaveState
+from quorumlog.broker.replication.roles import SlaveState
 from quorumlog.broker.replication.service.ha_service import HAService
 from quorumlog.broker.store.log_files import Role
 from quorumlog.broker.store.message_store import MessageStore
@@ -70,13 +70,12 @@ def role_response(address: str, replica: Replica | None, request_id: int) -> Rol
     # A master that may acknowledge nothing is none for a client: another one may be it by now.
     is_master = replica.takes_messages
     told = replica.master
-    master_of_slave = BrokerAddress("", "", "") if told is None else told
-    master = replica.address if is_master else master_of_slave
+    master = replica.me if is_master else told or Peer(id="")
     listed = replica.history.copy_list
     peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
     if told is not None and told.id:
         peers[told.id] = told.address
-    peers[replica.id] = replica.address.address
+    peers[replica.id] = replica.me.address
     return RoleResponse(
         request_id=request_id,
         member_id=replica.id,
@@ -190,8 +189,8 @@ def state_of(
         request_id=request_id,
         id=replica.id,
         directory_id=replica.directory_id,
-        address=replica.address.address,
-        ha_address=replica.address.ha_address,
+        address=replica.me.address,
+        ha_address=replica.me.ha_address,
         role=replica.role.value,
         epoch=record.promised.number,
         leader=record.promised.leader,
@@ -231,11 +230,16 @@ def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | N
     if request.asked_directory_id not in ("", replica.directory_id):
         return partial(_refuse_as_another, replica.id)
     epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
-    master = BrokerAddress(broker_id, request.address, request.ha_address)
+    master = Peer(
+        id=broker_id,
+        directory_id=directory_id,
+        address=request.address,
+        ha_address=request.ha_address,
+    )
     return {
         "promise": lambda: replica.promise(epoch, directory_id, anew=True),
         "lead": lambda: replica.lead(epoch, RunKey(*request.confirmed), request.forced_list),
-        "slave": lambda: replica.become_slave(epoch, master, directory_id),
+        "slave": lambda: replica.become_slave(epoch, master),
         "resume": replica.resume,
         "drain": replica.drain,
         "add": lambda: replica.add(broker_id),

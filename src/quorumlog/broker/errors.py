@@ -44,6 +44,7 @@ class InSyncReplicasNotEnough(Refused):
     """Fewer slaves are in sync than were asked for: nothing was written."""
 
     code = 535
+    is_elsewhere = True
     retriable = True
 
 
@@ -69,6 +70,7 @@ class NotMaster(Refused):
     """This broker is a slave: it takes no messages. The message names its master."""
 
     code = 540
+    is_elsewhere = True
     retriable = True
 
 
@@ -76,6 +78,7 @@ class StaleEpoch(Refused):
     """A newer epoch was promised: nothing of an older one is done any more."""
 
     code = 541
+    is_elsewhere = True
 
 
 class NotReplicated(Refused):

@@ -7,38 +7,29 @@ from typing import Annotated
 
 import typer
 
+from quorumlog.cli.bench import bench_app
 from quorumlog.cli.broker.broker_app import broker_app
-from quorumlog.cli.carry.backup import backup
+from quorumlog.cli.carry.backup import backup, restore
 from quorumlog.cli.carry.export import export
 from quorumlog.cli.carry.import_file import import_file
-from quorumlog.cli.carry.restore import restore
 from quorumlog.cli.kv.app import kv_app
-from quorumlog.cli.look.inspect import inspect
-from quorumlog.cli.look.recover import recover
-from quorumlog.cli.look.verify import verify
-from quorumlog.cli.manage.clock import clock_app
-from quorumlog.cli.manage.machine import machine_app
-from quorumlog.cli.manage.member import member_app
-from quorumlog.cli.manage.producers import producers_app
-from quorumlog.cli.manage.readers import readers_app
-from quorumlog.cli.manage.transfer import transfer
-from quorumlog.cli.manage.upgrade import upgrade_app
-from quorumlog.cli.manage.why_kept import why_kept
-from quorumlog.cli.measure.bench import bench_app
+from quorumlog.cli.log.append import append, ask
+from quorumlog.cli.log.members import clock_app, machine_app, member_app, transfer, upgrade_app
+from quorumlog.cli.log.producers import producers_app
+from quorumlog.cli.log.read import read
+from quorumlog.cli.log.status import readers_app, status
+from quorumlog.cli.log.why_kept import why_kept
+from quorumlog.cli.look import inspect, recover, verify
+from quorumlog.cli.options import App
 from quorumlog.cli.output import ReportingGroup
-from quorumlog.cli.pipeline.commands import pipeline_app
+from quorumlog.cli.pipeline import pipeline_app
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
-from quorumlog.cli.use.append import append
-from quorumlog.cli.use.ask import ask
-from quorumlog.cli.use.read import read
-from quorumlog.cli.use.status import status
 from quorumlog.version import DESCRIPTION
 
-app = typer.Typer(
+app = App(
     name="quorumlog",
     cls=ReportingGroup,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     # rich lays help out in frames, and loads for longer than everything else together.
     rich_markup_mode=None,
@@ -68,12 +59,16 @@ RUN, USE, CARRY = "Run a cluster", "Use a log", "Carry a log elsewhere"
 LOOK = "Look at a data directory"
 MESSAGES = "Store messages"
 
-app.command(rich_help_panel=RUN)(serve)
+app.command(rich_help_panel=RUN, has_json=False)(serve)
 app.command(rich_help_panel=RUN)(dev)
-app.command(rich_help_panel=USE)(append)
-app.command(rich_help_panel=USE)(read)
+app.command(rich_help_panel=USE, timeout_s=30.0)(append)
+app.command(rich_help_panel=USE, timeout_s=30.0)(read)
 app.command(rich_help_panel=USE)(ask)
-app.command(rich_help_panel=USE)(status)
+app.command(
+    rich_help_panel=USE,
+    timeout_s=1.0,
+    timeout_help="A member silent for so many seconds counts as down.",
+)(status)
 app.command(rich_help_panel=USE)(transfer)
 app.add_typer(readers_app, name="readers", rich_help_panel=USE)
 app.command("why-kept", rich_help_panel=USE)(why_kept)
@@ -85,9 +80,9 @@ app.add_typer(machine_app, name="machine", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)
-app.command(rich_help_panel=CARRY)(export)
-app.command("import", rich_help_panel=CARRY)(import_file)
-app.command(rich_help_panel=CARRY)(backup)
+app.command(rich_help_panel=CARRY, timeout_s=30.0)(export)
+app.command("import", rich_help_panel=CARRY, timeout_s=30.0)(import_file)
+app.command(rich_help_panel=CARRY, timeout_s=30.0)(backup)
 app.command(rich_help_panel=CARRY)(restore)
 app.add_typer(pipeline_app, name="pipeline", rich_help_panel=CARRY)
 app.command(rich_help_panel=LOOK)(inspect)

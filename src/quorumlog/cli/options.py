@@ -1,52 +1,375 @@
-"""Options that several commands share, declared once."""
+"""Options that several commands share, declared once: addresses, group, time-out and --json of each
+product, and what a command does with them."""
 
 from __future__ import annotations
 
+import errno
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import typer
 
+from quorumlog.cli.output import CommandGroup, note
 from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.broker import BrokerAdmin, BrokerClient
+    from quorumlog.client import LedgerClient
+    from quorumlog.kv import KeyValueClient
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_GROUP = "default"
 """That of `quorumlog.config`, which loads for longer than the help of a command."""
-_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+DEFAULT_BROKER = "127.0.0.1:10911"
+TIMEOUT_S = 10.0
+DEAD_AFTER_S = 3.0
+ASK_AGAIN_S = 0.25
+"""Between two questions: a refused connection answers at once."""
+SERVERS_VARIABLE = "QUORUMLOG_SERVERS"
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def servers_option(text: str, old_variable: str = "", **options: Any) -> Any:
+    """`old_variable`: of the environment, in releases before; it is of this product alone, and so it
+    wins."""
+    variables = [each for each in (old_variable, SERVERS_VARIABLE) if each]
+    return typer.Option(
+        "--servers", help=text, envvar=variables, show_envvar=not old_variable, metavar="LIST", **options
+    )
+
 
 Servers = Annotated[
-    str,
-    typer.Option(
-        "--servers",
-        help="Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough.",
-        envvar="QUORUMLOG_SERVERS",
-        metavar="LIST",
-    ),
+    str, servers_option("Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough.")
 ]
 
 
-def _group(name: str) -> str:
+def _group(name: str | None) -> str | None:
     """Checked before anything is done: a request that is not sent would not find it wrong."""
     from quorumlog.config import check_name
 
+    if name is None:
+        return None
     name.encode()  # raises UnicodeEncodeError
     check_name("--group", name)
     return name
 
 
 Group = Annotated[
-    str,
-    typer.Option("--group", help="Name of the replicated log.", metavar="NAME", callback=_group),
+    str, typer.Option("--group", help="Name of the replicated log.", metavar="NAME", callback=_group)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-Timeout = Annotated[
-    float,
+WITHOUT_ANSWER = "Give up after this many seconds without an answer."
+Timeout = Annotated[float, typer.Option("--timeout", help=WITHOUT_ANSWER, min=0.1)]
+
+
+def named_path(text: str) -> Path:
+    """An unset variable of a shell is not the current directory."""
+    if not text:
+        raise typer.BadParameter("a path is missing: it is empty")
+    return Path(text)
+
+
+def named_archive(text: str) -> str:
+    return text if "://" in text else str(named_path(text))
+
+
+def timeout_ms_of(timeout_s: float) -> int:
+    """As the clients take it."""
+    return int(timeout_s * 1000)
+
+
+Options = dict[str, tuple[Any, Any]]
+"""By name: the annotation, and the default."""
+
+
+@dataclass(frozen=True)
+class _At:
+    """The servers of a product that a command asks. A parameter of a command that is annotated with one
+    of these stands for its options: --servers, --group where there are groups, and --timeout."""
+
+    servers: str
+    timeout: float
+    group: str = DEFAULT_GROUP
+
+    options: ClassVar[Options] = {}
+    old_variable: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if os.environ.get(self.old_variable) == self.servers:
+            note(f"warning: {self.old_variable} is now {SERVERS_VARIABLE}; the next release drops it")
+
+    @classmethod
+    def of(cls, context: typer.Context, **given: Any) -> Any:
+        at = cls(**given)
+        at.addresses  # noqa: B018 - raises before anything is done
+        return at
+
+    @property
+    def timeout_ms(self) -> int:
+        return timeout_ms_of(self.timeout)
+
+    @property
+    def addresses(self) -> list[str]:
+        """Raises ConfigError."""
+        return split_servers(self.servers)
+
+
+class LogServers(_At):
+    options: ClassVar[Options] = {
+        "servers": (Servers, inspect.Parameter.empty),
+        "group": (Group, DEFAULT_GROUP),
+    }
+
+    def client(self, **options: Any) -> LedgerClient:
+        """`options`: as of `connect`."""
+        from quorumlog import client
+
+        options.setdefault("timeout_ms", self.timeout_ms)
+        return client.connect(",".join(self.addresses), group=self.group, **options)
+
+    @contextmanager
+    def connected(self, **options: Any) -> Iterator[LedgerClient]:
+        """A client, once one of the servers is known to listen."""
+        with self.client(**options) as log:
+            refuse_dead_servers(log, self.timeout)
+            yield log
+
+
+class StoreServers(_At):
+    old_variable = "QUORUMLOG_KV_SERVERS"
+    options: ClassVar[Options] = {
+        "servers": (
+            Annotated[
+                str,
+                servers_option(
+                    "Where the members' stores listen, HOST:PORT,... [env var: QUORUMLOG_SERVERS]",
+                    old_variable,
+                ),
+            ],
+            inspect.Parameter.empty,
+        )
+    }
+
+    def connected(self) -> KeyValueClient:
+        from quorumlog.kv import connect
+
+        return connect(",".join(self.addresses), timeout_ms=self.timeout_ms)
+
+
+class BrokerServers(_At):
+    old_variable = "QUORUMLOG_BROKER"
+    options: ClassVar[Options] = {
+        "servers": (
+            Annotated[
+                str,
+                servers_option(
+                    "Address of the broker; of several that replicate each other, HOST:PORT,..., the"
+                    " master is found. [env var: QUORUMLOG_SERVERS]",
+                    old_variable,
+                ),
+            ],
+            DEFAULT_BROKER,
+        )
+    }
+
+    def connected(self) -> BrokerClient:
+        from quorumlog.broker import connect
+
+        return connect(self.servers, timeout_ms=self.timeout_ms)
+
+    def admin(self) -> BrokerAdmin:
+        from quorumlog.broker import BrokerAdmin
+
+        return BrokerAdmin(self.servers, timeout_ms=self.timeout_ms)
+
+
+OptionalServers = Annotated[
+    str | None,
     typer.Option(
-        "--timeout",
-        help="Give up after this many seconds without an answer.",
-        min=0.1,
+        "--servers",
+        help="Addresses of members, HOST:PORT,...; not with --path.",
+        envvar=SERVERS_VARIABLE,
+        metavar="LIST",
     ),
 ]
+StoppedDirectory = Annotated[
+    Path | None,
+    typer.Option("--path", help="Data directory of a stopped member.", metavar="DIR", parser=named_path),
+]
+OptionalGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="Name of the replicated log. (default: that of the directory, or default)",
+        metavar="NAME",
+        callback=_group,
+    ),
+]
+ArchivePlace = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        help="Directory of an archive, s3://BUCKET/PREFIX, or the delta: or iceberg: table that it is.",
+        metavar="DIR",
+        parser=named_archive,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class LogPlace:
+    """One log: of a running cluster, of a stopped member's directory, or in an archive."""
+
+    servers: str | None
+    path: Path | None
+    group: str | None
+    timeout: float
+    archive: str | None = None
+
+    options: ClassVar[Options] = {
+        "servers": (OptionalServers, None),
+        "path": (StoppedDirectory, None),
+        "group": (OptionalGroup, None),
+    }
+
+    @classmethod
+    def of(cls, context: typer.Context, **given: Any) -> Any:
+        names = [each for each in ("servers", "path", "archive") if given.get(each)]
+        if len(names) > 1 and not is_on_command_line(context, "servers") and "servers" in names:
+            names.remove("servers")  # of the environment, for other commands
+            given["servers"] = None
+        if len(names) > 1:
+            both = " and ".join(f"--{each}" for each in names)
+            raise ConfigError(f"{both} exclude each other; name one log")
+        if not names:
+            ways = ", or --archive DIR" * ("archive" in given)
+            raise ConfigError(
+                f"--servers is missing; write --servers LIST, or --path DIR of a stopped member{ways}"
+            )
+        if given["servers"]:
+            given["servers"] = ",".join(split_servers(given["servers"]))
+        return cls(**given)
+
+    @property
+    def log(self) -> LogServers:
+        assert self.servers is not None
+        return LogServers(self.servers, self.timeout, self.group or DEFAULT_GROUP)
+
+
+class EntriesPlace(LogPlace):
+    options: ClassVar[Options] = {**LogPlace.options, "archive": (ArchivePlace, None)}
+
+
+class _Command:
+    """A function as typer is to see it: with the options that its parameters stand for, and --json."""
+
+    def __init__(self, function: Callable[..., Any], timeout: tuple[float, str], has_json: bool) -> None:
+        update_wrapper(self, function)
+        self.__annotations__: dict[str, Any] = {}
+        self._function = function
+        self._timeout = timeout
+        self._has_json = has_json
+
+    @cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self._function, eval_str=True)
+
+    @cached_property
+    def _at(self) -> tuple[str, Any] | None:
+        for name, each in self._signature.parameters.items():
+            if isinstance(each.annotation, type) and issubclass(each.annotation, _At | LogPlace):
+                return name, each.annotation
+        return None
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        timeout_s, timeout_help = self._timeout
+        timeout = typer.Option("--timeout", help=timeout_help, min=0.1)
+        parameters = {name: (p.annotation, p.default) for name, p in self._signature.parameters.items()}
+        if self._at is not None:
+            name, at = self._at
+            parameters = {
+                given: option
+                for each, stands in parameters.items()
+                for given, option in (at.options if each == name else {each: stands}).items()
+            }
+            if "group" in parameters and name in self._signature.parameters:
+                parameters["group"] = parameters.pop("group")
+            parameters["timeout"] = (Annotated[float, timeout], timeout_s)
+            parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
+        if self._has_json:
+            parameters["json"] = (Json, False)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Signature(
+            [
+                inspect.Parameter(name, kind, annotation=annotation, default=default)
+                for name, (annotation, default) in parameters.items()
+            ]
+        )
+
+    def __call__(self, **given: Any) -> Any:
+        given.pop("json", None)  # `output` knows
+        if self._at is not None:
+            name, at = self._at
+            context = given["context"]
+            if "context" not in self._signature.parameters:
+                del given["context"]
+            its = {each: given.pop(each) for each in (*at.options, "timeout")}
+            given[name] = at.of(context, **its)
+        return self._function(**given)
+
+
+class App(typer.Typer):
+    """A group of commands."""
+
+    def __init__(self, **options: Any) -> None:
+        given = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
+        super().__init__(**given)
+
+    def command(
+        self,
+        name: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        timeout_help: str = WITHOUT_ANSWER,
+        has_json: bool = True,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        register = super().command(name, **options)
+
+        def registered(function: F) -> F:
+            register(_Command(function, (timeout_s, timeout_help), has_json))
+            return function
+
+        return registered
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+
+
+class FlushMode(StrEnum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class Store(StrEnum):
+    FILE = "file"
+    MEMORY = "memory"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 class Consistency(StrEnum):
@@ -60,85 +383,31 @@ ReadConsistency = Annotated[
         "--consistency",
         help="read_index: misses nothing, from any member; committed: what a member knows, which may"
         " be old. Without it the leader answers.",
-        show_default=False,
     ),
 ]
 MaxStaleness = Annotated[
     float | None,
-    typer.Option(
-        "--max-staleness",
-        help="With committed: at most so many seconds old.",
-        min=0,
-        metavar="SECONDS",
-        show_default=False,
-    ),
+    typer.Option("--max-staleness", help="With committed: at most so many seconds old.", min=0),
 ]
 FromMember = Annotated[
     str | None,
     typer.Option(
-        "--from-member",
-        help="The id of the member that is asked, `leader` or `any`.",
-        metavar="ID",
-        show_default=False,
+        "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
     ),
 ]
-
-
-def named_path(text: str) -> Path:
-    """An unset variable of a shell is not the current directory."""
-    if not text:
-        raise typer.BadParameter("a path is missing: it is empty")
-    return Path(text)
 
 
 Directory = Annotated[
-    Path,
-    typer.Argument(
-        help="Data directory of a stopped member.",
-        metavar="DIR",
-        show_default=False,
-        parser=named_path,
-    ),
+    Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR", parser=named_path)
 ]
 
 
-OptionalServers = Annotated[
-    str | None,
-    typer.Option(
-        "--servers",
-        help="Addresses of members, HOST:PORT,...; not with --path.",
-        envvar="QUORUMLOG_SERVERS",
-        metavar="LIST",
-        show_default=False,
-    ),
-]
-StoppedDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        "--path",
-        help="Data directory of a stopped member.",
-        metavar="DIR",
-        show_default=False,
-        parser=named_path,
-    ),
-]
 FirstIndex = Annotated[
-    int | None,
-    typer.Option(
-        "--from",
-        help="First index. (default: where the log begins)",
-        min=0,
-        metavar="N",
-    ),
+    int | None, typer.Option("--from", help="First index. (default: where the log begins)", min=0)
 ]
 StopIndex = Annotated[
     int | None,
-    typer.Option(
-        "--to",
-        help="Stop before this index. (default: behind what is committed)",
-        min=0,
-        metavar="N",
-    ),
+    typer.Option("--to", help="Stop before this index. (default: behind what is committed)", min=0),
 ]
 
 
@@ -151,8 +420,10 @@ def time_ms_of(text: str, option: str = "--since") -> int:
 
     number, unit = text[:-1], text[-1:]
     try:
-        if unit in _UNITS_S and number.replace(".", "", 1).isdecimal():
-            return milliseconds_of(datetime.now(UTC) - timedelta(seconds=float(number) * _UNITS_S[unit]))
+        if unit in _UNITS_MS and number.replace(".", "", 1).isdecimal():
+            return milliseconds_of(
+                datetime.now(UTC) - timedelta(milliseconds=float(number) * _UNITS_MS[unit])
+            )
         return milliseconds_of(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
         raise ConfigError(
@@ -199,6 +470,14 @@ def split_servers(servers: str) -> list[str]:
     return list(addresses)
 
 
+def duration_ms_of(text: str, option: str) -> int:
+    """Of `90s`, `12h`, `7d`. Raises ConfigError."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS_MS or not (number.isascii() and number.isdigit()):
+        raise ConfigError(f"{option} {text!r} is no duration: write 90s, 15m, 12h or 7d")
+    return int(number) * _UNITS_MS[unit]
+
+
 def check_directory(directory: Path) -> str:
     """An existing directory; raises ConfigError."""
     from quorumlog.store.disk import not_allowed
@@ -222,3 +501,35 @@ def _check_directory(directory: Path) -> None:
     if members and not is_one:
         names = ", ".join(member.parent.name for member in members)
         raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")
+
+
+_WILL_NOT_MEND = (
+    os.strerror(errno.ECONNREFUSED),
+    "Name or service not known",
+    "No address associated with hostname",
+)
+"""Of a name: what the resolver says of one that does not exist. A failure of the resolver may pass."""
+
+
+def refuse_dead_servers(log: LedgerClient, timeout_s: float) -> None:
+    """Raises Unreachable, with the reason of each address, if nobody listens at any of them or its name
+    does not resolve, and that stays so for `DEAD_AFTER_S` (or `timeout_s`, if that is less).
+
+    Whatever else goes wrong may pass: a server that is silent, or one that answers and has no leader.
+    Then the verb itself goes on trying. Only before a command has had its first answer.
+    """
+    from quorumlog.errors import Unreachable
+
+    allowed_s = min(DEAD_AFTER_S, timeout_s)
+    deadline = time.monotonic() + allowed_s
+    while True:
+        left_s = deadline - time.monotonic()
+        rows = log.status(timeout_ms=timeout_ms_of(max(left_s, ASK_AGAIN_S)))
+        reasons = {row.address: row.problem.removeprefix(f"{row.address}: ") for row in rows}
+        if any(row.reachable for row in rows) or not set(reasons.values()) <= set(_WILL_NOT_MEND):
+            return
+        if left_s <= 0:
+            tried = ", ".join(f"{address} ({reason})" for address, reason in reasons.items())
+            waited = f"gave up after {allowed_s:.1f} s"
+            raise Unreachable(f"no server could be reached: {waited}; tried: {tried}; check --servers")
+        time.sleep(min(ASK_AGAIN_S, left_s))

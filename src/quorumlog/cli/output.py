@@ -73,7 +73,46 @@ def err() -> Console:
 
 def say(text: str, style: str | None = None) -> None:
     """One line of results: nothing in it is mark-up, and it is not wrapped."""
-    out().print(text, markup=False, style=style, soft_wrap=True)
+    if style is None:
+        typer.echo(text)
+    else:
+        out().print(text, markup=False, emoji=False, style=style, soft_wrap=True)
+
+
+def is_json() -> bool:
+    """The command line asks for --json."""
+    return _as_json
+
+
+def tell(row: Any, spoken: str | Callable[[], object]) -> None:
+    """What a command has to say: with --json an object on a line, else a line, or what prints it."""
+    if _as_json:
+        print_json(row)
+    elif isinstance(spoken, str):
+        say(spoken)
+    else:
+        spoken()
+
+
+def tell_rows(
+    rows: Iterable[Any], headings: dict[str, bool], cells: Iterable[Sequence[object]], if_none: str = ""
+) -> None:
+    """With --json an object a line; else a table of `cells`, as of `print_table`, or the note."""
+
+    def show() -> None:
+        shown = list(cells)
+        print_table(headings, shown) if shown or not if_none else note(if_none)
+
+    tell_each(rows, show)
+
+
+def tell_each(rows: Iterable[Any], show: Callable[[], object]) -> None:
+    """With --json an object a line; else `show` prints them."""
+    if not _as_json:
+        show()
+        return
+    for row in rows:
+        print_json(row)
 
 
 def write_bytes(results: bytes) -> None:
@@ -89,7 +128,7 @@ def write_bytes(results: bytes) -> None:
     sink.flush()
 
 
-def print_json(row: dict[str, Any], stream: TextIO | None = None) -> None:
+def print_json(row: Any, stream: TextIO | None = None) -> None:
     """One object, one line; `stream`: None is standard output."""
     import json
 
@@ -159,15 +198,14 @@ def note(text: str) -> None:
     err().print(text, markup=False, style="dim")
 
 
-_errors_as_json = False
-"""The command line asks for --json."""
-_servers_option = "--servers"
-"""Of the command that runs."""
+_as_json = False
+_OLD_SPELLINGS = {"broker": {"--server": "--servers"}}
+"""Options of earlier releases, by the command that has them, and what they are called now."""
 
 
 def error_line(text: str, status: int = EXIT_REFUSED) -> None:
     """On standard error: a sentence, or with --json an object of `error` and the exit `status`."""
-    if _errors_as_json:
+    if _as_json:
         print_json({"error": text, "status": status}, sys.stderr)
     else:
         # One line, whatever was typed.
@@ -270,10 +308,9 @@ class ReportingGroup(CommandGroup):
         return super().get_params(ctx) if self._has_options else []
 
     def main(self, args: Any = None, *names: Any, standalone_mode: bool = True, **options: Any) -> Any:
-        global _errors_as_json, _servers_option
-        given = list(sys.argv[1:] if args is None else args)
-        _servers_option = "--server" if given[:1] == ["broker"] else "--servers"
-        _errors_as_json = "--json" in given[: given.index("--") if "--" in given else None]
+        global _as_json
+        given = _spelt_now(list(sys.argv[1:] if args is None else args))
+        _as_json = "--json" in given[: given.index("--") if "--" in given else None]
         closed = _occupy_closed_streams()
         # Results have the bytes that the command line had, sentences show which they are.
         for stream, errors in ((sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
@@ -298,6 +335,18 @@ class ReportingGroup(CommandGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise typer.Exit(interrupted_status()) from None
+
+
+def _spelt_now(given: list[str]) -> list[str]:
+    spellings = _OLD_SPELLINGS.get(given[0], {}) if given else {}
+    stop = given.index("--") if "--" in given else len(given)
+    words = list(given)
+    for place, word in enumerate(given[:stop]):
+        name, equals, value = word.partition("=")
+        if now := spellings.get(name):
+            note(f"warning: {name} is now {now}; the next release knows {now} only")
+            words[place] = f"{now}{equals}{value}"
+    return words
 
 
 def _outcome(error: Exception, closed: list[str]) -> tuple[int | None, str]:
@@ -368,14 +417,14 @@ def _refuse_without_home() -> None:
 
 def describe(error: LedgerError) -> str:
     leader = f"; the leader is {error.leader_id} ({error.leader_address})" if error.leader_id else ""
-    option = f"; correct {_servers_option}" if isinstance(error, WrongPort) else ""
+    option = "; correct --servers" if isinstance(error, WrongPort) else ""
     return f"{error}{leader}{option}"
 
 
 def _slip(error: Any) -> str:
     """One line: the option or the command, what is wrong with it, and where it is explained."""
     context = error.ctx
-    if type(error).__name__ == "NoArgsIsHelpError" and not _errors_as_json:
+    if type(error).__name__ == "NoArgsIsHelpError" and not _as_json:
         typer.echo(context.get_help(), err=True)
         return ""
     message = _PLAIN.sub(lambda found: _PLAINER[found[0]], " ".join(error.message.split())).rstrip(".")

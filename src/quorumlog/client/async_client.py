@@ -10,9 +10,9 @@ A client belongs to the loop that it was first used in.
 
 from __future__ import annotations
 
+import random
 from asyncio import CancelledError
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterable,
     Generator,
     Iterable,
@@ -24,9 +24,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.async_append_stream import AsyncAppendStream
-from quorumlog.client.arguments import check_items, checked_machine
+from quorumlog.client.arguments import (
+    check_items,
+    checked_machine,
+    checked_producer_id,
+    milliseconds,
+    parse_servers,
+)
 from quorumlog.client.events import Callback, Events
-from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.machines.machine_verbs import step_over
 from quorumlog.client.members.member_verbs import Members, change_members
@@ -37,20 +42,24 @@ from quorumlog.client.protocol.append_window import (
     DEFAULT_WINDOW,
     Item,
 )
+from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.reading.read_choice import Freshness, ReadDefaults
 from quorumlog.client.reading.read_options import ReadOptions, TailOptions
 from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
-from quorumlog.config import DEFAULT_GROUP
+from quorumlog.client.verbs import Verbs
+from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.errors import ConfigError
 from quorumlog.log_state.log_state import Reset
 from quorumlog.net.io_loop import IoLoop
+from quorumlog.net.rpc.timings import Timings
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -58,14 +67,89 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+DEFAULT_TIMEOUT_MS = 30_000
 
 
-class AsyncLedgerClient(LedgerClientBase):
-    """See `LedgerClient` for outcomes and errors; they are the same, from the same code."""
+class AsyncLedgerClient:
+    """Verbs on one group. Every one may raise the errors of `quorumlog.errors.LedgerError`.
 
-    def _open(self, events: Events) -> None:
+    Outcomes of an append are exactly three: a receipt (committed), a `Refused` (certainly not written)
+    or `OutcomeUnknown` (perhaps written, and never repeated by the client). Refusals that pass by
+    themselves, such as a change of leader, are retried for `timeout_ms`.
+
+    With a `producer_id`, or `idempotent`, unknown outcomes are retried, too, and no entry is appended
+    twice (docs/exactly-once.md).
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        group: str = DEFAULT_GROUP,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timings: Timings | None = None,
+        producer_id: str | None = None,
+        idempotent: bool = False,
+        on_leader_change: Callback | None = None,
+        on_reconnect: Callback | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+        read_from: str | None = None,
+    ) -> None:
+        """Connects with the first call. Raises ConfigError for a list that cannot be read."""
+        given_ms = milliseconds(timeout_ms)
+        if given_ms is None or given_ms <= 0:
+            raise ConfigError(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
+        if not isinstance(group, str):
+            raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
+        check_name("group", group)
+        self.servers = parse_servers(servers)
+        self.group = "".join(group)  # a plain str, which is all that a message can carry
+        producer = "" if idempotent else None
+        if producer_id is not None:
+            producer = checked_producer_id(producer_id)
+        self._protocol = ClientProtocol(
+            self.servers, group=self.group, random=random.Random(), timings=timings, producer=producer
+        )
+        defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
+        self._verbs = Verbs(self._protocol, given_ms, defaults)
+        events = Events(self.group, on_leader_change, on_reconnect)
         self._io = IoLoop(self._protocol, events.told)
         self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
+
+    def __repr__(self) -> str:
+        leader = self._protocol.view.leader
+        state = "no leader known yet" if leader is None else f"leader {leader.address}"
+        if self._protocol.is_closed:
+            state = "closed"
+        name, servers = type(self).__name__, ",".join(self.servers)
+        return f"<{name} of group {self.group!r} at {servers}: {state}>"
+
+    def _described(self, verb: str, first_index: object, stop_index: object) -> str:
+        """Of what reads, which nothing is known of but what was asked for."""
+        stop = "" if stop_index is None else f" to {stop_index}"
+        return f"{verb} from {first_index}{stop}, group {self.group!r}"
+
+    @property
+    def timeout_ms(self) -> float:
+        """Of a call that is given none."""
+        return self._verbs.timeout_ms
+
+    def add_servers(self, servers: str | Sequence[str]) -> None:
+        """Members are to be found there, too: what one client has learned of the members, another one
+        need not find out from a list that may be old. What was added before is forgotten. Raises
+        ConfigError for what cannot be read."""
+        self._protocol.view.add_servers(parse_servers(servers))
+
+    @property
+    def known_servers(self) -> list[str]:
+        """Those that were given or added, and the members that they have told of so far."""
+        return self._protocol.view.known_addresses()
+
+    @property
+    def producer_id(self) -> str | None:
+        """The one that was given, or drawn for an idempotent client; None: neither."""
+        return self._protocol.producer
 
     # ---------------------------------------------------------------- append
 
@@ -78,8 +162,24 @@ class AsyncLedgerClient(LedgerClientBase):
         machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
-        """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
-        shares a frame with others it stays there."""
+        """Append one entry; returns when it is committed.
+
+        `expected_last`: only if no data was appended behind this index since; the no-ops of elections
+        do not count, -1 means an empty log. Otherwise raises WrongLastIndex, which names the real one.
+        After OutcomeUnknown nobody can tell by repeating it: its own success would refuse it.
+
+        `sequence`, of a client with a `producer_id`: the number of this entry among the producer's, from
+        0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
+        the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
+        tell where. Without it each append gets the next number.
+
+        `machine`: a command for this state machine; returns when the leader has applied it, with its
+        `result`, or raises CommandError if the machine refuses it.
+
+        Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
+        deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
+        travel together; each has its own receipt or error.
+        """
         if type(body) is not bytes:
             body = body_of(body)
         verbs = self._verbs
@@ -108,7 +208,12 @@ class AsyncLedgerClient(LedgerClientBase):
         machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
-        """See `LedgerClient.append_batch`."""
+        """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
+        them) and errors as in `append`. What a `machine` refuses is in the receipt's `failures`, and
+        has the result None.
+
+        Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
+        """
         return await self._run(
             self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
         )
@@ -123,12 +228,14 @@ class AsyncLedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
     ) -> bytes:
-        """See `LedgerClient.ask`."""
+        """What a state machine answers; without `read_consistency` that of the leader, linearizable: it
+        follows from everything that any client was told to be committed before the call. Otherwise of
+        any member, as in `read`. Raises CommandError if the machine refuses, UnknownMachine."""
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         return await self._run(self._verbs.ask(machine, question, choice, timeout_ms))
 
     def machine(self, name: str) -> AsyncMachineHandle:
-        """See `LedgerClient.machine`."""
+        """One state machine: `append`, `append_batch` and `ask` without naming it."""
         return AsyncMachineHandle(self, name)
 
     def append_stream(
@@ -140,7 +247,12 @@ class AsyncLedgerClient(LedgerClientBase):
         window: int = DEFAULT_WINDOW,
         timeout_ms: int | None = None,
     ) -> AsyncAppendStream:
-        """See `LedgerClient.append_stream`; iterate with `async for`."""
+        """Append many bodies (or batches) in order, `window` batches in flight; iterate the receipts.
+
+        Bodies are gathered to batches of `batch_records` or `batch_bytes`. A batch leaves earlier with
+        an item that took longer than 50 ms to come, and when an asynchronous source (asyncio) waits.
+        `timeout_ms` counts for each batch from when it is complete.
+        """
         check_items(items, may_wait=True)
         appending = self._verbs.append_stream(batch_records, batch_bytes, window, timeout_ms)
         return AsyncAppendStream(self, items, appending)
@@ -155,7 +267,7 @@ class AsyncLedgerClient(LedgerClientBase):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
     ) -> Entry:
-        """See `LedgerClient.get`."""
+        """The entry at `index`. Raises IndexOutOfRange outside of the log and for a no-op."""
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         return await self._run(self._verbs.get(index, choice))
 
@@ -190,7 +302,18 @@ class AsyncLedgerClient(LedgerClientBase):
         max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> AsyncResults[Any]:
-        """See `LedgerClient.read`."""
+        """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
+
+        Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
+        unless `from_member` names "any" or one member by id, has a majority confirm it: nothing is
+        missing that any client was told before. Others give what they know to be committed.
+
+        `read_consistency` (docs/reads.md) says what any member promises, which is asked then:
+        "read_index" misses nothing, wherever it is read; "committed" may be old, by `max_staleness_ms`
+        at most (else TooStale), and has what this client has appended (else NotCaughtUp).
+        `with_time`: each is a TimedEntry, with its `append_time`, as `time_at` gives it.
+        Raises IndexOutOfRange if the range reaches outside of the log.
+        """
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         reading = self._verbs.read(first_index, stop_index, limit, choice, with_time)
         return self._results(reading, "read", first_index, stop_index)
@@ -207,7 +330,11 @@ class AsyncLedgerClient(LedgerClientBase):
         prefetch: int = DEFAULT_PREFETCH,
         heads: bool = False,
     ) -> AsyncResults[EntryBatch]:
-        """See `LedgerClient.read_batches`."""
+        """The same as stored batches (no-ops included), checked, of about `batch_bytes` each.
+
+        `heads`: the headers are enough. What comes may have no bodies then, and is checked by its chain:
+        see `EntryBatch.heads`. `batch_bytes` are still those of the log.
+        """
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         reading = self._verbs.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
@@ -225,7 +352,13 @@ class AsyncLedgerClient(LedgerClientBase):
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[pa.RecordBatch]:
-        """See `LedgerClient.read_arrow`."""
+        """The same as Arrow record batches: `index` and `term` (int64) and `body` (binary), a row an
+        entry, no-ops left out; `quorumlog.arrow.ENTRY_SCHEMA`. `columns`: only these, in this order;
+        there is also `append_time` (timestamp, null in front of the first time mark), see `time_at`.
+
+        Raises BadRequest for a column that there is not, and ModuleNotFoundError at once where pyarrow
+        (extra `arrow`) is not installed.
+        """
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
@@ -260,7 +393,15 @@ class AsyncLedgerClient(LedgerClientBase):
         max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> AsyncResults[Any]:
-        """See `LedgerClient.tail`."""
+        """Entries from `first_index` on: at the end of the log it waits for the next, without end, or
+        for `timeout_ms`. "latest": what is appended after the iteration has begun.
+
+        `with_time` as in `read`.
+
+        Raises IndexOutOfRange for a position that the log does not reach yet, unless `wait`. Goes over
+        a change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or
+        the client, ends it, also in a thread that waits.
+        """
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         tail = self._verbs.tail(
             first_index, choice, wait=wait, timeout_ms=timeout_ms, with_time=with_time
@@ -268,7 +409,10 @@ class AsyncLedgerClient(LedgerClientBase):
         return self._results(tail, "tail", first_index)
 
     async def end_index(self, *, timeout_ms: int | None = None) -> int:
-        """See `LedgerClient.end_index`."""
+        """Index of the last committed entry, as the leader knows it once a majority has confirmed it.
+
+        Linearizable: whatever any client was told to be committed before the call is at or below it.
+        """
         return await self._run(self._verbs.end_index(timeout_ms))
 
     async def freshness(
@@ -279,38 +423,55 @@ class AsyncLedgerClient(LedgerClientBase):
         max_staleness_ms: float | None = None,
         timeout_ms: int | None = None,
     ) -> Freshness:
-        """See `LedgerClient.freshness`."""
+        """How far a member knows the log to be committed, and how old that may be. Without
+        `read_consistency` and `from_member` the leader says it, as in `end_index`."""
         choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         return await self._run(self._verbs.freshness(choice, timeout_ms))
 
     async def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
-        """See `LedgerClient.index_at`."""
+        """From where to read all that was appended at `time` or later: the last time mark that says so
+        or earlier, or the first index that there is. What was appended in the second behind that mark
+        comes first, however long before `time` that was.
+
+        `time` needs a zone, as `datetime.now(UTC)` has. As the leader knows the log, or `from_member`.
+        """
         return await self._run(self._verbs.index_at(time, from_member))
 
     async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
-        """See `LedgerClient.time_at`."""
+        """When the committed entry at `index` was appended: what the last time mark at or in front of it
+        says, in UTC. None where there is none.
+
+        Raises IndexOutOfRange for an entry that the member does not hold, or does not know to be
+        committed.
+        """
         return await self._run(self._verbs.time_at(index, from_member))
 
     async def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
-        """See `LedgerClient.clock_resets`."""
+        """Where `reset_clock` has reset the log's time, by index; the newest 16. For who reads batches:
+        `AppendTimes` makes times of entries of these and of the marks among them."""
         return await self._run(self._verbs.clock_resets(from_member))
 
     # ---------------------------------------------------------------- producers
 
     async def last_sequence(self, *, timeout_ms: int | None = None) -> int:
-        """See `LedgerClient.last_sequence`."""
+        """Number of the newest entry of this client's producer that is in the log, -1 if there is none.
+
+        Connects as that producer, if no append has yet: whoever was connected as it before is fenced,
+        so the number is final until this client appends.
+        """
         return await self._run(self._verbs.last_sequence(timeout_ms))
 
     async def producers(self, *, timeout_ms: int | None = None) -> list[ProducerInfo]:
-        """See `LedgerClient.producers`."""
+        """All producers that the log remembers, by id."""
         return await self._run(self._verbs.producers(timeout_ms))
 
     async def producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
-        """See `LedgerClient.producer`."""
+        """What the log remembers of one; raises ProducerExpired if it remembers nothing."""
         return await self._run(self._verbs.producer(producer_id, timeout_ms))
 
     async def forget_producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
-        """See `LedgerClient.forget_producer`."""
+        """End a producer's session for good; returns what the log remembered. Its numbers begin at 0
+        again, and what it repeats is appended again."""
         return await self._run(self._verbs.forget_producer(producer_id, timeout_ms))
 
     # ---------------------------------------------------------------- readers
@@ -323,34 +484,52 @@ class AsyncLedgerClient(LedgerClientBase):
         first_index: int | Literal["latest"] | None = None,
         timeout_ms: int | None = None,
     ) -> AsyncNamedReader:
-        """See `LedgerClient.reader`."""
+        """The reader of this name, which the cluster keeps: it goes on where it has committed.
+
+        A new one begins at `first_index`, or where the log does. `hold`: what it has not read may not be
+        deleted (True), not even where a disk is nearly full ("archive"); False gives the hold up, None
+        leaves it as it is. Raises IndexOutOfRange for a hold on what may be deleted by now, BadRequest
+        for a name that is none, TooManyReaders.
+        """
         stand = await self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
         return AsyncNamedReader(name, stand, self._verbs, self._run, self._results)
 
     async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
-        """See `LedgerClient.readers`."""
+        """The readers that the cluster keeps, by name, with how far each is behind."""
         return await self._run(self._verbs.readers(timeout_ms))
 
     async def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
-        """See `LedgerClient.why_kept`."""
+        """What keeps each segment of the log, oldest first, as the leader knows it."""
         return await self._run(self._verbs.why_kept(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 
     async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
-        """See `LedgerClient.status`."""
+        """A row a member, also of those that are down (`reachable` false). Raises WrongPort where no
+        address is that of a log."""
         return await self._run(self._verbs.status(timeout_ms))
 
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
-        """See `LedgerClient.transfer`."""
+        """Hand leadership to member `to`; returns the id of the leader then.
+
+        Raises TransferFailed with the reason if it stays where it was."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
 
     async def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
-        """See `LedgerClient.reset_clock`."""
+        """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
+        what stands in front counts as appended then at the latest. Returns where, and at what time.
+
+        Raises ClockNotReset while the clocks of a quorum differ by more than 60 s; LevelNotTold unless
+        every member and learner knows such an entry; UpgradeNotFinished; OutcomeUnknown if leadership
+        was lost meanwhile."""
         return await self._run(self._verbs.reset_clock(timeout_ms))
 
     async def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
-        """See `LedgerClient.finish_upgrade`."""
+        """Let the log have entries that releases before do not know, once all members run this one. No
+        member can go back from then on. Returns the level of the log's format.
+
+        Raises LevelNotTold, naming members that have not told that they run it; OutcomeUnknown if
+        leadership was lost meanwhile, and asking again does no harm."""
         return (await self._run(self._verbs.finish_upgrade(timeout_ms))).level
 
     async def change_members(
@@ -362,23 +541,35 @@ class AsyncLedgerClient(LedgerClientBase):
         dry_run: bool = False,
         timeout_ms: int | None = None,
     ) -> Members:
-        """See `LedgerClient.change_members`."""
+        """Change who is a member, and return once that is committed (docs/membership.md).
+
+        `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
+        directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
+        Raises MembershipRefused with the reason, and OutcomeUnknown.
+        """
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     async def step_over(
         self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
     ) -> int:
-        """See `LedgerClient.step_over`."""
+        """Have every member's state machine leave the entry at `index` out, because no member survives
+        it; returns the index of the entry of the log that says so, once it is committed
+        (docs/state-machines.md). `unsafe`: also where a member has applied it, or does not answer.
+
+        Raises StepOverRefused with the reason, UnknownMachine, LevelNotTold while a member is silent or
+        of an earlier release, BadRequest for what is no command, and OutcomeUnknown: ask again then."""
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return await self._run(step_over(machine, index, unsafe, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
-        """See `LedgerClient.layout`."""
+        """Where a member's log begins and how long its segments are: all that a backup needs to know."""
         return await self._run(self._verbs.layout(from_member, timeout_ms))
 
     async def groups(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[str]:
-        """See `LedgerClient.groups`."""
+        """The names of the groups that the listed servers have, sorted, staging groups among them. The
+        group that this client was made for need not be one of them. A server that says nothing for
+        `timeout_ms` is left out. Raises Unreachable or RequestTimeout if none answers."""
         return await self._run(self._verbs.groups(timeout_ms))
 
     async def close(self) -> None:
@@ -423,16 +614,11 @@ class AsyncLedgerClient(LedgerClientBase):
     ) -> AsyncResults[T]:
         described = self._described(verb, first_index, stop_index)
         return AsyncResults(
-            self._parts(reading), lambda: self._io.cancel(reading.stop()), described, reading
+            reading,
+            lambda: self._run(reading.next_part()),
+            lambda: self._io.cancel(reading.stop()),
+            described,
         )
-
-    async def _parts(self, reading: Reading[T]) -> AsyncGenerator[T]:
-        try:
-            while (part := await self._run(reading.next_part())) is not None:
-                for result in part:
-                    yield result
-        finally:
-            self._io.cancel(reading.stop())
 
 
 def connect_async(

@@ -1,28 +1,27 @@
-"""`LedgerClient`: the log for code that blocks. Thread-safe; all threads share its connections.
+"""`LedgerClient`: the log for code that blocks. Thread-safe; threads share its connections.
 
-with quorumlog.connect("10.0.0.1:20911,10.0.0.2:20911,10.0.0.3:20911") as log:
-    receipt = log.append(b"hello")
-    for entry in log.read(receipt.first_index):
-        ...
+    with quorumlog.connect("10.0.0.1:20911,10.0.0.2:20911,10.0.0.3:20911") as log:
+        receipt = log.append(b"hello")
+        for entry in log.read(receipt.first_index):
+            ...
+
+Written by harness/blocking_clients.py: do not edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from quorumlog.append_times import TimedEntry
 from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.append_stream import AppendStream
-from quorumlog.client.arguments import check_items, checked_machine
-from quorumlog.client.events import Events
-from quorumlog.client.io.io_thread import IoThread
-from quorumlog.client.ledger_client_base import LedgerClientBase
-from quorumlog.client.machines.machine_handles import MachineHandle
-from quorumlog.client.machines.machine_verbs import step_over
-from quorumlog.client.members.member_verbs import Members, change_members
-from quorumlog.client.protocol.append_joiner import body_of
+from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient
+from quorumlog.client.events import Callback, CallbackThread
+from quorumlog.client.machines.machine_handles import AsyncMachineHandle
+from quorumlog.client.members.member_verbs import Members
+from quorumlog.client.producers import ONE_SESSION
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -30,27 +29,146 @@ from quorumlog.client.protocol.append_window import (
     Item,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.readers.named_readers import NamedReader
+from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.reading.read_choice import Freshness
 from quorumlog.client.reading.read_options import ReadOptions, TailOptions
-from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
-from quorumlog.client.thread_joiner import ThreadJoiner
+from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Reset
+from quorumlog.net.loop_thread import ClientShell, Shell
+from quorumlog.net.rpc.timings import Timings
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
+
+class MachineHandle(Shell[AsyncMachineHandle]):
+    """A state machine of the group, as one client reaches it."""
+
+    @property
+    def name(self) -> str:
+        return self._it.name
+
+    def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+        """See `LedgerClient.append`."""
+        return self._thread.run(self._it.append(command, timeout_ms=timeout_ms))
+
+    def append_batch(
+        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+    ) -> AppendReceipt:
+        """See `LedgerClient.append_batch`."""
+        return self._thread.run(self._it.append_batch(commands, timeout_ms=timeout_ms))
+
+    def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `LedgerClient.ask`."""
+        return self._thread.run(self._it.ask(question, timeout_ms=timeout_ms))
 
 
-class LedgerClient(LedgerClientBase):
-    """Blocking verbs on one group. Every one may raise the errors of `quorumlog.errors.LedgerError`.
+class NamedReader(Shell[AsyncNamedReader]):
+    """Its reads begin at `position`; their options are those of the client's."""
+
+    @property
+    def name(self) -> str:
+        return self._it.name
+
+    @property
+    def position(self) -> int:
+        """Index of the next entry that it wants, as this object was last told."""
+        return self._it.position
+
+    @property
+    def hold(self) -> GivenHold:
+        """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+        return self._it.hold
+
+    def read(
+        self, stop_index: int | None = None, *, limit: int | None = None, from_member: str | None = None
+    ) -> Results[Entry]:
+        """As `LedgerClient.read`, from its `position` on."""
+        return Results(self._thread, self._it.read(stop_index, limit=limit, from_member=from_member))
+
+    def read_batches(
+        self,
+        stop_index: int | None = None,
+        *,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> Results[EntryBatch]:
+        """As `LedgerClient.read_batches`, from its `position` on."""
+        return Results(
+            self._thread,
+            self._it.read_batches(
+                stop_index, from_member=from_member, batch_bytes=batch_bytes, prefetch=prefetch
+            ),
+        )
+
+    def read_arrow(
+        self,
+        stop_index: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> Results[pa.RecordBatch]:
+        """As `LedgerClient.read_arrow`, from its `position` on."""
+        return Results(
+            self._thread,
+            self._it.read_arrow(
+                stop_index,
+                columns=columns,
+                from_member=from_member,
+                batch_bytes=batch_bytes,
+                prefetch=prefetch,
+            ),
+        )
+
+    def tail(self, *, timeout_ms: int | None = None, from_member: str | None = None) -> Results[Entry]:
+        """As `LedgerClient.tail`, from its `position` on; waits for an end of the log that is below
+        it."""
+        return Results(self._thread, self._it.tail(timeout_ms=timeout_ms, from_member=from_member))
+
+    def commit(self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None) -> int:
+        """Everything below `index` is done with; returns where the reader stands once a majority has
+        that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
+        entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
+        there with the chain of its own log. Raises UnknownReader if somebody has ended it,
+        IndexOutOfRange behind the end of the log."""
+        return self._thread.run(self._it.commit(index, last_chain=last_chain, timeout_ms=timeout_ms))
+
+    def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
+        """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
+        more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
+        return self._thread.run(self._it.seek(index, timeout_ms=timeout_ms))
+
+    def note_skipped(self, first_index: int, stop_index: int, *, timeout_ms: int | None = None) -> None:
+        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        without: they are counted in its row of `readers()`, once however often they are named. It does
+        not move. Nothing is counted while a member is of a release before this one. Raises
+        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
+        self._thread.run(self._it.note_skipped(first_index, stop_index, timeout_ms=timeout_ms))
+
+    def end(self, *, timeout_ms: int | None = None) -> None:
+        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
+        meanwhile."""
+        self._thread.run(self._it.end(timeout_ms=timeout_ms))
+
+    def __iter__(self) -> Results[Entry]:
+        return self.read()
+
+    def __repr__(self) -> str:
+        return repr(self._made).replace("<AsyncNamedReader", "<NamedReader", 1)
+
+
+class LedgerClient(ClientShell[AsyncLedgerClient]):
+    """Verbs on one group. Every one may raise the errors of `quorumlog.errors.LedgerError`.
 
     Outcomes of an append are exactly three: a receipt (committed), a `Refused` (certainly not written)
     or `OutcomeUnknown` (perhaps written, and never repeated by the client). Refusals that pass by
@@ -60,11 +178,73 @@ class LedgerClient(LedgerClientBase):
     twice (docs/exactly-once.md).
     """
 
-    def _open(self, events: Events) -> None:
-        self._io = IoThread(self._protocol, events)
-        self._joiner = ThreadJoiner(self._io, in_session=self._protocol.producer is not None)
+    @property
+    def servers(self) -> list[str]:
+        return self._it.servers
 
-    # ---------------------------------------------------------------- append
+    @property
+    def group(self) -> str:
+        return self._it.group
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        group: str = DEFAULT_GROUP,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timings: Timings | None = None,
+        producer_id: str | None = None,
+        idempotent: bool = False,
+        on_leader_change: Callback | None = None,
+        on_reconnect: Callback | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+        read_from: str | None = None,
+    ) -> None:
+        """Connects with the first call. Raises ConfigError for a list that cannot be read."""
+
+        def make() -> AsyncLedgerClient:
+            calls = CallbackThread()
+            return AsyncLedgerClient(
+                servers,
+                group=group,
+                timeout_ms=timeout_ms,
+                timings=timings,
+                producer_id=producer_id,
+                idempotent=idempotent,
+                on_leader_change=calls.wrapped(on_leader_change),
+                on_reconnect=calls.wrapped(on_reconnect),
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+                read_from=read_from,
+            )
+
+        super().__init__(
+            make,
+            lambda: BadRequest("the client is closed"),
+            stays_with_parent=ONE_SESSION if producer_id is not None else "",
+        )
+
+    @property
+    def timeout_ms(self) -> float:
+        """Of a call that is given none."""
+        return self._it.timeout_ms
+
+    def add_servers(self, servers: str | Sequence[str]) -> None:
+        """Members are to be found there, too: what one client has learned of the members, another one
+        need not find out from a list that may be old. What was added before is forgotten. Raises
+        ConfigError for what cannot be read."""
+        self._it.add_servers(servers)
+
+    @property
+    def known_servers(self) -> list[str]:
+        """Those that were given or added, and the members that they have told of so far."""
+        return self._it.known_servers
+
+    @property
+    def producer_id(self) -> str | None:
+        """The one that was given, or drawn for an idempotent client; None: neither."""
+        return self._it.producer_id
 
     def append(
         self,
@@ -93,17 +273,15 @@ class LedgerClient(LedgerClientBase):
         deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
         travel together; each has its own receipt or error.
         """
-        body = body_of(body)
-        if expected_last is not None or sequence is not None:
-            verb = self._verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
-            return self._run(of_one(verb))
-        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
-        outcome, joined = self._joiner.append(body, allowed_ms, checked_machine(machine))
-        if isinstance(outcome, AppendReceipt):
-            return outcome
-        if outcome is None:
-            return self._run(self._verbs.append_alone(body, joined))
-        raise outcome
+        return self._thread.run(
+            self._it.append(
+                body,
+                expected_last=expected_last,
+                sequence=sequence,
+                machine=machine,
+                timeout_ms=timeout_ms,
+            )
+        )
 
     def append_batch(
         self,
@@ -120,7 +298,15 @@ class LedgerClient(LedgerClientBase):
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine))
+        return self._thread.run(
+            self._it.append_batch(
+                bodies,
+                expected_last=expected_last,
+                sequence=sequence,
+                machine=machine,
+                timeout_ms=timeout_ms,
+            )
+        )
 
     def ask(
         self,
@@ -135,12 +321,20 @@ class LedgerClient(LedgerClientBase):
         """What a state machine answers; without `read_consistency` that of the leader, linearizable: it
         follows from everything that any client was told to be committed before the call. Otherwise of
         any member, as in `read`. Raises CommandError if the machine refuses, UnknownMachine."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return self._run(self._verbs.ask(machine, question, choice, timeout_ms))
+        return self._thread.run(
+            self._it.ask(
+                machine,
+                question,
+                timeout_ms=timeout_ms,
+                from_member=from_member,
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+            )
+        )
 
     def machine(self, name: str) -> MachineHandle:
         """One state machine: `append`, `append_batch` and `ask` without naming it."""
-        return MachineHandle(self, name)
+        return MachineHandle(self._thread, self._it.machine(name))
 
     def append_stream(
         self,
@@ -157,11 +351,16 @@ class LedgerClient(LedgerClientBase):
         an item that took longer than 50 ms to come, and when an asynchronous source (asyncio) waits.
         `timeout_ms` counts for each batch from when it is complete.
         """
-        check_items(items, may_wait=False)
-        appending = self._verbs.append_stream(batch_records, batch_bytes, window, timeout_ms)
-        return AppendStream(self, items, appending)
-
-    # ---------------------------------------------------------------- read
+        return AppendStream(
+            self._thread,
+            self._it.append_stream(
+                items,
+                batch_records=batch_records,
+                batch_bytes=batch_bytes,
+                window=window,
+                timeout_ms=timeout_ms,
+            ),
+        )
 
     def get(
         self,
@@ -172,8 +371,14 @@ class LedgerClient(LedgerClientBase):
         max_staleness_ms: float | None = None,
     ) -> Entry:
         """The entry at `index`. Raises IndexOutOfRange outside of the log and for a no-op."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return self._run(self._verbs.get(index, choice))
+        return self._thread.run(
+            self._it.get(
+                index,
+                from_member=from_member,
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+            )
+        )
 
     @overload
     def read(
@@ -218,9 +423,18 @@ class LedgerClient(LedgerClientBase):
         `with_time`: each is a TimedEntry, with its `append_time`, as `time_at` gives it.
         Raises IndexOutOfRange if the range reaches outside of the log.
         """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        reading = self._verbs.read(first_index, stop_index, limit, choice, with_time)
-        return self._results(reading, "read", first_index, stop_index)
+        return Results(
+            self._thread,
+            self._it.read(
+                first_index,
+                stop_index,
+                limit=limit,
+                from_member=from_member,
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+                with_time=with_time,
+            ),
+        )
 
     def read_batches(
         self,
@@ -239,10 +453,19 @@ class LedgerClient(LedgerClientBase):
         `heads`: the headers are enough. What comes may have no bodies then, and is checked by its chain:
         see `EntryBatch.heads`. `batch_bytes` are still those of the log.
         """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_batches(first_index, stop_index, choice, heads=heads, **sizes)
-        return self._results(reading, "read_batches", first_index, stop_index)
+        return Results(
+            self._thread,
+            self._it.read_batches(
+                first_index,
+                stop_index,
+                from_member=from_member,
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+                batch_bytes=batch_bytes,
+                prefetch=prefetch,
+                heads=heads,
+            ),
+        )
 
     def read_arrow(
         self,
@@ -263,10 +486,19 @@ class LedgerClient(LedgerClientBase):
         Raises BadRequest for a column that there is not, and ModuleNotFoundError at once where pyarrow
         (extra `arrow`) is not installed.
         """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
-        return self._results(reading, "read_arrow", first_index, stop_index)
+        return Results(
+            self._thread,
+            self._it.read_arrow(
+                first_index,
+                stop_index,
+                columns=columns,
+                from_member=from_member,
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+                batch_bytes=batch_bytes,
+                prefetch=prefetch,
+            ),
+        )
 
     @overload
     def tail(
@@ -306,18 +538,25 @@ class LedgerClient(LedgerClientBase):
         a change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or
         the client, ends it, also in a thread that waits.
         """
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        tail = self._verbs.tail(
-            first_index, choice, wait=wait, timeout_ms=timeout_ms, with_time=with_time
+        return Results(
+            self._thread,
+            self._it.tail(
+                first_index,
+                wait=wait,
+                timeout_ms=timeout_ms,
+                from_member=from_member,
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+                with_time=with_time,
+            ),
         )
-        return self._results(tail, "tail", first_index)
 
     def end_index(self, *, timeout_ms: int | None = None) -> int:
         """Index of the last committed entry, as the leader knows it once a majority has confirmed it.
 
         Linearizable: whatever any client was told to be committed before the call is at or below it.
         """
-        return self._run(self._verbs.end_index(timeout_ms))
+        return self._thread.run(self._it.end_index(timeout_ms=timeout_ms))
 
     def freshness(
         self,
@@ -329,8 +568,14 @@ class LedgerClient(LedgerClientBase):
     ) -> Freshness:
         """How far a member knows the log to be committed, and how old that may be. Without
         `read_consistency` and `from_member` the leader says it, as in `end_index`."""
-        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
-        return self._run(self._verbs.freshness(choice, timeout_ms))
+        return self._thread.run(
+            self._it.freshness(
+                from_member=from_member,
+                read_consistency=read_consistency,
+                max_staleness_ms=max_staleness_ms,
+                timeout_ms=timeout_ms,
+            )
+        )
 
     def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
         """From where to read all that was appended at `time` or later: the last time mark that says so
@@ -339,7 +584,7 @@ class LedgerClient(LedgerClientBase):
 
         `time` needs a zone, as `datetime.now(UTC)` has. As the leader knows the log, or `from_member`.
         """
-        return self._run(self._verbs.index_at(time, from_member))
+        return self._thread.run(self._it.index_at(time, from_member=from_member))
 
     def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
         """When the committed entry at `index` was appended: what the last time mark at or in front of it
@@ -348,14 +593,12 @@ class LedgerClient(LedgerClientBase):
         Raises IndexOutOfRange for an entry that the member does not hold, or does not know to be
         committed.
         """
-        return self._run(self._verbs.time_at(index, from_member))
+        return self._thread.run(self._it.time_at(index, from_member=from_member))
 
     def clock_resets(self, *, from_member: str | None = None) -> tuple[Reset, ...]:
         """Where `reset_clock` has reset the log's time, by index; the newest 16. For who reads batches:
         `AppendTimes` makes times of entries of these and of the marks among them."""
-        return self._run(self._verbs.clock_resets(from_member))
-
-    # ---------------------------------------------------------------- producers
+        return self._thread.run(self._it.clock_resets(from_member=from_member))
 
     def last_sequence(self, *, timeout_ms: int | None = None) -> int:
         """Number of the newest entry of this client's producer that is in the log, -1 if there is none.
@@ -363,22 +606,20 @@ class LedgerClient(LedgerClientBase):
         Connects as that producer, if no append has yet: whoever was connected as it before is fenced,
         so the number is final until this client appends.
         """
-        return self._run(self._verbs.last_sequence(timeout_ms))
+        return self._thread.run(self._it.last_sequence(timeout_ms=timeout_ms))
 
     def producers(self, *, timeout_ms: int | None = None) -> list[ProducerInfo]:
         """All producers that the log remembers, by id."""
-        return self._run(self._verbs.producers(timeout_ms))
+        return self._thread.run(self._it.producers(timeout_ms=timeout_ms))
 
     def producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
         """What the log remembers of one; raises ProducerExpired if it remembers nothing."""
-        return self._run(self._verbs.producer(producer_id, timeout_ms))
+        return self._thread.run(self._it.producer(producer_id, timeout_ms=timeout_ms))
 
     def forget_producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
         """End a producer's session for good; returns what the log remembered. Its numbers begin at 0
         again, and what it repeats is appended again."""
-        return self._run(self._verbs.forget_producer(producer_id, timeout_ms))
-
-    # ---------------------------------------------------------------- readers
+        return self._thread.run(self._it.forget_producer(producer_id, timeout_ms=timeout_ms))
 
     def reader(
         self,
@@ -395,29 +636,31 @@ class LedgerClient(LedgerClientBase):
         leaves it as it is. Raises IndexOutOfRange for a hold on what may be deleted by now, BadRequest
         for a name that is none, TooManyReaders.
         """
-        stand = self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
-        return NamedReader(name, stand, self._verbs, self._run, self._results)
+        return NamedReader(
+            self._thread,
+            self._thread.run(
+                self._it.reader(name, hold=hold, first_index=first_index, timeout_ms=timeout_ms)
+            ),
+        )
 
     def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
         """The readers that the cluster keeps, by name, with how far each is behind."""
-        return self._run(self._verbs.readers(timeout_ms))
+        return self._thread.run(self._it.readers(timeout_ms=timeout_ms))
 
     def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
         """What keeps each segment of the log, oldest first, as the leader knows it."""
-        return self._run(self._verbs.why_kept(timeout_ms))
-
-    # ---------------------------------------------------------------- the group
+        return self._thread.run(self._it.why_kept(timeout_ms=timeout_ms))
 
     def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
         """A row a member, also of those that are down (`reachable` false). Raises WrongPort where no
         address is that of a log."""
-        return self._run(self._verbs.status(timeout_ms))
+        return self._thread.run(self._it.status(timeout_ms=timeout_ms))
 
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """Hand leadership to member `to`; returns the id of the leader then.
 
         Raises TransferFailed with the reason if it stays where it was."""
-        return self._run(self._verbs.transfer(to, timeout_ms))
+        return self._thread.run(self._it.transfer(to, timeout_ms=timeout_ms))
 
     def reset_clock(self, *, timeout_ms: int | None = None) -> Reset:
         """Let the log's time begin anew at what the clocks of a quorum say, once they are right again:
@@ -426,7 +669,7 @@ class LedgerClient(LedgerClientBase):
         Raises ClockNotReset while the clocks of a quorum differ by more than 60 s; LevelNotTold unless
         every member and learner knows such an entry; UpgradeNotFinished; OutcomeUnknown if leadership
         was lost meanwhile."""
-        return self._run(self._verbs.reset_clock(timeout_ms))
+        return self._thread.run(self._it.reset_clock(timeout_ms=timeout_ms))
 
     def finish_upgrade(self, *, timeout_ms: int | None = None) -> int:
         """Let the log have entries that releases before do not know, once all members run this one. No
@@ -434,7 +677,7 @@ class LedgerClient(LedgerClientBase):
 
         Raises LevelNotTold, naming members that have not told that they run it; OutcomeUnknown if
         leadership was lost meanwhile, and asking again does no harm."""
-        return self._run(self._verbs.finish_upgrade(timeout_ms)).level
+        return self._thread.run(self._it.finish_upgrade(timeout_ms=timeout_ms))
 
     def change_members(
         self,
@@ -451,8 +694,9 @@ class LedgerClient(LedgerClientBase):
         directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
         Raises MembershipRefused with the reason, and OutcomeUnknown.
         """
-        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
-        return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+        return self._thread.run(
+            self._it.change_members(verb, member_id, address, dry_run=dry_run, timeout_ms=timeout_ms)
+        )
 
     def step_over(
         self, machine: str, index: int, *, unsafe: bool = False, timeout_ms: int | None = None
@@ -463,53 +707,17 @@ class LedgerClient(LedgerClientBase):
 
         Raises StepOverRefused with the reason, UnknownMachine, LevelNotTold while a member is silent or
         of an earlier release, BadRequest for what is no command, and OutcomeUnknown: ask again then."""
-        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
-        return self._run(step_over(machine, index, unsafe, allowed_ms))
+        return self._thread.run(self._it.step_over(machine, index, unsafe=unsafe, timeout_ms=timeout_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: all that a backup needs to know."""
-        return self._run(self._verbs.layout(from_member, timeout_ms))
+        return self._thread.run(self._it.layout(from_member, timeout_ms=timeout_ms))
 
     def groups(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[str]:
         """The names of the groups that the listed servers have, sorted, staging groups among them. The
         group that this client was made for need not be one of them. A server that says nothing for
         `timeout_ms` is left out. Raises Unreachable or RequestTimeout if none answers."""
-        return self._run(self._verbs.groups(timeout_ms))
+        return self._thread.run(self._it.groups(timeout_ms=timeout_ms))
 
-    def close(self) -> None:
-        """End the connections. An append that another thread waits for ends as OutcomeUnknown."""
-        self._io.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    # ---------------------------------------------------------------- waiting
-
-    def _run(self, verb: Verb[T]) -> T:
-        """Drive one verb to its outcome."""
-        while True:
-            try:
-                step = next(verb)
-            except StopIteration as end:
-                outcome: T = end.value
-                return outcome
-            if step.new:
-                self._io.submit(step.new)
-            for request in step.awaited:
-                self._io.wait(request)
-
-    def _results(
-        self, reading: Reading[T], verb: str, first_index: object, stop_index: object = None
-    ) -> Results[T]:
-        described = self._described(verb, first_index, stop_index)
-        return Results(self._parts(reading), lambda: self._io.cancel(reading.stop()), described, reading)
-
-    def _parts(self, reading: Reading[T]) -> Generator[T]:
-        try:
-            while (part := self._run(reading.next_part())) is not None:
-                yield from part
-        finally:
-            self._io.cancel(reading.stop())
+    def __repr__(self) -> str:
+        return repr(self._made).replace("<AsyncLedgerClient", "<LedgerClient", 1)

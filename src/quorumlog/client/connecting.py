@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS
 from quorumlog.client.blocking_client import LedgerClient
 from quorumlog.client.events import Callback
-from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS
 from quorumlog.config import DEFAULT_GROUP
 
 

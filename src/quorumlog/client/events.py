@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -32,6 +34,38 @@ class Events:
         log.log(level, "group %s, %s: %s", self._group, event.address, sentence)
         callback = self._callbacks.get(event.kind)
         return [partial(_call, callback, event.address)] if callback is not None else []
+
+
+class CallbackThread:
+    """Callbacks of a blocking client: one after the other on a thread of their own, so that they may use
+    the client."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Callback, str]] = deque()
+        self._is_running = False
+
+    def wrapped(self, callback: Callback | None) -> Callback | None:
+        if not callable(callback):
+            return callback  # `Events` says so
+
+        def call(address: str) -> None:
+            with self._lock:
+                self._waiting.append((callback, address))
+                is_first, self._is_running = not self._is_running, True
+            if is_first:
+                threading.Thread(target=self._run, name="quorumlog-callbacks", daemon=True).start()
+
+        return call
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_running = False
+                    return
+                callback, address = self._waiting.popleft()
+            _call(callback, address)
 
 
 def _call(callback: Callback, address: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import get_running_loop
 
 from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
 from quorumlog.client.protocol.client_requests import Request
@@ -21,9 +20,7 @@ class TaskJoiner:
         self, body: bytes, timeout_ms: float, machine: str = ""
     ) -> tuple[asyncio.Future[Outcome], JoinedAppends]:
         """What to await, and the frame to `leave` if that is cancelled."""
-        loop = get_running_loop()
-        if loop is not self._io.loop:
-            self._io.own_loop()
+        loop = self._io.own_loop.running()
         if not self._is_scheduled:
             self._is_scheduled = True
             loop.call_soon(self._send_at_end)

@@ -22,36 +22,23 @@ class CoordinatorKind(Enum):
 
 def coordinator_of(kind: CoordinatorKind, servers: str, group: str) -> Coordinator:
     """`servers`: HOST:PORT,... of the stores' client ports. `group`: brokers that fail over for each
-    other name the same. To be made where an event loop runs. Raises ConfigError."""
-    if kind is CoordinatorKind.ETCD:
-        from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
-
-        return EtcdCoordinator(servers, group)
-    check_servers(kind, servers)
-    if kind is CoordinatorKind.ZOOKEEPER:
-        from quorumlog.coordinators.zookeeper_coordinator import ZooKeeperCoordinator
-
-        return ZooKeeperCoordinator(servers, group)
-    from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
-
-    return KeyValueCoordinator(servers, group)
-
-
-def check_servers(kind: CoordinatorKind, servers: str) -> None:
-    """What `coordinator_of` would refuse of them; asks nobody. Raises ConfigError."""
+    other name the same. Asks nobody yet. Raises ConfigError."""
     from quorumlog.config import parse_address
     from quorumlog.errors import ConfigError, the_extra
 
     if kind is CoordinatorKind.ETCD:
-        from quorumlog.coordinators.etcd_gateway import EtcdGateway
+        from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
 
-        EtcdGateway(servers)
-        return
-    if kind is CoordinatorKind.ZOOKEEPER:
-        try:
-            import kazoo  # noqa: F401
-        except ImportError as error:
-            needs = f"a ZooKeeper as the coordinator needs kazoo ({error})"
-            raise ConfigError(f"{needs}, {the_extra('zookeeper')}") from None
+        return EtcdCoordinator(servers, group)
     for server in servers.split(","):
         parse_address(server.strip())
+    if kind is CoordinatorKind.KV:
+        from quorumlog.coordinators.kv_coordinator import KeyValueCoordinator
+
+        return KeyValueCoordinator(servers, group)
+    try:
+        from quorumlog.coordinators.zookeeper_coordinator import ZooKeeperCoordinator
+    except ImportError as error:
+        needs = f"a ZooKeeper as the coordinator needs kazoo ({error})"
+        raise ConfigError(f"{needs}, {the_extra('zookeeper')}") from None
+    return ZooKeeperCoordinator(servers, group)

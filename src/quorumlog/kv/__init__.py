@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from quorumlog.kv.client.values import Change, Item
     from quorumlog.kv.door.embedded import KeyValueStore
     from quorumlog.kv.door.kv_door import KeyValueDoor
+    from quorumlog.kv.errors import (
+        ClusterChanged,
+        Compacted,
+        FutureRevision,
+        InvalidRequest,
+        KeyNotFound,
+        KeyValueError,
+        LeaseExists,
+        LeaseNotFound,
+        LockLost,
+        NoSpace,
+    )
     from quorumlog.kv.requests.operations import (
         Compare,
         DeleteRange,
@@ -32,12 +44,22 @@ if TYPE_CHECKING:
 _PLACES = {
     "AsyncKeyValueClient": "quorumlog.kv.client.async_store",
     "Change": "quorumlog.kv.client.values",
+    "ClusterChanged": "quorumlog.kv.errors",
+    "Compacted": "quorumlog.kv.errors",
     "Compare": "quorumlog.kv.requests.operations",
     "DeleteRange": "quorumlog.kv.requests.operations",
+    "FutureRevision": "quorumlog.kv.errors",
+    "InvalidRequest": "quorumlog.kv.errors",
     "Item": "quorumlog.kv.client.values",
+    "KeyNotFound": "quorumlog.kv.errors",
     "KeyValueClient": "quorumlog.kv.client.blocking_store",
     "KeyValueDoor": "quorumlog.kv.door.kv_door",
+    "KeyValueError": "quorumlog.kv.errors",
     "KeyValueStore": "quorumlog.kv.door.embedded",
+    "LeaseExists": "quorumlog.kv.errors",
+    "LeaseNotFound": "quorumlog.kv.errors",
+    "LockLost": "quorumlog.kv.errors",
+    "NoSpace": "quorumlog.kv.errors",
     "Put": "quorumlog.kv.requests.operations",
     "Range": "quorumlog.kv.requests.operations",
     "Relation": "quorumlog.kv.requests.operations",
@@ -80,8 +102,9 @@ def connect(
     servers: str,
     *,
     codec: CodecName | Codec[Any] = "bytes",
-    timeout_s: float = 10.0,
+    timeout_ms: float = 10_000,
     cluster_id: str = "",
+    **old: Any,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
     `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
@@ -90,57 +113,82 @@ def connect(
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
+    timeout_s = _seconds("connect", timeout_ms, old)
     return KeyValueClient(servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id)
 
 
 @overload
-async def connect_async(
+def connect_async(
     servers: str, *, codec: Literal["bytes"] = "bytes", **options: Unpack[ClientOptions]
 ) -> AsyncKeyValueClient[bytes]: ...
 
 
 @overload
-async def connect_async(
+def connect_async(
     servers: str, *, codec: Literal["text"], **options: Unpack[ClientOptions]
 ) -> AsyncKeyValueClient[str]: ...
 
 
 @overload
-async def connect_async(
+def connect_async(
     servers: str, *, codec: Literal["json", "msgspec"], **options: Unpack[ClientOptions]
 ) -> AsyncKeyValueClient[Any]: ...
 
 
 @overload
-async def connect_async(
+def connect_async(
     servers: str, *, codec: Codec[V], **options: Unpack[ClientOptions]
 ) -> AsyncKeyValueClient[V]: ...
 
 
-async def connect_async(
+def connect_async(
     servers: str,
     *,
     codec: CodecName | Codec[Any] = "bytes",
-    timeout_s: float = 10.0,
+    timeout_ms: float = 10_000,
     cluster_id: str = "",
+    **old: Any,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
+    timeout_s = _seconds("connect_async", timeout_ms, old)
     codec = codec_of(codec)
     return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+
+
+def _seconds(name: str, timeout_ms: float, old: dict[str, Any]) -> float:
+    if "timeout_s" in old:
+        import warnings
+
+        said = f"{name}(timeout_s=...) is now timeout_ms; the next release knows timeout_ms only"
+        warnings.warn(said, DeprecationWarning, stacklevel=3)
+        timeout_ms = 1000 * old.pop("timeout_s")
+    if old:
+        raise TypeError(f"{name}() got an unexpected keyword argument {next(iter(old))!r}")
+    return timeout_ms / 1000
 
 
 __all__ = [
     "AsyncKeyValueClient",
     "Change",
+    "ClusterChanged",
+    "Compacted",
     "Compare",
     "DeleteRange",
+    "FutureRevision",
+    "InvalidRequest",
     "Item",
+    "KeyNotFound",
     "KeyValueClient",
     "KeyValueDoor",
+    "KeyValueError",
     "KeyValueStore",
+    "LeaseExists",
+    "LeaseNotFound",
+    "LockLost",
+    "NoSpace",
     "Put",
     "Range",
     "Relation",

@@ -1,8 +1,9 @@
 """How bytes come and go: one frame, one greeting, one listener, one registry of errors and one engine of
-clients for all ports. Sans-IO but for `connection`, `listener` and `io_loop`.
+clients for all ports. Sans-IO but for `connection`, `listener`, `io_loop` and `loop_thread`.
 
 Read in this order: `frame` (bytes), `hello` (what is said first, and for which port), `strangers` (other
 software), `peer_hello` (what two members compare), `errors` (refusals as messages), `limits` (what
 connections may take), `connection` (frames over TCP), `listener` (a port), `rpc` (who is asked, and what
-becomes of it), `system` (time, and why a connection failed), `io_loop` (the loop under a client).
+becomes of it), `system` (time, and why a connection failed), `io_loop` (the loop under a client),
+`loop_thread` (asyncio clients for programs that block).
 """

@@ -22,7 +22,7 @@ from quorumlog.net.frame import (
     encode_frame,
     frame_bytes_of,
 )
-from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES
+from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES, ProcessLimits
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
 
@@ -190,8 +190,17 @@ class Decoder(Protocol):
 
     @property
     def missing_bytes(self) -> int: ...
+    @property
+    def unfinished_bytes(self) -> int:
+        """Held of a message that has not come whole."""
+        ...
+
     def get_buffer(self, sizehint: int = -1) -> memoryview: ...
     def buffer_updated(self, count: int) -> list[Frame]: ...
+
+
+_GONE = FrameDecoder()
+"""Of connections that are lost: it is fed nothing."""
 
 
 class Session(Protocol):
@@ -238,6 +247,11 @@ class Connection(asyncio.BufferedProtocol):
         """Also while the other side does not read what it is sent."""
         self.is_client = False
         """It may be closed where clients take too much."""
+        self.limits: ProcessLimits | None = None
+        self._has_unfinished = False
+        """The limits know of it."""
+        self.beside_bytes = 0
+        """What its session holds of what is to be sent, beside this connection."""
         self._held: list[Frame] = []
         """They came, and are taken once there is room for their answers, and time."""
         self._is_in_line = False
@@ -281,6 +295,24 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self.closed:
             self._loop_turn.took(len(frames), self)
+            self._note_unfinished(is_new=bool(frames))
+
+    def _note_unfinished(self, *, is_new: bool) -> None:
+        """`is_new`: what began before has come whole."""
+        limits = self.limits
+        if limits is None:
+            return
+        size_bytes = self.decoder.unfinished_bytes
+        for frame in self._held:
+            if frame.batch is not None:
+                size_bytes += len(frame.batch.buffer)
+        if is_new and self._has_unfinished:
+            self._has_unfinished = False
+            limits.unfinished(self, 0, is_client=self.is_client, now_s=0.0)
+        if size_bytes > SMALL_BYTES:
+            self._has_unfinished = True
+            now_s = self._loop_turn.clock()
+            limits.unfinished(self, size_bytes, is_client=self.is_client, now_s=now_s)
 
     def greeted(self) -> None:
         """Of a session that alone knows when its greeting is whole: it is."""
@@ -346,6 +378,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._is_in_line:
                 held, self._held = self._held, []
                 self._take(held)
+                self._note_unfinished(is_new=bool(held))
         except Exception as error:
             contain(error, self)
             return
@@ -361,7 +394,9 @@ class Connection(asyncio.BufferedProtocol):
         self.on_lost(self, by_peer)
         if self.session is not None:
             self.session.lost()
-            self.session = None  # the two hold each other, and a connection holds a large buffer
+            self.session = None
+        # The two hold each other until cycles are looked for, and a decoder may hold megabytes.
+        self.decoder = _GONE
 
     def pause_writing(self) -> None:
         self._is_clogged = True
@@ -437,7 +472,7 @@ class Connection(asyncio.BufferedProtocol):
     def held_bytes(self) -> int:
         """Of memory, about: a buffer of which one byte is unsent is held as a whole."""
         unsent = self.unsent_bytes
-        return unsent + self._flushed_bytes if unsent else 0
+        return self.beside_bytes + (unsent + self._flushed_bytes if unsent else 0)
 
     @property
     def sent_bytes(self) -> int:
@@ -488,7 +523,20 @@ class Connection(asyncio.BufferedProtocol):
             self._forget()
             self._transport.abort()
 
+    def give_up(self, reason: str) -> None:
+        """Abort, and say why, if there is a reason."""
+        if reason and not self.closed:
+            self._loop_turn.strays.closing(self.peer_name, reason)
+        self.abort()
+
+    def hold_beside(self, size_bytes: int) -> None:
+        """See `beside_bytes`; as what it does not read, it is bounded over all clients."""
+        if not self.closed:
+            self.beside_bytes = size_bytes
+            self._loop_turn.look_at_unsent(self)
+
     def _forget(self) -> None:
+        self.beside_bytes = 0
         self._out.clear()
         self._out_bytes = 0
         self._held.clear()

@@ -27,7 +27,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import FRAME_LIMIT_BYTES
+from quorumlog.config import FRAME_LIMIT_BYTES, MIB
 from quorumlog.consensus.messages import (
     NOBODY,
     AnyPeerMessage,
@@ -50,6 +50,8 @@ WITH_BATCH = (PushEntryRequest, RangeResponse)
 MAGIC = b"QLG\x01"
 FRAME_HEADER_BYTES = 24
 DEFAULT_MAX_FRAME_BYTES = FRAME_LIMIT_BYTES
+FROM_CLIENT_BYTES = 2 * MIB
+"""Of what a client of the log says beside entries: the largest is a question to a state machine."""
 RECEIVE_BUFFER_BYTES = 256 * 1024
 """What a connection that sends much has to receive into."""
 FIRST_BUFFER_BYTES = 4 * 1024
@@ -179,6 +181,11 @@ class FrameDecoder:
         frame_bytes = int(_HEADER.unpack_from(self._receive, self._start)[3])
         return max(1, frame_bytes - begun)  # a greeting of other software has no such header
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Of the frame that has begun."""
+        return self._end - self._start if self._large is None else self._large_end
+
     def greets_again(self) -> None:
         """The next frame is still one of the greeting."""
         self._limit_bytes = self._greeting_bytes
@@ -187,6 +194,7 @@ class FrameDecoder:
         """What comes next is decoded only if a client of the log says such things: answers may have
         millions of rows, and to make them takes seconds."""
         self._control = _OF_CLIENT
+        self._control_limit_bytes = FROM_CLIENT_BYTES
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""

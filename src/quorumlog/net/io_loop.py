@@ -11,6 +11,7 @@ from typing import cast
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
+from quorumlog.net.loop_thread import OwnLoop
 from quorumlog.net.rpc.calls import CLOSED, Call, Link, LinkState
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.view import GroupEvent
@@ -64,26 +65,12 @@ class IoLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = float("inf")
         self._dials: set[asyncio.Task[None]] = set()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """Of the first call; connections, timer and waiters are that loop's."""
-
-    def own_loop(self) -> asyncio.AbstractEventLoop:
-        """The one that runs. Raises RuntimeError if it is another than before."""
-        loop = asyncio.get_running_loop()
-        if loop is not self.loop:
-            if self.loop is not None:
-                # An answer would wake a loop that does not run: the caller would wait for ever.
-                raise RuntimeError(
-                    "this client belongs to the event loop that it was first used in; call"
-                    " connect_async() again in the loop of each asyncio.run()"
-                )
-            self.loop = loop
-        return loop
+        self.own_loop = OwnLoop()
 
     @property
     def has_lost_loop(self) -> bool:
         """It was closed: nobody waits any more, and nothing can be told to a transport."""
-        return self.loop is not None and self.loop.is_closed()
+        return self.own_loop.loop is not None and self.own_loop.loop.is_closed()
 
     # ---------------------------------------------------------------- tasks
 
@@ -91,7 +78,7 @@ class IoLoop:
         now = now_ms()
         for call in calls:
             if call.on_done is None:
-                call.context = self.own_loop().create_future()
+                call.context = self.own_loop.running().create_future()
             self._protocol.submit(call, now)
         self._carry_out()
 

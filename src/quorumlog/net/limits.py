@@ -18,8 +18,15 @@ UNSENT_BYTES = 4 * MIB
 """Of answers that wait to be sent on one connection: beyond them no more requests are taken from it."""
 ALL_UNSENT_BYTES = 192 * MIB
 """Held for all clients of a loop: beyond them the one that leaves most is closed."""
+UNFINISHED_BYTES = 128 * MIB
+"""Of frames and requests that have come in part, or wait: of all clients, and as many of all members.
+Beyond them the one that began first is closed, if it began `UNFINISHED_S` ago; beyond twice as many,
+whenever it began."""
+UNFINISHED_S = 5.0
 WANTED_DESCRIPTORS = 65_536
 _UNLIMITED = 1 << 20
+
+Close = Callable[[str], None]
 
 
 def descriptors_in_force() -> int:
@@ -56,10 +63,12 @@ class ProcessLimits:
         self._in_use = in_use
         self._others = 0
         """Descriptors that are no connections, as they were counted last."""
-        self._open: dict[object, None] = {}
-        """Of every loop of this process."""
-        self._silent: OrderedDict[object, Callable[[], None]] = OrderedDict()
-        """Those of them that have not said who they are, and what closes each; the oldest first."""
+        self._open: dict[object, Close] = {}
+        """Of every loop of this process, and what closes each."""
+        self._silent: OrderedDict[object, Close] = OrderedDict()
+        """Those of them that have not said who they are; the oldest first."""
+        self._unfinished = {True: _Unfinished(), False: _Unfinished()}
+        """Of clients, and of members."""
         self.accepted = 0
         self.refused = 0
         self._is_refusing = False
@@ -76,11 +85,11 @@ class ProcessLimits:
     def _free(self) -> int:
         return max(0, self._descriptors() - self._others)
 
-    def enter(self, connection: object, close: Callable[[], None]) -> bool:
+    def enter(self, connection: object, close: Close) -> bool:
         """True if it is one of those that anybody may have; otherwise only a member's may stay. `close`
-        is called on any thread."""
+        is called on any thread, with a reason."""
         self.accepted += 1
-        self._open[connection] = None
+        self._open[connection] = close
         self._silent[connection] = close
         if len(self._open) == self._descriptors() // 4:
             self._others = max(0, self._in_use() - len(self._open))
@@ -92,6 +101,7 @@ class ProcessLimits:
     def leave(self, connection: object) -> None:
         self._silent.pop(connection, None)
         self._open.pop(connection, None)
+        self._finished(connection)
         if self._is_refusing and len(self._open) < self.most_connections * 7 // 8:
             self._is_refusing = False
 
@@ -104,7 +114,32 @@ class ProcessLimits:
         """Who has said nothing for longest, on whatever port: a member says who it is at once."""
         with suppress(KeyError):
             _, close = self._silent.popitem(last=False)
-            close()
+            close("")
+
+    def unfinished(self, connection: object, size_bytes: int, *, is_client: bool, now_s: float) -> None:
+        """So much of what it says has come, and is not served yet. 0: nothing is left of what began."""
+        if not size_bytes:
+            self._finished(connection)
+            return
+        of = self._unfinished[is_client]
+        began_s, before_bytes = of.began.get(connection, (now_s, 0))
+        of.began[connection] = began_s, size_bytes
+        of.size_bytes += size_bytes - before_bytes
+        while of.size_bytes > UNFINISHED_BYTES:
+            oldest, (began_s, size_bytes) = next(iter(of.began.items()))
+            if now_s - began_s < UNFINISHED_S and of.size_bytes <= 2 * UNFINISHED_BYTES:
+                return
+            if close := self._open.get(oldest):
+                close(
+                    f"the end of what it says does not come: {size_bytes} bytes are held for it, and"
+                    f" {of.size_bytes} for all"
+                )
+            self._finished(oldest)
+
+    def _finished(self, connection: object) -> None:
+        for of in self._unfinished.values():
+            _, size_bytes = of.began.pop(connection, (0.0, 0))
+            of.size_bytes -= size_bytes
 
     @property
     def problem(self) -> str:
@@ -122,6 +157,13 @@ class ProcessLimits:
         is_first = not self._is_refusing
         self._is_refusing = True
         return is_first
+
+
+class _Unfinished:
+    def __init__(self) -> None:
+        self.began: dict[object, tuple[float, int]] = {}
+        """Of each connection, when it began, and how much has come; the oldest first."""
+        self.size_bytes = 0
 
 
 _LIMITS = ProcessLimits()

@@ -140,7 +140,11 @@ class Listener:
         return connection
 
     def _made(self, connection: Connection) -> None:
-        close = functools.partial(self._from_any_thread, connection.abort)
+        connection.limits = self._limits
+
+        def close(reason: str) -> None:
+            self._from_any_thread(functools.partial(connection.give_up, reason))
+
         is_within = self._limits.enter(connection, close)
         self._silent[connection] = _Waiting(self._loop.time() + GREETING_MS / 1000, is_within)
         if self._deadline is None:

@@ -7,6 +7,7 @@ deletion.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import os
@@ -129,11 +130,13 @@ class LocalFolder:
         return sizes
 
     def create(self, name: str) -> pa.NativeFile:
-        return pa.OSFile(self._at(name), "wb")
+        with asking(self.path):
+            return pa.OSFile(self._at(name), "wb")
 
     def finish(self, name: str, file: pa.NativeFile) -> int:
-        file.close()
-        sync_path(self._at(name))
+        with asking(self.path):
+            file.close()
+            sync_path(self._at(name))
         return os.path.getsize(self._at(name))
 
     def exists(self, name: str) -> bool:
@@ -146,8 +149,9 @@ class LocalFolder:
         for source, target in moves:
             with suppress(FileNotFoundError):
                 os.replace(self._at(source), self._at(target))
-        for folder in {os.path.dirname(target) for _, target in moves}:
-            sync_path(self._at(folder))
+        with asking(self.path):
+            for folder in {os.path.dirname(target) for _, target in moves}:
+                sync_path(self._at(folder))
 
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
@@ -165,12 +169,13 @@ class LocalFolder:
 
     def replace_manifest(self, content: bytes, tag: str) -> str:
         path = self._at(MANIFEST_NAME)
-        with open(path + TEMPORARY, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + TEMPORARY, path)
-        sync_path(self.path)
+        with asking(self.path):
+            with open(path + TEMPORARY, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(path + TEMPORARY, path)
+            sync_path(self.path)
         return ""
 
     def _at(self, name: str) -> str:
@@ -358,10 +363,18 @@ def conflict(path: str) -> ConfigError:
 
 @contextmanager
 def asking(path: str) -> Iterator[None]:
-    """Where `path` is in an object store, raises ConfigError, StoreFailure for what it, or the way to
-    it, refuses."""
+    """Raises StoreFailure for what a disk refuses that does not name the file; where `path` is in an
+    object store, ConfigError, StoreFailure for what it, or the way to it, refuses."""
     if not is_object(path):
-        yield
+        try:
+            yield
+        except OSError as error:
+            if error.filename is not None or error.errno in (None, errno.ENOENT):
+                raise
+            raise StoreFailure(
+                f"{path}: {os.strerror(error.errno)}; change that, or name another path, and repeat the"
+                " command"
+            ) from error
         return
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 

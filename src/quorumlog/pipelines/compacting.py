@@ -23,7 +23,7 @@ from quorumlog.arrow import ENTRY_SCHEMA, record_batch_of
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
-from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, sync_path
+from quorumlog.pipelines.archive_folders import LOCK_NAME, TEMPORARY, asking, sync_path
 from quorumlog.pipelines.engine import Engine, LocalEngine
 from quorumlog.pipelines.keys import KeyOf
 from quorumlog.pipelines.places import (
@@ -208,7 +208,11 @@ def fold(work: FoldWork) -> Folded:
                 kept, waiting, waiting_bytes = _latest(kept, waiting), [], 0
     kept = _latest(kept, waiting)
     path = os.path.join(work.directory, f"{first:020d}-{uuid.uuid4().hex}.arrow")
-    with pa.OSFile(path, "wb") as stored, pa.ipc.new_file(stored, kept.schema) as writer:
+    with (
+        asking(work.directory),
+        pa.OSFile(path, "wb") as stored,
+        pa.ipc.new_file(stored, kept.schema) as writer,
+    ):
         writer.write_table(kept)
     return Folded(path, entries, Ends(before, last))
 
@@ -261,10 +265,11 @@ def _write(rows: pa.Table, file: str, about: About) -> None:
     rows = rows.replace_schema_metadata({ABOUT_KEY: msgspec.json.encode(about)})
     folder = os.path.dirname(os.path.abspath(file))
     try:
-        pq.write_table(rows, file + TEMPORARY, compression="zstd")
-        sync_path(file + TEMPORARY)
-        os.replace(file + TEMPORARY, file)
-        sync_path(folder)
+        with asking(file):
+            pq.write_table(rows, file + TEMPORARY, compression="zstd")
+            sync_path(file + TEMPORARY)
+            os.replace(file + TEMPORARY, file)
+            sync_path(folder)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(file + TEMPORARY)

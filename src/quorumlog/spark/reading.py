@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.spark.offsets import IndexRange, LogBounds
+from quorumlog.spark.offsets import IndexRange, LogBounds, skip_lost_entries
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition, plan, with_chains
 from quorumlog.spark.range_check import RangeCheck
@@ -33,17 +33,42 @@ GroupFinder = Callable[[LedgerOptions], Iterable[str]]
 def planned(
     options: LedgerOptions, source: LedgerSource, bounds: LogBounds, index_range: IndexRange
 ) -> list[LedgerPartition]:
-    """`bounds` are those that `source` has just told."""
-    return plan(
-        bounds.group,
-        index_range,
-        source.points_of,
-        begin_index=bounds.begin_index,
-        min_partitions=options.min_partitions,
-        partition_bytes=options.partition_bytes,
-        max_records=options.max_records_per_partition,
-        readers=source.readers(),
+    """`bounds` are those that `source` has just told. Raises LedgerDataLoss if some of it is deleted
+    meanwhile and `failOnDataLoss` is true."""
+    try:
+        return plan(
+            bounds.group,
+            index_range,
+            source.points_of,
+            begin_index=bounds.begin_index,
+            min_partitions=options.min_partitions,
+            partition_bytes=options.partition_bytes,
+            max_records=options.max_records_per_partition,
+            readers=source.readers(),
+        )
+    except IndexOutOfRange:
+        now = source.bounds(bounds.stop_index)
+        if now.begin_index <= bounds.begin_index:
+            raise
+        return planned(options, source, now, what_is_left(options, source, now, index_range))
+
+
+def what_is_left(
+    options: LedgerOptions, source: LedgerSource, bounds: LogBounds, index_range: IndexRange
+) -> IndexRange:
+    """Raises LedgerDataLoss if some of it is gone and `failOnDataLoss` is true."""
+    first_index, stop_index = index_range
+    if first_index >= bounds.begin_index:
+        return index_range
+    next_index = skip_lost_entries(
+        first_index,
+        min(bounds.begin_index, stop_index),
+        bounds,
+        fail_on_data_loss=options.fail_on_data_loss,
     )
+    if options.reader:
+        source.note_skipped(options.reader, first_index, next_index)
+    return IndexRange(next_index, stop_index)
 
 
 def index_from(source: LedgerSource, low: int, high: int, time_ms: int) -> int:

@@ -442,7 +442,7 @@ class _Survey:
             first_index = max(first_index, min(surveyed_index, self._durable.index))
         search = self._walk_durable(first_index, must_be_bounded)
         end, tail = self._walk_tail(search)
-        is_known = end.index <= surveyed_index
+        is_known = -1 < end.index <= surveyed_index
         pieces, unreadable = ((), ()) if is_known else self._look_behind(end)
         units_position = (end.index + 1) * INDEX_UNIT_BYTES
         return LogSurvey(

@@ -119,7 +119,7 @@ def test_who_closes_without_a_word_may_be_a_broker_that_ends() -> None:
     with listening(lambda said: b"") as address:
         for error in refusals_of(address):
             assert type(error) is Unreachable
-            assert str(error) == f"no broker at {address}: the connection is closed without a greeting"
+            assert re.search(rf"{address}: .*closed.* without a greeting", str(error))
 
 
 def test_one_wrong_address_among_others_is_told_in_the_end() -> None:
@@ -143,7 +143,7 @@ def test_the_log_of_a_broker_names_its_port(brokers: LocalBrokers, cli: Cli) -> 
         f"{log}: this is the port of the log of a group, its broker listens at {brokers.addresses['n0']}"
     )
     assert [str(error) for error in refusals_of(str(log))] == [right, right]
-    shown = cli("broker", "status", "--server", log)
+    shown = cli("broker", "status", "--servers", log)
     assert shown.exit_code == 1
     assert right in plain(shown.stderr)
 

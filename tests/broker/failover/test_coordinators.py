@@ -12,7 +12,7 @@ import pytest
 
 from harness.etcd_cluster import etcd_of_three
 from quorumlog.broker.errors import CoordinatorUnreachable
-from quorumlog.coordinators import CoordinatorKind, check_servers, coordinator_of
+from quorumlog.coordinators import CoordinatorKind, coordinator_of
 from quorumlog.coordinators.etcd_coordinator import EtcdCoordinator
 from quorumlog.errors import ConfigError
 from quorumlog.kv.testing import LocalStores
@@ -84,16 +84,17 @@ def test_our_own_store_keeps_the_contract() -> None:
 
 
 def test_zookeeper_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kazoo", None)
+    monkeypatch.delitem(sys.modules, "quorumlog.coordinators.zookeeper_coordinator", raising=False)
+    monkeypatch.setitem(sys.modules, "kazoo.exceptions", None)
     with pytest.raises(ConfigError, match=r"kazoo.*the extra `zookeeper`"):
-        check_servers(CoordinatorKind.ZOOKEEPER, "127.0.0.1:2181")
+        coordinator_of(CoordinatorKind.ZOOKEEPER, "127.0.0.1:2181", "orders")
 
 
 @pytest.mark.parametrize("servers", ["", "a", "a:1,,b:2", "a:1/chroot"])
 @pytest.mark.parametrize("kind", [CoordinatorKind.KV, CoordinatorKind.ZOOKEEPER])
 def test_a_list_without_ports_is_refused(kind: CoordinatorKind, servers: str) -> None:
     with pytest.raises(ConfigError):
-        check_servers(kind, servers)
+        coordinator_of(kind, servers, "orders")
 
 
 def test_a_list_that_is_none_is_refused() -> None:

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace as replace_record
 
-from quorumlog.broker.epochs.epoch_history import Epoch
+from quorumlog.broker.epochs.epoch_history import Epoch, Peer
 from quorumlog.broker.failover.coordinator import ElectionRecord, Granted, Standing
 from quorumlog.broker.failover.failover_rules import FailoverOptions, FailoverRules, Phase
 from quorumlog.broker.failover.failover_steps import (
-    Ask,
     Follow,
     Grant,
     Lead,
+    OnDisk,
     Promise,
     Put,
     Read,
     Renew,
+    Request,
     Revoke,
-    Step,
-    WaitFor,
 )
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
-from quorumlog.broker.replication.roles import BrokerAddress, Member, SlaveState
+from quorumlog.broker.replication.roles import Member, SlaveState
 from sim.replicas.machines import Broker as SimBroker
 from sim.replicas.registers import REGISTERS
 from sim.replicas.schedule import becomes_whole, is_acknowledged, run, serving, until
 from sim.replicas.world import World
+
+Asked = TypeVar("Asked")
 
 
 def brokers_keep_their_promises(register: str = "etcd", seeds: int = 80) -> None:
@@ -144,7 +146,7 @@ def who_promised_a_greater_number_in_vain_is_heard_of() -> None:
     epoch = world.promises.taken_epoch
     slave.living._save(replace_record(slave.living.record, master=None))
     slave.living.promise(epoch + 1)
-    world.refusing(slave.living.become_slave, epoch, master.living.address)
+    world.refusing(slave.living.become_slave, epoch, master.living.me)
     assert slave.living.epoch == epoch + 1
     until(world, lambda: world.promises.taken_epoch > epoch + 1, "led in a newer epoch")
     becomes_whole(world)
@@ -162,13 +164,48 @@ class Broker:
     """What the rules ask of their own broker."""
 
     def __init__(self, broker_id: str = "a") -> None:
-        self.address = BrokerAddress(broker_id, f"{broker_id}:1", f"{broker_id}:2")
+        self.me = Peer(id=broker_id, address=f"{broker_id}:1", ha_address=f"{broker_id}:2")
+        self.id = broker_id
         self.directory_id = f"{broker_id}-1"
         self.epoch = self.log_epoch = self.max_offset = self.fenced_by = 0
         self.held: list[SlaveState] = []
+        self.in_sync_set = members(broker_id)
+        self.stops = 0
 
     def slaves(self) -> list[SlaveState]:
         return self.held
+
+    def wait_for(self, in_sync_set: frozenset[Member]) -> None:
+        self.in_sync_set = in_sync_set
+
+    def stop_acknowledging(self) -> None:
+        self.stops += 1
+
+
+class Rules(FailoverRules):
+    def __init__(
+        self, broker: Broker, options: FailoverOptions | None = None, **options_of_group: bool
+    ) -> None:
+        self.steps: list[Request | OnDisk] = []
+        super().__init__(
+            broker,
+            options or FailoverOptions(),
+            0.0,
+            lambda step: self.steps.append(step),
+            **options_of_group,
+        )
+
+    def asked(self, kind: type[Asked]) -> Asked:
+        """The only one of those that were begun since the last."""
+        steps, self.steps = self.steps, []
+        (found,) = (step for step in steps if isinstance(step, kind))
+        return found
+
+    def finds(self, found: Standing, now_ms: float) -> None:
+        """The coordinator holds that."""
+        self.changed(now_ms)
+        self.answered(self.asked(Read), found, now_ms)
+        self.tick(now_ms)
 
 
 def slave(name: str, *, is_connected: bool = True, holds: bool = True) -> SlaveState:
@@ -179,32 +216,18 @@ def members(*names: str) -> frozenset[Member]:
     return frozenset(Member(name, f"{name}-1") for name in names)
 
 
-def asked(steps: Sequence[Step], kind: type) -> Ask:
-    (ask,) = (step for step in steps if isinstance(step, Ask) and isinstance(step.request, kind))
-    return ask
-
-
-def standing(rules: FailoverRules, found: Standing, now_ms: float) -> list[Step]:
-    """What the rules do where the coordinator holds that."""
-    rules.changed(now_ms)
-    rules.answered(asked(rules.take_steps(), Read).number, found, now_ms)
-    rules.tick(now_ms)
-    return rules.take_steps()
-
-
 def leading(
     broker: Broker, options: FailoverOptions | None = None, *, relays_renewals: bool = False
-) -> FailoverRules:
+) -> Rules:
     """The first of a group, at 0 ms; its lease is 7."""
-    rules = FailoverRules(broker, options or FailoverOptions(), 0.0, relays_renewals=relays_renewals)
-    steps = standing(rules, Standing(0, None, 0), 0.0)
-    rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
-    assert rules.take_steps() == [Promise(1)]
-    rules.done(Promise(1), 0.0)
-    steps = rules.take_steps()
-    rules.answered(asked(steps, Put).number, 11, 0.0)
-    assert rules.take_steps() == [Lead(1, members("a"))]
-    rules.done(Lead(1, members("a")), 0.0)
+    rules = Rules(broker, options, relays_renewals=relays_renewals)
+    rules.finds(Standing(0, None, 0), 0.0)
+    rules.answered(rules.asked(Grant), Granted(7, 10_000), 0.0)
+    assert rules.steps == [Promise(1)]
+    rules.done(rules.asked(Promise), 0.0)
+    rules.answered(rules.asked(Put), 11, 0.0)
+    assert rules.steps == [Lead(1, members("a"))]
+    rules.done(rules.asked(Lead), 0.0)
     return rules
 
 
@@ -214,58 +237,38 @@ def whoever_may_be_a_member_is_waited_for() -> None:
     rules = leading(broker)
     broker.held = [slave("c")]
     rules.tick(10.0)
-    assert WaitFor(members("a", "c")) in rules.take_steps()
+    assert broker.in_sync_set == members("a", "c")
     rules.tick(20.0)
-    change = asked(rules.take_steps(), Put)
-    assert change.request.record.in_sync == {"a": "a-1", "c": "c-1"}  # type: ignore[union-attr]
+    change = rules.asked(Put)
+    assert change.record.in_sync == {"a": "a-1", "c": "c-1"}
     broker.held = [slave("c", is_connected=False)]
-    rules.answered(change.number, None, 30.0, "lost")
-    rules.answered(asked(rules.take_steps(), Read).number, None, 40.0, "lost")
+    rules.answered(change, None, 30.0, "lost")
+    rules.answered(rules.asked(Read), None, 40.0, "lost")
     rules.tick(50.0)
-    steps = rules.take_steps()
-    waited = [step for step in steps if isinstance(step, WaitFor)]
-    assert not waited, f"{waited}: c may be elected"
+    assert broker.in_sync_set == members("a", "c"), "c may be elected"
     # Asked again, so that one of both is the last: it was too late, the first had come.
-    rules.answered(asked(steps, Put).number, None, 55.0)
-    rules.answered(asked(rules.take_steps(), Read).number, None, 56.0, "lost")
+    rules.answered(rules.asked(Put), None, 55.0)
+    rules.answered(rules.asked(Read), None, 56.0, "lost")
     # The coordinator tells that it was done: c is a member, and leaves as one.
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
-    assert standing(rules, Standing(12, record.encode(), 7), 60.0) == []
+    record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1", "c": "c-1"})
+    rules.finds(Standing(12, record.encode(), 7), 60.0)
+    assert not rules.steps
     rules.tick(4_000.0)
-    change = asked(rules.take_steps(), Put)
-    assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
-    rules.answered(change.number, 13, 4_010.0)
-    assert WaitFor(members("a")) in rules.take_steps()
+    change = rules.asked(Put)
+    assert change.record.in_sync == {"a": "a-1"}
+    assert broker.in_sync_set == members("a", "c"), "until that is known"
+    rules.answered(change, 13, 4_010.0)
+    assert broker.in_sync_set == members("a")
 
 
 def test_whoever_may_be_a_member_is_waited_for() -> None:
     whoever_may_be_a_member_is_waited_for()
 
 
-def the_newest_set_is_the_last_that_the_broker_is_told() -> None:
-    """A slave has left in this moment, and is back before the broker was told that."""
-    broker = Broker()
-    rules = leading(broker)
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "c": "c-1"})
-    assert standing(rules, Standing(12, record.encode(), 7), 1.0)
-    rules.tick(4_000.0)
-    change = asked(rules.take_steps(), Put)
-    assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
-    broker.held = [slave("c")]
-    rules.answered(change.number, 13, 4_010.0)
-    rules.tick(4_010.0)
-    waited = [step for step in rules.take_steps() if isinstance(step, WaitFor)]
-    assert waited[-1] == WaitFor(members("a", "c")), "c is on its way into the set"
-
-
-def test_the_newest_set_is_the_last_that_the_broker_is_told() -> None:
-    the_newest_set_is_the_last_that_the_broker_is_told()
-
-
 def what_a_wiped_store_holds_says_nothing_of_what_it_was() -> None:
     """b was wiped, and the coordinator still holds what it was: that may come back, and be elected."""
     a, b, wiped = Member("a", "a-1"), Member("b", "b-1"), Member("b", "b-2")
-    acknowledgements = Acknowledgements("a", 2, 100, frozenset({a, b}), own_offset=500)
+    acknowledgements = Acknowledgements("a-1", 2, 100, frozenset({a, b}), own_offset=500)
     acknowledgements.report(acknowledgements.connected(*wiped), 500, 500, 500)
     assert acknowledgements.confirmed_offset == 100
     acknowledgements.in_sync_set = frozenset({a, b, wiped})  # on its way into the set
@@ -281,18 +284,18 @@ def test_what_a_wiped_store_holds_says_nothing_of_what_it_was() -> None:
 def test_a_wiped_store_takes_the_place_of_what_it_was() -> None:
     broker = Broker()
     rules = leading(broker)
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1", "b": "b-1"})
+    record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1", "b": "b-1"})
     rules.changed(1.0)
-    rules.answered(asked(rules.take_steps(), Read).number, Standing(12, record.encode(), 7), 1.0)
+    rules.answered(rules.asked(Read), Standing(12, record.encode(), 7), 1.0)
     wiped = replace(slave("b"), directory_id="b-2")
     broker.held = [wiped]
     rules.tick(10.0)
-    assert WaitFor(members("a", "b") | {wiped.member}) in rules.take_steps()
+    assert broker.in_sync_set == members("a", "b") | {wiped.member}
     rules.tick(20.0)
-    change = asked(rules.take_steps(), Put)
-    assert change.request.record.in_sync == {"a": "a-1", "b": "b-2"}  # type: ignore[union-attr]
-    rules.answered(change.number, 13, 30.0)
-    assert WaitFor(members("a") | {wiped.member}) in rules.take_steps()
+    change = rules.asked(Put)
+    assert change.record.in_sync == {"a": "a-1", "b": "b-2"}
+    rules.answered(change, 13, 30.0)
+    assert broker.in_sync_set == members("a") | {wiped.member}
 
 
 def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -> None:
@@ -301,25 +304,25 @@ def test_a_slave_that_went_before_it_was_a_member_is_not_waited_for_for_ever() -
     broker.held = [slave("c")]
     rules.tick(10.0)
     rules.tick(20.0)
-    change = asked(rules.take_steps(), Put)
+    change = rules.asked(Put)
     broker.held = []
-    rules.answered(change.number, None, 30.0, "lost")
+    rules.answered(change, None, 30.0, "lost")
     # It has not come to the coordinator, and still may.
-    record = ElectionRecord(epoch=1, master=broker.address, in_sync={"a": "a-1"})
-    rules.answered(asked(rules.take_steps(), Read).number, Standing(11, record.encode(), 7), 40.0)
+    record = ElectionRecord(epoch=1, master=broker.me, in_sync={"a": "a-1"})
+    rules.answered(rules.asked(Read), Standing(11, record.encode(), 7), 40.0)
     rules.tick(50.0)
-    change = asked(rules.take_steps(), Put)
-    assert change.request.record.in_sync == {"a": "a-1"}  # type: ignore[union-attr]
-    rules.answered(change.number, 12, 60.0)
-    assert WaitFor(members("a")) in rules.take_steps()
+    change = rules.asked(Put)
+    assert change.record.in_sync == {"a": "a-1"}
+    rules.answered(change, 12, 60.0)
+    assert broker.in_sync_set == members("a")
 
 
 def a_lease_counts_from_when_its_renewal_was_sent() -> None:
     rules = leading(Broker(), FailoverOptions())
     rules.tick(1_000.0)
-    renewal = asked(rules.take_steps(), Renew)
+    renewal = rules.asked(Renew)
     assert rules.may_acknowledge(9_499.0) and not rules.may_acknowledge(9_500.0)
-    rules.answered(renewal.number, 10_000, 5_000.0)
+    rules.answered(renewal, 10_000, 5_000.0)
     assert rules.may_acknowledge(10_499.0) and not rules.may_acknowledge(10_500.0)
     rules.tick(10_500.0)
     assert rules.phase is Phase.WAITING
@@ -334,8 +337,8 @@ def test_a_renewal_that_is_relayed_proves_the_one_before_it() -> None:
 
     def renewed(sent_ms: float, answered_ms: float) -> float:
         rules.tick(sent_ms)
-        renewal = asked(rules.take_steps(), Renew)
-        rules.answered(renewal.number, 10_000, answered_ms)
+        renewal = rules.asked(Renew)
+        rules.answered(renewal, 10_000, answered_ms)
         return answered_ms + rules.lease_left_ms(answered_ms)
 
     assert renewed(0.0, 10.0) == 9_500.0, "granted just now"
@@ -350,44 +353,42 @@ def test_who_may_lead() -> None:
 
 
 def who_may_lead() -> None:
-    record = ElectionRecord(epoch=4, master=Broker("b").address, in_sync={"b": "b-1", "a": "a-1"})
+    record = ElectionRecord(epoch=4, master=Broker("b").me, in_sync={"b": "b-1", "a": "a-1"})
 
-    def step(broker: Broker, found: Standing, *, begins: bool = False) -> tuple[list[Step], str]:
-        rules = FailoverRules(broker, FailoverOptions(), 0.0, begins=begins)
-        return standing(rules, found, 0.0), rules.problem
+    def found_by(broker: Broker, found: Standing, *, begins: bool = False) -> Rules:
+        rules = Rules(broker, begins=begins)
+        rules.finds(found, 0.0)
+        return rules
 
     free, led = Standing(5, record.encode(), 0), Standing(5, record.encode(), 9)
     member, other, wiped, newer, used = (Broker(), Broker("c"), Broker(), Broker(), Broker())
     wiped.directory_id = "a-2"
     newer.log_epoch = 5
     used.max_offset = 100
-    assert asked(step(member, free)[0], Grant), "a member, where nobody leads"
-    assert step(member, led)[0] == [Follow(4, record.master)]
-    assert step(other, free) == (
-        [],
-        "nobody leads, and this broker is not in sync: it waits for one of a, b",
-    )
-    assert not step(wiped, free)[0], "the store that was a member is gone"
-    assert "lost its newest state" in step(newer, free)[1]
-    assert "--failover-begin" in step(used, Standing(0, None, 0))[1]
-    assert asked(step(used, Standing(0, None, 0), begins=True)[0], Grant)
-    own = Standing(5, ElectionRecord(epoch=4, master=member.address, in_sync={"a": "a-1"}).encode(), 9)
-    assert asked(step(member, own)[0], Revoke).request == Revoke(9), "of the process before"
-    assert "none of ours" in step(member, Standing(5, b"{}", 0))[1]
+    assert found_by(member, free).asked(Grant), "a member, where nobody leads"
+    assert found_by(member, led).steps == [Follow(4, record.master)]
+    waits = found_by(other, free)
+    assert not waits.steps
+    assert waits.problem.endswith("this broker is not in sync: it waits for one of a, b")
+    assert not found_by(wiped, free).steps, "the store that was a member is gone"
+    assert "lost its newest state" in found_by(newer, free).problem
+    assert "--failover-begin" in found_by(used, Standing(0, None, 0)).problem
+    assert found_by(used, Standing(0, None, 0), begins=True).asked(Grant)
+    own = Standing(5, ElectionRecord(epoch=4, master=member.me, in_sync={"a": "a-1"}).encode(), 9)
+    assert found_by(member, own).asked(Revoke).lease == 9, "of the process before"
+    assert "none of ours" in found_by(member, Standing(5, b"{}", 0)).problem
 
 
 def test_the_old_master_leaves_in_a_take_and_the_peers_stay() -> None:
     def taken(old: str) -> dict[str, str]:
         in_sync = {name: f"{name}-1" for name in "abc"}
-        record = ElectionRecord(epoch=4, master=Broker(old).address, in_sync=in_sync)
-        rules = FailoverRules(Broker(), FailoverOptions(), 0.0)
-        steps = standing(rules, Standing(5, record.encode(), 0), 0.0)
-        rules.answered(asked(steps, Grant).number, Granted(7, 10_000), 0.0)
-        assert rules.take_steps() == [Promise(5)]
-        rules.done(Promise(5), 0.0)
-        held = asked(rules.take_steps(), Put).request.record.in_sync  # type: ignore[union-attr]
-        assert isinstance(held, dict)
-        return held
+        record = ElectionRecord(epoch=4, master=Broker(old).me, in_sync=in_sync)
+        rules = Rules(Broker())
+        rules.finds(Standing(5, record.encode(), 0), 0.0)
+        rules.answered(rules.asked(Grant), Granted(7, 10_000), 0.0)
+        assert rules.steps == [Promise(5)]
+        rules.done(rules.asked(Promise), 0.0)
+        return rules.asked(Put).record.in_sync
 
     assert taken("b") == {"a": "a-1", "c": "c-1"}
     assert taken("a") == {"a": "a-1", "b": "b-1", "c": "c-1"}, "it was the master itself"

@@ -57,7 +57,7 @@ def test_a_promoted_slave_goes_on_where_the_group_stood(tmp_path: Path, cli: Cli
             until(lambda: sum(slave.counts for slave in master.replica().slaves) == 1)
             until(lambda: [slave.is_caught_up for slave in master.replica().slaves] == [True, True])
             (other,) = [slave.id for slave in master.replica().slaves if not slave.counts]
-            added = cli("broker", "add", "--server", a.address, "--broker", other)
+            added = cli("broker", "add", "--servers", a.address, "--broker", other)
             assert added.exit_code == 0, added.output
             until(lambda: [slave.counts for slave in master.replica().slaves] == [True, True])
         with BrokerAdmin(servers) as admin, Producer(servers) as producer:
@@ -79,7 +79,7 @@ def test_a_promoted_slave_goes_on_where_the_group_stood(tmp_path: Path, cli: Cli
                         until(lambda: (now := one.replica()).flushed_offset == now.max_offset)
                         ends[name] = one.replica().max_offset
                 best = max(ends, key=lambda name: ends[name])
-                switched = cli("broker", "switch", "--server", brokers[best].address, "--to", best)
+                switched = cli("broker", "switch", "--servers", brokers[best].address, "--to", best)
                 assert switched.exit_code == 0, switched.output
                 consumer.run(work, until=lambda: seen[b"fails"] >= 2 and seen[b"later"] >= 1)
         assert all(seen[b"%d" % number] == 1 for number in range(10)), "what was committed comes again"

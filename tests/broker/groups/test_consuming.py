@@ -142,7 +142,7 @@ def test_dead_letters_are_listed_and_sent_to_their_group_again(brokers: LocalBro
 
 
 def cli(brokers: LocalBrokers, *words: str) -> str:
-    told = CliRunner().invoke(app, ["broker", "dlq", *words, "--server", brokers.servers])
+    told = CliRunner().invoke(app, ["broker", "dlq", *words, "--servers", brokers.servers])
     assert told.exit_code == 0, told.output
     return told.stdout
 

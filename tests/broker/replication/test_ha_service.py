@@ -7,10 +7,10 @@ import contextlib
 
 import pytest
 
+from quorumlog.broker.epochs.epoch_history import Peer
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.replication.service.ha_service import QUORUMLOG, ROCKETMQ, HAService
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ConfigError
@@ -26,7 +26,7 @@ def made_service(
 ) -> HAService:
     clock = Moments()
     store = ReplicaStore(ROOT, SMALL, disk=SimDisk(), wall_clock=clock, clock=clock, topics={"t": 1})
-    return HAService(Replica(store, BrokerAddress(name, place, place), role), dialect)
+    return HAService(Replica(store, Peer(id=name, address=place, ha_address=place), role), dialect)
 
 
 def test_a_port_that_is_taken_is_named() -> None:

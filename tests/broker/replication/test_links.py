@@ -21,7 +21,7 @@ from quorumlog.broker.replication.protocol.rocketmq_links import (
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress, Member
+from quorumlog.broker.replication.roles import Member
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.hello import Hello, HelloResponse
@@ -300,9 +300,9 @@ def java_replica(role: Role, disk: SimDisk, in_sync_replicas: int = 0) -> Replic
     clock = Moments()
     config = replace(SMALL, in_sync_replicas=in_sync_replicas)
     store = ReplicaStore("store", config, disk=disk, wall_clock=clock, clock=clock)
-    address = BrokerAddress("a", "a", "a")
+    me = Peer(id="a", address="a", ha_address="a")
     master = "m" if role is Role.SLAVE else ""
-    return Replica(store, address, role, master_ha_address=master, has_epochs=False)
+    return Replica(store, me, role, master_ha_address=master, has_epochs=False)
 
 
 def java_master(in_sync_replicas: int = 2, disk: SimDisk | None = None) -> Replica:

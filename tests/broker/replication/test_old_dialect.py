@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import (
     CopyList,
@@ -27,17 +26,7 @@ TIMES = {"heartbeat_ms": 1e12, "silence_ms": 1e15}
 
 
 def upgraded(world: World) -> World:
-    """As if all had been of the release before until now: their records name no leaders."""
-    copy_list = world.brokers["a"].living.history.copy_list
-    for broker in world.brokers.values():
-        replica = broker.living
-        triples = old.triples_of(replica.record.history)
-        runs = [Run(number, "", run, start) for number, run, start in triples]
-        runs[0] = replace(runs[0], copy_list=copy_list)
-        replica._save(replace(replica.record, promised=Epoch(1, ""), history=runs))
-    for broker in world.brokers.values():
-        broker.crash(world.random, power=False)
-        broker.start()
+    world.upgrade()
     return world
 
 
@@ -188,3 +177,21 @@ def test_a_slave_of_the_release_before_names_the_highest_state_that_it_was_ever_
 def test_a_frame_that_is_no_text_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation):
         old.decoded_control(5, b"\x81\xa7message\xa1\xff")
+
+
+def test_a_slave_of_the_release_before_is_refused_while_two_lists_hold() -> None:
+    """It can name one of them."""
+    world = upgraded(group(8, brokers=3, copies=2))
+    world.old, world.away = {"b"}, {"b"}
+    following(world)
+    a, b, _ = world.brokers.values()
+    a.living.set_copies(1)
+    world.away = {"c"}
+    following(world)
+    assert [each.copies for each in a.living._acks.lists] == [2, 1]
+    assert any("b is of the release before: upgrade it. There was" in each for each in world.story)
+    assert b.living.history.copy_list is not None and b.living.history.copy_list.copies == 2
+    world.away = set()
+    following(world)
+    assert [each.copies for each in a.living._acks.lists] == [1]
+    assert b.living.max_offset == a.living.max_offset

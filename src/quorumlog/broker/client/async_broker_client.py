@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Self
 
-from quorumlog.broker.client.async_link import AsyncLinks
+from quorumlog.broker.client.broker_calls import BrokerCalls, frame_of_answer
 from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -44,6 +44,7 @@ from quorumlog.broker.wire import (
     records_of,
 )
 from quorumlog.errors import BadRequest, BodyTooLarge
+from quorumlog.net.rpc.calls import Call
 
 _JOIN_BYTES = 1 << 20
 _TURNS = 1 << 16
@@ -57,7 +58,7 @@ class AsyncBrokerClient:
 
     def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         self.server = server
-        self._links = AsyncLinks(server, timeout_ms)
+        self._calls = BrokerCalls(server, timeout_ms)
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))
@@ -65,10 +66,12 @@ class AsyncBrokerClient:
         self._joining: dict[
             tuple[str, int, bool], tuple[list[Message], list[asyncio.Future[SendReceipt]]]
         ] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: set[Call] = set()
+        self._all_sent: asyncio.Future[None] | None = None
+        """Of a `close` that waits for them."""
 
     async def __aenter__(self) -> Self:
-        await self._links.connected()
+        await self._calls.connected()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -76,14 +79,19 @@ class AsyncBrokerClient:
 
     async def close(self) -> None:
         """What was given to it is sent first. May be repeated."""
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._links.close()
+        await asyncio.sleep(0)  # what this turn has begun
+        if self._sending:
+            self._all_sent = asyncio.get_running_loop().create_future()
+            await self._all_sent
+        await self._calls.close()
 
     # ---------------------------------------------------------------- sending
 
     async def send(self, message: Message, *, queue_id: int | None = None) -> SendReceipt:
-        """See `BrokerClient.send`. What tasks begin to send in one turn leaves together; each has its
-        own receipt."""
+        """Store a message in a queue; the queues take turns unless one is named. Returns when the broker
+        has it as it promises. Raises UnknownTopic, TopicNotPermitted, BodyTooLarge, BadRequest;
+        OutcomeUnknown, of which FlushDiskTimeout and FlushSlaveTimeout say that it is written, and not
+        yet as safe as asked."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(message.topic)
         key = (message.topic, queue_id, message.wait)
@@ -99,61 +107,81 @@ class AsyncBrokerClient:
 
     def _send_joined(self) -> None:
         joining, self._joining = self._joining, {}
+        calls: list[Call] = []
         for (_, queue_id, _), (messages, receipts) in joining.items():
             begin, size = 0, 0
             for at, message in enumerate(messages):
                 size += len(message.body)
                 if size >= _JOIN_BYTES or at + 1 == len(messages):
-                    self._start(
-                        self._send_part(messages[begin : at + 1], receipts[begin : at + 1], queue_id)
-                    )
+                    part = slice(begin, at + 1)
+                    calls += self._sends(messages[part], receipts[part], queue_id)
                     begin, size = at + 1, 0
+        self._calls.submit_at_end(calls)
 
-    def _start(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _send_part(
+    def _sends(
         self, messages: list[Message], receipts: list[asyncio.Future[SendReceipt]], queue_id: int
-    ) -> None:
+    ) -> list[Call]:
+        """One call, as a rule; the receipts are set when it is done."""
         try:
-            encoded = encode_messages(messages, queue_id, self._keys, self._links.own_host)
-            whole = receipt_of(
-                await self._links.call(SendRequest(waits=encoded.waits), encoded), encoded
-            )
+            encoded = encode_messages(messages, queue_id, self._keys, self._calls.own_host)
         except Exception as error:
-            if len(messages) > 1 and isinstance(error, BadRequest | BodyTooLarge):
-                # One of them is too large or makes no sense: it harms nobody else.
-                for message, receipt in zip(messages, receipts, strict=True):
-                    await self._send_part([message], [receipt], queue_id)
-                return
-            if isinstance(error, UnknownTopic):
-                self._counts.pop(messages[0].topic, None)  # it may be there again with fewer queues
-            for receipt in receipts:
-                if not receipt.done():
-                    receipt.set_exception(error)
-            return
-        for receipt, single in zip(receipts, whole.singles(encoded.sizes), strict=True):
+            return self._singly(messages, receipts, queue_id, error)
+        call = self._calls.made(SendRequest(waits=encoded.waits), encoded)
+        self._sending.add(call)
+
+        def sent(call: Call) -> None:
+            try:
+                singles = receipt_of(frame_of_answer(call), encoded).singles(encoded.sizes)
+            except Exception as error:
+                again = self._singly(messages, receipts, queue_id, error)
+                if again:
+                    asyncio.get_running_loop().call_soon(self._calls.submit_at_end, again)
+            else:
+                for receipt, single in zip(receipts, singles, strict=True):
+                    if not receipt.done():
+                        receipt.set_result(single)
+            self._sending.discard(call)
+            if self._all_sent is not None and not self._sending and not self._all_sent.done():
+                self._all_sent.set_result(None)
+
+        call.on_done = sent
+        return [call]
+
+    def _singly(
+        self,
+        messages: list[Message],
+        receipts: list[asyncio.Future[SendReceipt]],
+        queue_id: int,
+        error: Exception,
+    ) -> list[Call]:
+        """Of several one may be too large or make no sense: it harms nobody else."""
+        if len(messages) > 1 and isinstance(error, BadRequest | BodyTooLarge):
+            parts = zip(messages, receipts, strict=True)
+            return [call for each, its in parts for call in self._sends([each], [its], queue_id)]
+        if isinstance(error, UnknownTopic):
+            self._counts.pop(messages[0].topic, None)  # it may be there again with fewer queues
+        for receipt in receipts:
             if not receipt.done():
-                receipt.set_result(single)
+                receipt.set_exception(error)
+        return []
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
     ) -> SendReceipt:
-        """See `BrokerClient.send_batch`."""
+        """All of one topic, into one queue; the queues take turns unless one is named. All or nothing
+        is stored."""
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(messages[0].topic) if messages else 0
-        await self._links.connected()
-        encoded = encode_messages(messages, queue_id, self._keys, self._links.own_host)
+        await self._calls.connected()
+        encoded = encode_messages(messages, queue_id, self._keys, self._calls.own_host)
         try:
-            return receipt_of(await self._links.call(SendRequest(waits=encoded.waits), encoded), encoded)
+            return receipt_of(await self._calls.call(SendRequest(waits=encoded.waits), encoded), encoded)
         except UnknownTopic:
             self._counts.pop(encoded.topic, None)
             raise
 
     async def queue_count(self, topic: str) -> int:
-        """See `BrokerClient.queue_count`."""
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
         count = self._counts.get(topic, 0)
         if not count:
             self._counts |= queue_counts(await self.queues(topic))
@@ -174,7 +202,9 @@ class AsyncBrokerClient:
         most_bytes: int = 1 << 20,
         wait_ms: int = 0,
     ) -> PullResult:
-        """See `BrokerClient.pull`."""
+        """Messages of a queue from the one of this number on, at most so many and about `most_bytes`; at
+        the end of the queue after `wait_ms`, or none. Raises UnknownTopic, TopicNotPermitted,
+        QueueOffsetOutOfRange, MessageDamaged."""
         request = PullRequest(
             topic=topic,
             queue_id=queue_id,
@@ -183,12 +213,14 @@ class AsyncBrokerClient:
             most_bytes=most_bytes,
             wait_ms=wait_ms,
         )
-        return pulled_of(await self._links.call(request, wait_ms=wait_ms))
+        return pulled_of(await self._calls.call(request, wait_ms=wait_ms))
 
     async def query(
         self, topic: str, key: str, *, time: TimeRange | None = None, most_messages: int = 64
     ) -> list[StoredMessage]:
-        """See `BrokerClient.query`."""
+        """Messages with this key, the newest first; `time`: stored from .. to, milliseconds since 1970
+        or datetimes, None: without a bound. Raises BadRequest where the broker keeps no index,
+        MessageDamaged."""
         begin_ms, end_ms = time_range(time)
         request = QueryRequest(
             topic=topic, key=key, begin_ms=begin_ms, end_ms=end_ms, most_messages=most_messages
@@ -196,53 +228,59 @@ class AsyncBrokerClient:
         return await self._messages(request)
 
     async def message(self, message_id: str) -> StoredMessage:
-        """See `BrokerClient.message`."""
+        """The one of this id, as a receipt has it. Raises NoSuchMessage, BadRequest for what is no
+        id."""
         return (await self._messages(ViewRequest(physical_offset=physical_offset_of(message_id))))[0]
 
     async def _messages(self, request: QueryRequest | ViewRequest) -> list[StoredMessage]:
-        frame = await self._links.call(request)
+        frame = await self._calls.call(request)
         answer_of(frame)
         return checked(records_of(frame)).messages()
 
     async def queues(self, topic: str = "") -> list[QueueInfo]:
-        """See `BrokerClient.queues`."""
-        return queues_of(await self._links.call(QueuesRequest(topic=topic)))
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
+        return queues_of(await self._calls.call(QueuesRequest(topic=topic)))
 
     async def min_offset(self, topic: str, queue_id: int) -> int:
-        """See `BrokerClient.min_offset`."""
+        """Of the oldest message that is there; of an empty queue that of the next. Raises
+        UnknownTopic."""
         return (await self._queue(topic, queue_id)).min_offset
 
     async def max_offset(self, topic: str, queue_id: int) -> int:
-        """See `BrokerClient.max_offset`."""
+        """Of the next message. Raises UnknownTopic."""
         return (await self._queue(topic, queue_id)).max_offset
 
     async def _queue(self, topic: str, queue_id: int) -> QueueInfo:
         return queue_among(await self.queues(topic), topic, queue_id)
 
     async def offset_at(self, topic: str, queue_id: int, time: float | datetime) -> int:
-        """See `BrokerClient.offset_at`."""
+        """Of the first message of the queue that was stored at this time (a datetime, or milliseconds
+        since 1970) or later; that of the next message if there is none. Raises UnknownTopic."""
         request = OffsetAtRequest(topic=topic, queue_id=queue_id, time_ms=milliseconds(time, 0))
-        answer = answer_of(await self._links.call(request))
+        answer = answer_of(await self._calls.call(request))
         assert isinstance(answer, OffsetResponse), answer
         return answer.offset
 
     async def status(self) -> StatusResponse:
-        """See `BrokerClient.status`."""
-        answer = answer_of(await self._links.call(StatusRequest()))
+        """What the broker is and holds: its role, offsets in bytes, queues, problems."""
+        answer = answer_of(await self._calls.call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
         return answer
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
-        """See `BrokerClient.replica`."""
+        """What the broker is as master or slave, after it has done what is asked. Raises
+        NotReplicated."""
         asked = ReplicaRequest() if request is None else request
-        answer = answer_of(await self._links.call(asked))
+        answer = answer_of(await self._calls.call(asked))
         assert isinstance(answer, ReplicaResponse), answer
         return answer
 
     async def failover(self, *, resigns: bool = False) -> FailoverResponse:
-        """See `BrokerClient.failover`."""
+        """What the broker knows of its coordinator's word; `resigns`: after it has given up to lead.
+        Raises NotReplicated."""
         asked = FailoverRequest(verb="resign" if resigns else "")
-        answer = answer_of(await self._links.call(asked))
+        answer = answer_of(await self._calls.call(asked))
         assert isinstance(answer, FailoverResponse), answer
         return answer
 

@@ -8,13 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.epochs.epoch_history import (
-    CopyList,
     Epoch,
     EpochHistory,
     Peer,
@@ -24,14 +24,12 @@ from quorumlog.broker.epochs.epoch_history import (
 from quorumlog.broker.epochs.epoch_rule import Count, Shown, count_of, forced_list, named_by
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
 from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
-from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
+from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout, Unreachable
 
 _POLL_S = 0.02
 ASK_TIMEOUT_MS = 5_000
 """Of one question. How long the new master has to catch up is another time."""
 SLAVE = "SLAVE"
-
-Say = Callable[[str], None]
 
 
 class Lost(NamedTuple):
@@ -87,7 +85,7 @@ class Asked(ABC):
 
     @abstractmethod
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
-        """Raises LedgerError, OutcomeUnknown."""
+        """Raises LedgerError."""
 
     def shown(self) -> list[Shown]:
         return [shown_by(answer) for answer in self.answers.values()]
@@ -107,16 +105,31 @@ class Asked(ABC):
 
 
 class Survey(Asked):
-    """Every broker that any other names, asked once."""
+    """Every broker that any other names, asked once; none of them has a coordinator."""
 
-    def __init__(self, server: str, timeout_ms: int) -> None:
+    def __init__(self, server: str, timeout_ms: int = ASK_TIMEOUT_MS) -> None:
         """`server`: HOST:PORT,... of which one has to answer; one that was emptied names nobody. Raises
-        what it refuses with, Unreachable."""
+        what it refuses with, Unreachable, SwitchRefused."""
         super().__init__()
         self._clients: dict[str, BrokerClient] = {}
         self._timeout_ms = timeout_ms
         self._stack = ExitStack()
-        waiting = self._all_of(server)
+        try:
+            self._ask_all(server)
+            self._check_by_hand()
+        except BaseException:
+            self.close()
+            raise
+
+    def _ask_all(self, servers: str) -> None:
+        waiting: list[tuple[str, str]] = []
+        addresses = [each.strip() for each in servers.split(",")]
+        for address in addresses:
+            try:
+                waiting += self._named_by(self._ask(address))
+            except (Unreachable, RequestTimeout, OutcomeUnknown):
+                if address == addresses[-1] and not self.answers:
+                    raise
         while waiting:
             broker_id, address = waiting.pop()
             if not address or broker_id in self.answers or broker_id in self.unreachable:
@@ -125,18 +138,6 @@ class Survey(Asked):
                 waiting += self._named_by(self._ask(address))
             except LedgerError as error:
                 self.unreachable[broker_id] = str(error)
-
-    def _all_of(self, servers: str) -> list[tuple[str, str]]:
-        """Whom they name. Raises what the last one refuses with, if none answers."""
-        named: list[tuple[str, str]] = []
-        addresses = [each.strip() for each in servers.split(",")]
-        for address in addresses:
-            try:
-                named += self._named_by(self._ask(address))
-            except (Unreachable, OutcomeUnknown):
-                if address == addresses[-1] and not self.answers:
-                    raise
-        return named
 
     def _ask(self, address: str) -> ReplicaResponse:
         client = self._stack.enter_context(BrokerClient(address, timeout_ms=self._timeout_ms))
@@ -157,15 +158,14 @@ class Survey(Asked):
     def _call(self, asked: str, request: ReplicaRequest) -> ReplicaResponse:
         return self._clients[asked].replica(request)
 
-    def check_by_hand(self) -> None:
-        """Raises SwitchRefused where a coordinator decides: before anything was told to anybody."""
+    def _check_by_hand(self) -> None:
         for broker_id, client in self._clients.items():
             with suppress(NotReplicated):
                 master = client.failover().master
                 at = self._clients[master].server if master in self._clients else "the master's address"
                 raise SwitchRefused(
                     f"a coordinator says which broker leads, as {broker_id} tells: let the master hand"
-                    f" over with: quorumlog broker resign --server {at}"
+                    f" over with: quorumlog broker resign --servers {at}"
                 )
 
     def close(self) -> None:
@@ -179,8 +179,7 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
     """Add a broker, remove one, or set the number of copies; `server`: any broker that answers. Who is
     not in sync is waited for. Returns once the new list is confirmed, or too late. Raises SwitchRefused,
     and what a broker refuses with."""
-    with closing(Survey(server, ASK_TIMEOUT_MS)) as survey:
-        survey.check_by_hand()
+    with closing(Survey(server)) as survey:
         master = survey.master()
         if master is None:
             raise SwitchRefused(f"none of {', '.join(sorted(survey.answers))} leads: switch first")
@@ -202,225 +201,196 @@ def change_list(server: str, request: ReplicaRequest, *, timeout_ms: int = 10_00
 # -------------------------------------------------------------------- who leads
 
 
-def switch(
-    server: str,
-    to: str,
-    *,
-    without: Collection[str] = (),
-    unsafe: bool = False,
-    timeout_ms: int = 10_000,
-    say: Say = lambda line: None,
-) -> SwitchReport:
-    """Make broker `to` the master. Raises SwitchRefused, with what to do, and what a broker refuses
-    with."""
-    with closing(Survey(server, ASK_TIMEOUT_MS)) as survey:
-        survey.check_by_hand()
-        return switch_surveyed(
-            survey, to, without=without, unsafe=unsafe, timeout_ms=timeout_ms, say=say
-        )
+@dataclass(frozen=True)
+class Switch:
+    """Makes broker `to` the master."""
 
+    survey: Asked
+    to: str
+    without: Collection[str] = ()
+    unsafe: bool = False
+    timeout_ms: int = 0
+    say: Callable[[str], None] = lambda line: None
 
-def switch_surveyed(
-    survey: Asked,
-    to: str,
-    *,
-    without: Collection[str] = (),
-    unsafe: bool = False,
-    timeout_ms: int = 0,
-    say: Say = lambda line: None,
-) -> SwitchReport:
-    """As `switch`, of brokers that were asked already."""
-    if any(answer.dialect != "quorumlog" for answer in survey.answers.values()):
-        raise SwitchRefused("--ha-dialect rocketmq has no epochs: restart the brokers with new roles")
-    if to not in survey.answers:
-        if to in survey.unreachable:
-            raise SwitchRefused(f"broker {to} does not answer: {survey.unreachable[to]}")
-        known = ", ".join(sorted({*survey.answers, *survey.unreachable}))
-        raise SwitchRefused(f"no broker {to} is known: there are {known}")
-    if without and not unsafe:
-        raise SwitchRefused("--without may lose what was acknowledged: it needs --unsafe, too")
-    master = survey.master()
-    if master is not None and master.id == to:
-        if not without and epoch_of(master) >= max(map(epoch_of, survey.answers.values())):
-            return _gather(survey, master)
-        master = None  # somebody has promised a newer epoch, in vain, or its list is to be another one
-    count = count_of(shown_by(survey.answers[to]), survey.shown())
-    if master is not None:
-        count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it
-    gone = _check(survey, to, survey.shown(), count, without, unsafe)
-    if master is None:
-        return _promised(survey, to, None, without, unsafe, bool(gone), say)
-    say(f"master {master.id} takes nothing more")
-    try:
-        _drain(survey, master.id, to, unsafe, timeout_ms)
-        return _promised(survey, to, master.id, without, unsafe, bool(gone), say)
-    except BaseException:
-        with suppress(LedgerError, OutcomeUnknown):  # it is no master any more: why is what is raised
-            survey.ask(master.id, ReplicaRequest(verb="resume"))
-        raise
-
-
-def _drain(survey: Asked, master: str, to: str, unsafe: bool, timeout_ms: int) -> None:
-    """Wait until the new master has the log up to its end, where the old one takes nothing more. Raises
-    SwitchRefused."""
-    stop_at = time.monotonic() + timeout_ms / 1000
-    while True:
-        # Again and again: a master that is not asked goes on. Its end is of after its last message.
-        answer = survey.ask(master, ReplicaRequest(verb="drain"))
-        end = shown_by(answer)._replace(flushed_offset=answer.max_offset)
-        own = shown_by(survey.ask(to))
-        if own.rank >= end.rank or (unsafe and time.monotonic() >= stop_at):
-            return
-        if time.monotonic() >= stop_at:
+    def run(self) -> SwitchReport:
+        """Raises SwitchRefused, with what to do, and what a broker refuses with."""
+        survey, to, answers = self.survey, self.to, self.survey.answers
+        if any(answer.dialect != "quorumlog" for answer in answers.values()):
             raise SwitchRefused(
-                f"broker {to} has the log {own.rank} on its disk, and that of the master goes"
-                f" {end.rank}: wait until it has caught up (broker status), or lose what lies between"
-                " with --unsafe"
+                "--ha-dialect rocketmq has no epochs: restart the brokers with new roles"
             )
-        time.sleep(_POLL_S)
-
-
-def _promised(
-    survey: Asked,
-    to: str,
-    master: str | None,
-    without: Collection[str],
-    unsafe: bool,
-    is_short: bool,
-    say: Say,
-) -> SwitchReport:
-    """The epoch is promised, the best of those that did leads it, and the others follow."""
-    epoch = survey.next_epoch() + (survey.leap() if is_short else 0)
-    leader = survey.answers[to].directory_id
-    request = ReplicaRequest(verb="promise", epoch=epoch, directory_id=leader)
-    survey.ask(to, request)  # of two switches at once, to one broker, one is refused here
-    others = sorted((each for each in survey.answers if each != to), key=lambda each: each == master)
-    _ask_each(survey, others, request)
-    # Whoever has heard of a newer epoch since is bound by that one.
-    kept = {each: a for each, a in survey.answers.items() if epoch_of(a) == (epoch, leader)}
-    if to not in kept:
-        raise SwitchRefused(f"another switch has begun meanwhile, with epoch {survey.answers[to].epoch}")
-    shown = [shown_by(answer) for answer in kept.values()]
-    own = shown_by(kept[to])
-    say(f"epoch {epoch} is promised by {', '.join(sorted(kept))}")
-    count = count_of(own, shown)
-    gone = _check(survey, to, shown, count, without, unsafe)
-    lost = None if count.may_lead else _lost(kept, own, count, gone)
-    listed = None if count.may_lead and not without else forced_list(own, shown)
-    led = survey.ask(
-        to, ReplicaRequest(verb="lead", epoch=epoch, confirmed=count.confirmed, forced_list=listed)
-    )
-    followers = _follow(survey, led, [each for each in others if each not in survey.unreachable])
-    return SwitchReport(to, epoch, led.max_offset, lost, followers, sorted(survey.unreachable))
-
-
-def _ask_each(survey: Asked, broker_ids: list[str], request: ReplicaRequest) -> list[str]:
-    """Who has answered; the others are unreachable."""
-    answered = list[str]()
-    for broker_id in broker_ids:
+        if to not in answers:
+            if to in survey.unreachable:
+                raise SwitchRefused(f"broker {to} does not answer: {survey.unreachable[to]}")
+            known = ", ".join(sorted({*answers, *survey.unreachable}))
+            raise SwitchRefused(f"no broker {to} is known: there are {known}")
+        if self.without and not self.unsafe:
+            raise SwitchRefused("--without may lose what was acknowledged: it needs --unsafe, too")
+        master = survey.master()
+        if master is not None and master.id == to:
+            if not self.without and epoch_of(master) >= max(map(epoch_of, answers.values())):
+                return self._gather(master)
+            master = (
+                None  # somebody has promised a newer epoch, in vain, or its list is to be another one
+            )
+        count = count_of(shown_by(answers[to]), survey.shown())
+        if master is not None:
+            count = count._replace(ahead=[])  # it is waited for until nobody is ahead of it
+        is_short = bool(self._check(survey.shown(), count))
+        if master is None:
+            return self._promised("", is_short)
+        self.say(f"master {master.id} takes nothing more")
         try:
-            survey.ask(broker_id, request)
-            answered.append(broker_id)
-        except (LedgerError, OutcomeUnknown) as error:
-            survey.unreachable[broker_id] = str(error)
-    return answered
+            self._drain(master.id)
+            return self._promised(master.id, is_short)
+        except BaseException:
+            with suppress(LedgerError):  # it is no master any more: why is what is raised
+                survey.ask(master.id, ReplicaRequest(verb="resume"))
+            raise
 
+    def _drain(self, master: str) -> None:
+        """Wait until the new master has the log up to its end, where the old one takes nothing more."""
+        stop_at = time.monotonic() + self.timeout_ms / 1000
+        while True:
+            # Again and again: a master that is not asked goes on. Its end is of after its last message.
+            answer = self.survey.ask(master, ReplicaRequest(verb="drain"))
+            end = shown_by(answer)._replace(flushed_offset=answer.max_offset)
+            own = shown_by(self.survey.ask(self.to))
+            is_late = time.monotonic() >= stop_at
+            if own.rank >= end.rank or (self.unsafe and is_late):
+                return
+            if is_late:
+                raise SwitchRefused(
+                    f"broker {self.to} has the log {own.rank} on its disk, and that of the master goes"
+                    f" {end.rank}: wait until it has caught up (broker status), or lose what lies"
+                    " between with --unsafe"
+                )
+            time.sleep(_POLL_S)
 
-def _follow(survey: Asked, master: ReplicaResponse, broker_ids: list[str]) -> list[str]:
-    """Who was told to."""
-    request = ReplicaRequest(
-        verb="slave",
-        epoch=master.epoch,
-        broker_id=master.id,
-        address=master.address,
-        ha_address=master.ha_address,
-        directory_id=master.directory_id,
-    )
-    return _ask_each(survey, sorted(broker_ids), request)
+    def _promised(self, master: str, is_short: bool) -> SwitchReport:
+        """The epoch is promised, the best of those that did leads it, and the others follow."""
+        survey, to = self.survey, self.to
+        epoch = survey.next_epoch() + (survey.leap() if is_short else 0)
+        leader = survey.answers[to].directory_id
+        request = ReplicaRequest(verb="promise", epoch=epoch, directory_id=leader)
+        survey.ask(to, request)  # of two switches at once, to one broker, one is refused here
+        others = sorted((each for each in survey.answers if each != to), key=lambda each: each == master)
+        self._ask_each(others, request)
+        # Whoever has heard of a newer epoch since is bound by that one.
+        kept = {each: a for each, a in survey.answers.items() if epoch_of(a) == (epoch, leader)}
+        if to not in kept:
+            newer = survey.answers[to].epoch
+            raise SwitchRefused(f"another switch has begun meanwhile, with epoch {newer}")
+        shown, own = [shown_by(answer) for answer in kept.values()], shown_by(kept[to])
+        self.say(f"epoch {epoch} is promised by {', '.join(sorted(kept))}")
+        count = count_of(own, shown)
+        gone = self._check(shown, count)
+        lost = None if count.may_lead else _lost(kept, own, count, gone)
+        listed = None if count.may_lead and not self.without else forced_list(own, shown)
+        led = survey.ask(
+            to, ReplicaRequest(verb="lead", epoch=epoch, confirmed=count.confirmed, forced_list=listed)
+        )
+        return self._follow(led, [each for each in others if each not in survey.unreachable], lost)
 
+    def _ask_each(self, broker_ids: list[str], request: ReplicaRequest) -> list[str]:
+        """Who has answered; the others are unreachable."""
+        answered = list[str]()
+        for broker_id in broker_ids:
+            try:
+                self.survey.ask(broker_id, request)
+                answered.append(broker_id)
+            except LedgerError as error:
+                self.survey.unreachable[broker_id] = str(error)
+        return answered
 
-def _gather(survey: Asked, master: ReplicaResponse) -> SwitchReport:
-    """Whoever missed the switch to this master is told to follow it. Raises SwitchRefused."""
+    def _follow(
+        self, master: ReplicaResponse, broker_ids: list[str], lost: Lost | None = None
+    ) -> SwitchReport:
+        request = ReplicaRequest(
+            verb="slave",
+            epoch=master.epoch,
+            broker_id=master.id,
+            address=master.address,
+            ha_address=master.ha_address,
+            directory_id=master.directory_id,
+        )
+        told, unreachable = self._ask_each(sorted(broker_ids), request), sorted(self.survey.unreachable)
+        return SwitchReport(master.id, master.epoch, master.max_offset, lost, told, unreachable)
 
-    def follows(answer: ReplicaResponse) -> bool:
-        told = "" if answer.master is None else answer.master.id
-        return (answer.role, told, answer.epoch) == (SLAVE, master.id, master.epoch)
+    def _gather(self, master: ReplicaResponse) -> SwitchReport:
+        """Whoever missed the switch to this master is told to follow it."""
 
-    others = [each for each, a in survey.answers.items() if each != master.id and not follows(a)]
-    followers, unreachable = _follow(survey, master, others), sorted(survey.unreachable)
-    if not followers:
-        away = f", and does not reach {' and '.join(unreachable)}" if unreachable else ""
-        raise SwitchRefused(f"broker {master.id} is the master already{away}")
-    return SwitchReport(master.id, master.epoch, master.max_offset, None, followers, unreachable)
+        def follows(answer: ReplicaResponse) -> bool:
+            told = "" if answer.master is None else answer.master.id
+            return (answer.role, told, answer.epoch) == (SLAVE, master.id, master.epoch)
 
+        answers = self.survey.answers.items()
+        report = self._follow(
+            master, [each for each, a in answers if a is not master and not follows(a)]
+        )
+        if not report.followers:
+            away = " and ".join(report.unreachable)
+            why = f", and does not reach {away}" if away else ""
+            raise SwitchRefused(f"broker {master.id} is the master already{why}")
+        return report
 
-# -------------------------------------------------------------------- what is refused
+    # ---------------------------------------------------------------- what is refused
 
-
-def _check(
-    survey: Asked,
-    to: str,
-    shown: list[Shown],
-    count: Count,
-    without: Collection[str],
-    unsafe: bool,
-) -> list[Peer]:
-    """Whoever is gone without, and may hold what was acknowledged. Raises SwitchRefused where a message
-    that was acknowledged may be lost, and nobody has said that it may."""
-    answered = {each.me.directory_id for each in shown}
-    missing = {one: peer for one, peer in named_by(shown).items() if one not in answered}
-    # Where nobody knows a list whoever is known of may be on one.
-    ids = sorted({peer.id for peer in missing.values()} | {*([] if count.lists else survey.unreachable)})
-    if unsafe and (without or not count.may_lead):
-        if needless := sorted({*without} - {*ids}):
+    def _check(self, shown: list[Shown], count: Count) -> list[Peer]:
+        """Whoever is gone without, and may hold what was acknowledged. Raises SwitchRefused where a
+        message that was acknowledged may be lost, and nobody has said that it may."""
+        to, without, unreachable = self.to, self.without, self.survey.unreachable
+        answered = {each.me.directory_id for each in shown}
+        missing = {one: peer for one, peer in named_by(shown).items() if one not in answered}
+        # Where nobody knows a list whoever is known of may be on one.
+        ids = sorted({peer.id for peer in missing.values()} | {*([] if count.lists else unreachable)})
+        all_without = f"--to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe"
+        if self.unsafe and (without or not count.may_lead):
+            if needless := sorted({*without} - {*ids}):
+                raise SwitchRefused(
+                    f"broker {needless[0]} answers, or is on no list: it cannot be left out"
+                    f" ({', '.join(ids) or 'nobody'} can)"
+                )
+            if left := [each for each in ids if each not in without]:
+                raise SwitchRefused(
+                    f"there is no answer of {' and '.join(left)}, with the directory that is on the"
+                    " list: what it holds is lost by this, and it may never be switched to again. If"
+                    f" that is so: {all_without}"
+                )
+            return list(missing.values())
+        if not count.lists:
             raise SwitchRefused(
-                f"broker {needless[0]} answers, or is on no list: it cannot be left out"
-                f" ({', '.join(ids) or 'nobody'} can)"
+                f"broker {to} has met no master yet: start it with --master and the master's --ha-port;"
+                " --unsafe makes a new group of it all the same"
             )
-        if left := [each for each in ids if each not in without]:
+        if count.short:
+            lists = [peer for each in count.short for peer in each.members]
+            short = sorted({peer.id for peer in lists if peer.directory_id not in answered})
+            needs = "; ".join(
+                f"{len(each.directories & answered)} of {', '.join(each.ids)} answer,"
+                f" {each.promises} are needed"
+                for each in count.short
+            )
+            why = "".join(f". {each}: {unreachable[each]}" for each in short if each in unreachable)
             raise SwitchRefused(
-                f"there is no answer of {' and '.join(left)}, with the directory that is on the list:"
-                " what it holds is lost by this, and it may never be switched to again. If that is so:"
-                f" --to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe"
+                f"there is no answer of {' and '.join(short)}, with the directory that is on the list,"
+                f" and so nobody knows what was acknowledged ({needs}). Start it with the directory that"
+                " it had; or, if that is lost for good, and will never be switched to again, go without"
+                f" it: {all_without}{why}"
             )
-        return list(missing.values())
-    if not count.lists:
-        raise SwitchRefused(
-            f"broker {to} has met no master yet: start it with --master and the master's --ha-port;"
-            " --unsafe makes a new group of it all the same"
-        )
-    if count.short:
-        short = sorted({peer.id for peer in count.missing})
-        needs = "; ".join(_needs(each, count) for each in count.short)
-        raise SwitchRefused(
-            f"there is no answer of {' and '.join(short)}, with the directory that is on the list, and"
-            f" so nobody knows what was acknowledged ({needs}). Start it with the directory that it had;"
-            " or, if that is lost for good, and will never be switched to again, go without it:"
-            f" --to {to} {' '.join(f'--without {each}' for each in ids)} --unsafe{_why(survey, short)}"
-        )
-    if count.ahead:
-        best = count.ahead[0]
-        raise SwitchRefused(
-            f"broker {best.me.id} has more on its disk than {to}: {best.rank}, against"
-            f" {shown_by(survey.answers[to]).rank}. Take --to {best.me.id}, or lose what lies between"
-            " with --unsafe"
-        )
-    if not count.is_listed:
-        raise SwitchRefused(
-            f"broker {to} is not on the list ({', '.join(count.lists[-1].ids)}): quorumlog broker add"
-            f" --broker {to} first"
-        )
-    return []
-
-
-def _needs(copy_list: CopyList, count: Count) -> str:
-    there = len(copy_list.directories & count.answered)
-    return f"{there} of {', '.join(copy_list.ids)} answer, {copy_list.promises} are needed"
-
-
-def _why(survey: Asked, broker_ids: list[str]) -> str:
-    known = [each for each in broker_ids if each in survey.unreachable]
-    return "".join(f". {each}: {survey.unreachable[each]}" for each in known)
+        if count.ahead:
+            best = count.ahead[0]
+            raise SwitchRefused(
+                f"broker {best.me.id} has more on its disk than {to}: {best.rank}, against"
+                f" {shown_by(self.survey.answers[to]).rank}. Take --to {best.me.id}, or lose what lies"
+                " between with --unsafe"
+            )
+        if not count.is_listed:
+            raise SwitchRefused(
+                f"broker {to} is not on the list ({', '.join(count.lists[-1].ids)}): quorumlog broker"
+                f" add --broker {to} first"
+            )
+        return []
 
 
 def _lost(kept: dict[str, ReplicaResponse], own: Shown, count: Count, gone: list[Peer]) -> Lost | None:

@@ -44,8 +44,10 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """A broker as others name it."""
 
     id: Text
-    directory_id: Text
+    directory_id: Text = ""
+    """Empty: it was not said."""
     address: Text = ""
+    """HOST:PORT, of its clients; `ha_address`: of its slaves."""
     ha_address: Text = ""
 
 
@@ -76,13 +78,6 @@ class CopyList(msgspec.Struct, frozen=True):
     def promises(self) -> int:
         """So many meet any `needed` of the list."""
         return len(self.members) if self.needs_all else len(self.members) - self.needed + 1
-
-    def is_as(self, other: CopyList | None) -> bool:
-        """Wherever its members are reached."""
-        return other is not None and (self.directories, self.copies) == (
-            other.directories,
-            other.copies,
-        )
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
@@ -135,9 +130,6 @@ class EpochHistory:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EpochHistory) and self.runs == other.runs
-
-    def __hash__(self) -> int:
-        return hash(self.runs)
 
     def __repr__(self) -> str:
         return f"EpochHistory({[(*run.key, run.start_offset) for run in self.runs]})"

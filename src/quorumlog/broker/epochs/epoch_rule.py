@@ -18,30 +18,18 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, RunKey
+from quorumlog.broker.epochs.epoch_history import CopyList, EpochHistory, Peer, RunKey
 
 
 class Rank(NamedTuple):
     """Of a log, as far as it is on its disk: the greater, the more. A leader that has written nothing
     may have confirmed what its slaves have up to its begin, so its run counts without bytes."""
 
-    number: int
-    leader: str
-    run: int
+    run: RunKey
     end: int
 
     def __str__(self) -> str:
-        return f"up to {self.end} of epoch {self.number}"
-
-
-def rank_of(history: EpochHistory, flushed_offset: int) -> Rank:
-    last = history.held(flushed_offset).last
-    key = RunKey() if last is None else last.key
-    return Rank(*key, flushed_offset)
-
-
-def may_promise(promised: Epoch, asked: Epoch) -> bool:
-    return asked.number > promised.number
+        return f"up to {self.end} of epoch {self.run.number}"
 
 
 def lists_in_force(history: EpochHistory, confirmed: RunKey) -> tuple[CopyList, ...]:
@@ -79,7 +67,11 @@ class Shown(NamedTuple):
 
     @property
     def rank(self) -> Rank:
-        return rank_of(self.history, self.flushed_offset)
+        last = self.history.held(self.flushed_offset).last
+        return Rank(RunKey() if last is None else last.key, self.flushed_offset)
+
+    def in_force(self, confirmed: RunKey) -> tuple[CopyList, ...]:
+        return lists_in_force(self.history.held(self.flushed_offset), confirmed)
 
 
 class Count(NamedTuple):
@@ -99,17 +91,6 @@ class Count(NamedTuple):
         return [each for each in self.lists if len(each.directories & self.answered) < each.promises]
 
     @property
-    def missing(self) -> list[Peer]:
-        """Of those lists, whoever has not."""
-        found = {
-            peer.directory_id: peer
-            for each in self.short
-            for peer in each.members
-            if peer.directory_id not in self.answered
-        }
-        return sorted(found.values(), key=lambda peer: (peer.id, peer.directory_id))
-
-    @property
     def may_lead(self) -> bool:
         return self.is_listed and not self.short and not self.ahead
 
@@ -118,13 +99,13 @@ def count_of(to: Shown, shown: Iterable[Shown]) -> Count:
     """`shown`: by all that promised, `to` included."""
     answers = list(shown)
     confirmed = max(each.confirmed for each in answers)
-    lists = in_force_at(to, confirmed)
+    lists = to.in_force(confirmed)
     listed = frozenset(one for each in lists for one in each.directories)
     ahead = [
         each
         for each in answers
         # The second only where somebody has gone on with --unsafe, without this one.
-        if (each.me.directory_id in listed and each.rank > to.rank) or each.confirmed > to.rank[:3]
+        if (each.me.directory_id in listed and each.rank > to.rank) or each.confirmed > to.rank.run
     ]
     return Count(
         confirmed,
@@ -135,16 +116,12 @@ def count_of(to: Shown, shown: Iterable[Shown]) -> Count:
     )
 
 
-def in_force_at(shown: Shown, confirmed: RunKey) -> tuple[CopyList, ...]:
-    return lists_in_force(shown.history.held(shown.flushed_offset), confirmed)
-
-
 def named_by(shown: Iterable[Shown]) -> dict[str, Peer]:
     """Whoever may hold what was acknowledged, as any of them knows it; by directory."""
     return {
         peer.directory_id: peer
         for each in shown
-        for copy_list in in_force_at(each, each.confirmed)
+        for copy_list in each.in_force(each.confirmed)
         for peer in copy_list.members
     }
 
@@ -155,6 +132,6 @@ def forced_list(to: Shown, shown: Iterable[Shown]) -> CopyList:
     members = {to.me.directory_id: to.me} | {
         one: answers[one].me for one in sorted(named_by(answers.values())) if one in answers
     }
-    lists = in_force_at(max(answers.values(), key=lambda each: each.rank), RunKey())
+    lists = max(answers.values(), key=lambda each: each.rank).in_force(RunKey())
     copies = lists[-1].copies if lists else 1
     return CopyList(tuple(members.values()), min(copies, len(members)))

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quorumlog.broker.replication.roles import BrokerAddress
+from quorumlog.broker.epochs.epoch_history import Peer
 from quorumlog.errors import ProtocolViolation
 
 NO_HOLDER = 0
@@ -73,7 +73,7 @@ class ElectionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = 1
     epoch: int
-    master: BrokerAddress
+    master: Peer
     in_sync: dict[str, str]
     """Directory ids of the in-sync set, by broker: a store that was wiped is no member."""
 

@@ -14,17 +14,13 @@ run alike: it is over here before it is over at the coordinator.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from quorumlog.broker.failover.coordinator import (
-    NO_HOLDER,
-    ElectionRecord,
-    Granted,
-    Standing,
-)
+from quorumlog.broker.failover.coordinator import NO_HOLDER, ElectionRecord, Granted, Standing
 from quorumlog.broker.failover.failover_steps import (
-    Ask,
     Follow,
     Grant,
     Lead,
@@ -35,13 +31,12 @@ from quorumlog.broker.failover.failover_steps import (
     Renew,
     Request,
     Revoke,
-    Step,
-    StopAcknowledging,
-    WaitFor,
 )
 from quorumlog.broker.failover.in_sync_members import InSyncMembers, Members, members_of
-from quorumlog.broker.replication.roles import InSyncSet, ReplicatedBroker
+from quorumlog.broker.replication.replica import Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
+
+log = logging.getLogger("quorumlog.broker")
 
 NEVER_MS = float("-inf")
 CLOCK_DRIFT = 0.05
@@ -65,13 +60,10 @@ class FailoverOptions:
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
-        for name, low, high in (
-            ("lease_ms", 1_000, 600_000),
-            ("in_sync_timeout_ms", 100, 600_000),
-        ):
+        for name, low in (("lease_ms", 1_000), ("in_sync_timeout_ms", 100)):
             value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} must be in {low} .. {high}, not {value}")
+            if not low <= value <= 600_000:
+                raise ConfigError(f"{name} must be in {low} .. 600000, not {value}")
 
 
 class Phase(Enum):
@@ -85,41 +77,41 @@ class Phase(Enum):
 class FailoverRules:
     def __init__(
         self,
-        broker: ReplicatedBroker,
+        broker: Replica,
         options: FailoverOptions,
         now_ms: float,
+        start: Callable[[Request | OnDisk], None],
         *,
         begins: bool = False,
         relays_renewals: bool = False,
     ) -> None:
-        """`begins`: this store may make the first record of a group although it has messages.
+        """`start` begins a step, and returns before it is done; it ends with `answered`, or `done`.
+        `begins`: this store may make the first record of a group although it has messages.
         `relays_renewals`: see `Coordinator`."""
         self._broker = broker
+        self._start = start
         self._begins = begins
-        self._id = broker.address.id
         self.options = options
         self.phase = Phase.WAITING
         self.record: ElectionRecord | None = None
-        """As it was read last."""
+        """The newest that is known to be held."""
         self.problem = ""
         """Why nobody leads, or this one cannot; for people."""
         self._revision = 0
-        self._steps: list[Step] = []
-        self._number = 0
-        self._asked: dict[int, tuple[Request, float]] = {}
+        self._asked: dict[Request, float] = {}
         """Requests under way, and when they were sent."""
         self._next_read_ms = now_ms
         self._following: Follow | None = None
         self._follow_problem = ""
         self._epoch = 0
         """The one that is campaigned for, or led in."""
-        self._lease = NO_HOLDER
+        self.lease = NO_HOLDER
+        """That it holds."""
         self._lease_until_ms = NEVER_MS
         self._relays_renewals = relays_renewals
         self._renewed_ms = (NEVER_MS, NEVER_MS)
         """Sending and answer of the renewal that the lease counts from next, where they are relayed."""
         self._next_renew_ms = now_ms
-        self._acknowledges_until_ms = NEVER_MS
         self._in_sync: InSyncMembers | None = None
         """From when the broker leads."""
 
@@ -127,35 +119,13 @@ class FailoverRules:
 
     def may_acknowledge(self, now_ms: float) -> bool:
         """In the last moment before an acknowledgement. Any thread."""
-        return now_ms < self._acknowledges_until_ms
+        return self.lease_left_ms(now_ms) > 0
 
-    def lease_left_ms(self, now_ms: float) -> int:
-        return max(0, int(self._acknowledges_until_ms - now_ms)) if self.phase is Phase.LEADING else 0
-
-    @property
-    def epoch(self) -> int:
-        """The newest that is known to be led."""
-        if self.phase is Phase.LEADING:
-            return self._epoch
-        return self.record.epoch if self.record is not None else 0
-
-    @property
-    def lease(self) -> int:
-        """That it holds; `NO_HOLDER`: none."""
-        return self._lease
-
-    @property
-    def in_sync_set(self) -> Members:
-        if self._in_sync is not None:
-            return self._in_sync.members
-        return self.record.in_sync if self.record is not None else {}
+    def lease_left_ms(self, now_ms: float) -> float:
+        until_ms = self._lease_until_ms  # first: the next campaign sets it before it leads
+        return max(0.0, until_ms - now_ms) if self.phase is Phase.LEADING else 0.0
 
     # ---------------------------------------------------------------- inputs
-
-    def take_steps(self) -> list[Step]:
-        """What is to be done now, in this order."""
-        steps, self._steps = self._steps, []
-        return steps
 
     def tick(self, now_ms: float) -> None:
         """Often: several times in a lease."""
@@ -178,7 +148,7 @@ class FailoverRules:
                 self.problem = self._follow_problem = error
             return
         if isinstance(step, Lead) and not self.may_acknowledge(now_ms):
-            self._steps.append(StopAcknowledging())  # its lease has ended while the disk was busy
+            self._broker.stop_acknowledging()  # its lease has ended while the disk was busy
         awaited = Phase.PROMISING if isinstance(step, Promise) else Phase.LEADING
         if self.phase is not awaited or step.epoch != self._epoch:
             return
@@ -189,29 +159,16 @@ class FailoverRules:
         else:
             assert self.record is not None
             members, timeout_ms = self.record.in_sync, self.options.in_sync_timeout_ms
-            self._in_sync = InSyncMembers(self._id, members, timeout_ms, now_ms)
-
-    def _take(self, now_ms: float) -> None:
-        """The epoch is on disk."""
-        self.phase = Phase.TAKING
-        members = {self._id: self._broker.directory_id}
-        if self.record is not None:
-            # The old master leaves: it is gone, or follows in a moment and joins then. It was fenced by
-            # the promise, so nothing is acknowledged that this broker does not have. All others stay.
-            members = dict(self.record.in_sync)
-            if self.record.master.id != self._id:
-                members.pop(self.record.master.id, None)
-        record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=members)
-        self._ask(Put(self._revision, record, self._lease, takes=True), now_ms)
+            self._in_sync = InSyncMembers(self._broker.id, members, timeout_ms, now_ms)
 
     def resign(self, now_ms: float) -> None:
         """Nothing is acknowledged any more; another member of the in-sync set may take over at once."""
         if self.phase is Phase.LEADING:
             self._give_up(now_ms, "it has resigned")
 
-    def answered(self, number: int, answer: Answer, now_ms: float, error: str = "") -> None:
-        """What became of a request; `error`: that is not known."""
-        request, sent_ms = self._asked.pop(number)
+    def answered(self, request: Request, answer: Answer, now_ms: float, error: str = "") -> None:
+        """What became of it; `error`: that is not known."""
+        sent_ms = self._asked.pop(request)
         if isinstance(request, Read):
             self._has_read(answer, now_ms, error)
         elif isinstance(request, Grant):
@@ -225,12 +182,11 @@ class FailoverRules:
     # ---------------------------------------------------------------- waiting
 
     def _ask(self, request: Request, now_ms: float) -> None:
-        self._number += 1
-        self._asked[self._number] = (request, now_ms)
-        self._steps.append(Ask(self._number, request))
+        self._asked[request] = now_ms
+        self._start(request)
 
     def _is_asked(self, kind: type[Request]) -> int:
-        return sum(isinstance(request, kind) for request, _ in self._asked.values())
+        return sum(isinstance(request, kind) for request in self._asked)
 
     def _read(self, now_ms: float) -> None:
         # One that is under way may have been too early, or may never be answered.
@@ -243,47 +199,48 @@ class FailoverRules:
             self.problem = f"the coordinator does not answer: {error}"
             return
         assert isinstance(answer, Standing), answer
-        if self.phase not in (Phase.WAITING, Phase.LEADING):
-            return  # what is under way will tell
         try:
             record = None if answer.record is None else ElectionRecord.decode(answer.record)
         except ProtocolViolation as violation:
             self.problem = str(violation)
             return
-        if self.phase is Phase.LEADING:
-            if answer.revision >= self._revision:  # it is none of before
-                self._is_still_led(record, answer, now_ms)
-            return
-        self._revision, self.record = answer.revision, record
-        self._judge(record, answer.holder, now_ms)
+        if self.phase is Phase.WAITING:
+            self._revision, self.record = answer.revision, record
+            self._judge(record, answer.holder, now_ms)
+        elif self.phase is Phase.LEADING and answer.revision >= self._revision:  # it is none of before
+            if record is None or record.epoch != self._epoch or answer.holder != self.lease:
+                self._give_up(now_ms, "the lease was lost at the coordinator")
+            elif answer.revision > self._revision and self._in_sync is not None:
+                self._holds(answer.revision, record)
 
     def _judge(self, record: ElectionRecord | None, holder: int, now_ms: float) -> None:
         """Nobody campaigns here, and nobody leads: who does?"""
-        own_id, own_directory = self._id, self._broker.directory_id
+        broker = self._broker
+        is_member = record is not None and record.in_sync.get(broker.id) == broker.directory_id
         if record is None:
-            if (self._broker.max_offset or self._broker.log_epoch) and not self._begins:
+            if (broker.max_offset or broker.log_epoch) and not self._begins:
                 self.problem = (
                     "the coordinator has no record of this group, and the store has messages: if no"
                     " other store of the group has more, start this one once with --failover-begin"
                 )
             elif holder == NO_HOLDER:
                 self._campaign(now_ms)
-        elif record.epoch < self._broker.log_epoch:
+        elif record.epoch < broker.log_epoch:
             self.problem = (
                 f"the coordinator's record is of epoch {record.epoch}, and the store has messages of"
-                f" epoch {self._broker.log_epoch}: the coordinator has lost its newest state"
+                f" epoch {broker.log_epoch}: the coordinator has lost its newest state"
             )
         elif holder != NO_HOLDER:
-            if record.master.id != own_id:
+            if record.master.id != broker.id:
                 self._follow(record)
-            elif record.in_sync.get(own_id) == own_directory:
+            elif is_member:
                 # Of a process that was killed, or of an attempt whose answer was lost. Nobody acts by
                 # it: the store is this process's.
                 self._ask(Revoke(holder), now_ms)
                 self._next_read_ms = now_ms
             else:
-                self.problem = f"another broker leads under the id {own_id}"
-        elif record.in_sync.get(own_id) == own_directory:
+                self.problem = f"another broker leads under the id {broker.id}"
+        elif is_member:
             self._campaign(now_ms)
         else:
             waits = ", ".join(record.in_sync)
@@ -291,12 +248,10 @@ class FailoverRules:
 
     def _follow(self, record: ElectionRecord) -> None:
         step = Follow(record.epoch, record.master)
-        if self._following == step:
-            self.problem = self._follow_problem
-        else:
-            self._following = step
-            self.problem = self._follow_problem = ""
-            self._steps.append(step)
+        if self._following != step:
+            self._following, self._follow_problem = step, ""
+            self._start(step)
+        self.problem = self._follow_problem
 
     # ---------------------------------------------------------------- a campaign
 
@@ -305,13 +260,11 @@ class FailoverRules:
         self._ask(Grant(self.options.lease_ms), now_ms)
 
     def _granted(self, answer: Answer, sent_ms: float, now_ms: float, error: str) -> None:
-        if self.phase is not Phase.GRANTING:
-            return  # it ends by itself
         if error:
             self._give_up(now_ms, f"the coordinator does not answer: {error}")
             return
         assert isinstance(answer, Granted), answer
-        self._lease = answer.lease
+        self.lease = answer.lease
         self._lease_until_ms = self._until(sent_ms, answer.ttl_ms)
         self._renewed_ms = (sent_ms, now_ms)
         broker = self._broker
@@ -323,10 +276,27 @@ class FailoverRules:
             self._epoch = max(self.record.epoch + 1, broker.epoch, broker.fenced_by + 1)
         self._following = None
         self.phase = Phase.PROMISING
-        self._steps.append(Promise(self._epoch))
+        self._start(Promise(self._epoch))
 
     def _until(self, sent_ms: float, ttl_ms: float) -> float:
         return sent_ms + ttl_ms * (1 - CLOCK_DRIFT)
+
+    def _take(self, now_ms: float) -> None:
+        """The epoch is on disk."""
+        self.phase = Phase.TAKING
+        broker = self._broker
+        members = {broker.id: broker.directory_id}
+        if self.record is not None:
+            # The old master leaves: it is gone, or follows in a moment and joins then. It was fenced by
+            # the promise, so nothing is acknowledged that this broker does not have. All others stay.
+            members = dict(self.record.in_sync)
+            if self.record.master.id != broker.id:
+                members.pop(self.record.master.id, None)
+        self._ask(self._put(members, takes=True), now_ms)
+
+    def _put(self, members: Members, *, takes: bool = False) -> Put:
+        record = ElectionRecord(epoch=self._epoch, master=self._broker.me, in_sync=members)
+        return Put(self._revision, record, self.lease, takes)
 
     def _taken(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
         if error or answer is None or now_ms >= self._lease_until_ms:
@@ -336,22 +306,21 @@ class FailoverRules:
         self.phase = Phase.LEADING
         self.problem = ""
         self._revision, self.record = answer, request.record
-        self._acknowledges_until_ms = self._lease_until_ms
         self._next_renew_ms = now_ms
-        self._steps.append(Lead(self._epoch, members_of(request.record.in_sync)))
+        self._start(Lead(self._epoch, members_of(request.record.in_sync)))
 
     def _give_up(self, now_ms: float, why: str) -> None:
         """The lease goes, and with it an attempt that may still be on its way."""
-        if self.phase is Phase.LEADING:
-            self._acknowledges_until_ms = NEVER_MS
-            self._in_sync = None
-            self._following = None
-            self._steps.append(StopAcknowledging())
+        was_leading = self.phase is Phase.LEADING
         self.phase = Phase.WAITING
         self.problem = why
-        if self._lease != NO_HOLDER:
-            self._ask(Revoke(self._lease), now_ms)
-            self._lease = NO_HOLDER
+        if was_leading:
+            self._in_sync = self._following = None
+            self._broker.stop_acknowledging()
+            log.warning("this broker acknowledges nothing more: %s", why)
+        if self.lease != NO_HOLDER:
+            self._ask(Revoke(self.lease), now_ms)
+            self.lease = NO_HOLDER
         self._next_read_ms = now_ms
 
     # ---------------------------------------------------------------- leading
@@ -361,31 +330,28 @@ class FailoverRules:
             self._give_up(now_ms, "the lease could not be renewed in time")
             return
         if self._broker.fenced_by > self._epoch:
-            why = f"a slave has promised epoch {self._broker.fenced_by}"
-            self._give_up(now_ms, why)
+            self._give_up(now_ms, f"a slave has promised epoch {self._broker.fenced_by}")
             return
         if now_ms >= self._next_renew_ms and self._is_asked(Renew) < MOST_RENEWALS_UNDER_WAY:
             self._next_renew_ms = now_ms + self.options.lease_ms / RENEWALS_PER_LEASE
-            self._ask(Renew(self._lease), now_ms)
+            self._ask(Renew(self.lease), now_ms)
         if self._in_sync is None or self._is_asked(Put) or self._is_asked(Read):
             return
-        before = self._in_sync.waited_for
         wanted = self._in_sync.look(self._broker.slaves(), now_ms)
         if wanted is not None:
             self._in_sync.sent(wanted)
-            record = ElectionRecord(epoch=self._epoch, master=self._broker.address, in_sync=wanted)
-            self._ask(Put(self._revision, record, self._lease), now_ms)
-        self._wait_for_others(before)
+        self._wait_for_others(self._in_sync)
+        if wanted is not None:
+            self._ask(self._put(wanted), now_ms)
 
-    def _wait_for_others(self, before: InSyncSet) -> None:
-        assert self._in_sync is not None
-        if self._in_sync.waited_for != before:
-            # Ahead of whatever is asked of the coordinator, and instead of a set of a moment before.
-            others = [step for step in self._steps if not isinstance(step, WaitFor)]
-            self._steps = [WaitFor(self._in_sync.waited_for), *others]
+    def _wait_for_others(self, in_sync: InSyncMembers) -> None:
+        if in_sync.waited_for != self._broker.in_sync_set:
+            names = ", ".join(sorted(each.id for each in in_sync.waited_for))
+            log.warning("acknowledgements need %s", names)
+            self._broker.wait_for(in_sync.waited_for)
 
     def _has_changed(self, request: Put, answer: Answer, now_ms: float, error: str) -> None:
-        if self.phase is not Phase.LEADING or request.lease != self._lease:
+        if self.phase is not Phase.LEADING or request.lease != self.lease:
             return
         if error or answer is None:
             self._read(now_ms)
@@ -395,21 +361,14 @@ class FailoverRules:
 
     def _holds(self, revision: int, record: ElectionRecord) -> None:
         assert self._in_sync is not None
-        before = self._in_sync.waited_for
         self._revision, self.record = revision, record
         self._in_sync.holds(record.in_sync)
-        self._wait_for_others(before)
-
-    def _is_still_led(self, record: ElectionRecord | None, standing: Standing, now_ms: float) -> None:
-        if record is None or record.epoch != self._epoch or standing.holder != self._lease:
-            self._give_up(now_ms, "the lease was lost at the coordinator")
-        elif standing.revision > self._revision and self._in_sync is not None:
-            self._holds(standing.revision, record)
+        self._wait_for_others(self._in_sync)
 
     def _renewed(
         self, request: Renew, answer: Answer, sent_ms: float, now_ms: float, error: str
     ) -> None:
-        if self.phase is not Phase.LEADING or request.lease != self._lease:
+        if self.phase is not Phase.LEADING or request.lease != self.lease:
             return
         if error:
             self.problem = f"the lease was not renewed: {error}"
@@ -425,4 +384,3 @@ class FailoverRules:
                     return  # neither of both may have been relayed
                 self._renewed_ms, sent_ms = (sent_ms, now_ms), before_ms
             self._lease_until_ms = max(self._lease_until_ms, self._until(sent_ms, answer))
-            self._acknowledges_until_ms = self._lease_until_ms

@@ -12,14 +12,9 @@ from functools import partial
 from typing import Any
 
 from quorumlog.broker.failover.coordinator import Coordinator
-from quorumlog.broker.failover.failover_rules import (
-    Answer,
-    FailoverOptions,
-    FailoverRules,
-    Phase,
-)
-from quorumlog.broker.failover.failover_steps import Ask, Follow, Lead, OnDisk, Promise
-from quorumlog.broker.replication.roles import ReplicatedBroker
+from quorumlog.broker.failover.failover_rules import Answer, FailoverOptions, FailoverRules, Phase
+from quorumlog.broker.failover.failover_steps import OnDisk, Request
+from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.wire import FailoverResponse
 from quorumlog.errors import LedgerError, StoreFailure
 
@@ -41,7 +36,7 @@ def boot_clock_ms() -> float:
 class FailoverService:
     def __init__(
         self,
-        broker: ReplicatedBroker,
+        broker: Replica,
         coordinator: Coordinator,
         options: FailoverOptions,
         *,
@@ -52,8 +47,14 @@ class FailoverService:
         self._broker = broker
         self._coordinator = coordinator
         self._clock = clock
-        relays = coordinator.relays_renewals
-        self.rules = FailoverRules(broker, options, clock(), begins=begins, relays_renewals=relays)
+        self.rules = FailoverRules(
+            broker,
+            options,
+            clock(),
+            self._start,
+            begins=begins,
+            relays_renewals=coordinator.relays_renewals,
+        )
         self._request_s = options.lease_ms / REQUESTS_PER_LEASE / 1000
         self._tick_s = min(MOST_TICK_MS, options.lease_ms / TICKS_PER_LEASE) / 1000
         self._disk = ThreadPoolExecutor(1, "broker-failover")
@@ -71,14 +72,14 @@ class FailoverService:
         self._tick()
 
     def status(self, request_id: int) -> FailoverResponse:
-        rules = self.rules
+        rules, record = self.rules, self.rules.record
         return FailoverResponse(
             request_id=request_id,
             phase=rules.phase.value,
-            epoch=rules.epoch,
-            master="" if rules.record is None else rules.record.master.id,
-            lease_left_ms=rules.lease_left_ms(self._clock()),
-            in_sync_set=sorted(rules.in_sync_set),
+            epoch=0 if record is None else record.epoch,
+            master="" if record is None else record.master.id,
+            lease_left_ms=int(rules.lease_left_ms(self._clock())),
+            in_sync_set=[] if record is None else sorted(record.in_sync),
             problem=rules.problem,
         )
 
@@ -86,14 +87,12 @@ class FailoverService:
         """A master resigns, so that nobody waits for the end of its lease."""
         if self._timer is not None:
             self._timer.cancel()
-        was_leading = self.rules.phase is Phase.LEADING
-        lease = self.rules.lease
         self._is_closed = True
         self._broker.stop_acknowledging()
         self._broker.may_acknowledge = lambda: False
-        if was_leading:
+        if self.rules.phase is Phase.LEADING:
             with suppress(LedgerError, TimeoutError):
-                await asyncio.wait_for(self._coordinator.revoke(lease), RESIGN_S)
+                await asyncio.wait_for(self._coordinator.revoke(self.rules.lease), RESIGN_S)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -103,7 +102,6 @@ class FailoverService:
     def resign(self) -> None:
         """Another member of the in-sync set may lead, or this one again."""
         self.rules.resign(self._clock())
-        self._act()
 
     # ---------------------------------------------------------------- the loop
 
@@ -116,7 +114,6 @@ class FailoverService:
         if self._is_closed:
             return
         self.rules.tick(self._clock())
-        self._act()
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     async def _watch(self) -> None:
@@ -128,36 +125,23 @@ class FailoverService:
     def _changed(self) -> None:
         if not self._is_closed:
             self.rules.changed(self._clock())
-            self._act()
 
-    def _act(self) -> None:
-        for step in self.rules.take_steps():
-            if isinstance(step, Ask):
-                self._spawn(self._ask(step))
-            elif isinstance(step, Promise | Lead | Follow):
-                self._spawn(self._carry_out(step))
-            else:
-                log.warning("%s: %s", step, self.rules.problem or "as the coordinator holds it")
-                step.do(self._broker)
+    def _start(self, step: Request | OnDisk) -> None:
+        self._spawn(self._carry_out(step) if isinstance(step, OnDisk) else self._ask(step))
 
-    # ---------------------------------------------------------------- the coordinator
-
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, request: Request) -> None:
         answer: Answer = None
         error = ""
         try:
             async with asyncio.timeout(self._request_s):
-                answer = await ask.request.ask(self._coordinator)
+                answer = await request.ask(self._coordinator)
         except TimeoutError:
             error = "no answer in time"
         except LedgerError as failure:
             error = str(failure)
         if not self._is_closed:
-            self.rules.answered(ask.number, answer, self._clock(), error)
+            self.rules.answered(request, answer, self._clock(), error)
             self.rules.tick(self._clock())
-            self._act()
-
-    # ---------------------------------------------------------------- the broker
 
     async def _carry_out(self, step: OnDisk) -> None:
         """One after the other, in the order in which they were asked for: the thread has a queue."""
@@ -172,4 +156,3 @@ class FailoverService:
         log.warning("%s%s", step, f": {error}" if error else "")
         if not self._is_closed:
             self.rules.done(step, self._clock(), error)
-            self._act()

@@ -1,29 +1,35 @@
-"""What `FailoverRules` ask to be done: of the coordinator, and of the own broker."""
+"""What `FailoverRules` want done that takes a while."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from quorumlog.broker.epochs.epoch_history import Peer
 from quorumlog.broker.failover.coordinator import ElectionRecord
-from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, ReplicatedBroker
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.roles import InSyncSet
 
-# Of the coordinator; `ask` makes the call, of a simulated one, too. Any number may be under way; answers
-# may come in any order.
+# Of the coordinator, which may be a simulated one. Any number may be under way; answers may come in any
+# order.
 
 
-class Read(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Read:
     def ask(self, coordinator: Any) -> Any:
         return coordinator.read()
 
 
-class Grant(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Grant:
     ttl_ms: int
 
     def ask(self, coordinator: Any) -> Any:
         return coordinator.grant(self.ttl_ms)
 
 
-class Put(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Put:
     revision: int
     record: ElectionRecord
     lease: int
@@ -33,48 +39,24 @@ class Put(NamedTuple):
         return coordinator.put(self.revision, self.record.encode(), self.lease, takes=self.takes)
 
 
-class Renew(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Renew:
     lease: int
 
     def ask(self, coordinator: Any) -> Any:
         return coordinator.renew(self.lease)
 
 
-class Revoke(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Revoke:
     lease: int
 
     def ask(self, coordinator: Any) -> Any:
         return coordinator.revoke(self.lease)
 
 
-Request = Read | Grant | Put | Renew | Revoke
-
-
-class Ask(NamedTuple):
-    number: int
-    request: Request
-
-
-# Of the own broker; `do` makes the call. StopAcknowledging and WaitFor at once; the others block for the
-# disk, one after the other in this order, and then `FailoverRules.done` is told.
-
-
-class StopAcknowledging(NamedTuple):
-    def __str__(self) -> str:
-        return "this broker acknowledges nothing more"
-
-    def do(self, broker: ReplicatedBroker) -> None:
-        broker.stop_acknowledging()
-
-
-class WaitFor(NamedTuple):
-    in_sync_set: InSyncSet
-
-    def __str__(self) -> str:
-        return f"acknowledgements need {', '.join(sorted(each.id for each in self.in_sync_set))}"
-
-    def do(self, broker: ReplicatedBroker) -> None:
-        broker.wait_for(self.in_sync_set)
+# Of the own broker: they block for the disk, one after the other in this order, and then
+# `FailoverRules.done` is told.
 
 
 class Promise(NamedTuple):
@@ -83,7 +65,7 @@ class Promise(NamedTuple):
     def __str__(self) -> str:
         return f"this broker promises epoch {self.epoch}"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.promise(self.epoch)
 
 
@@ -94,21 +76,20 @@ class Lead(NamedTuple):
     def __str__(self) -> str:
         return f"this broker leads in epoch {self.epoch}"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.become_master(self.epoch, self.in_sync_set)
 
 
 class Follow(NamedTuple):
     epoch: int
-    master: BrokerAddress
+    master: Peer
 
     def __str__(self) -> str:
         return f"this broker follows {self.master.id} in epoch {self.epoch}"
 
-    def do(self, broker: ReplicatedBroker) -> None:
+    def do(self, broker: Replica) -> None:
         broker.become_slave(self.epoch, self.master)
 
 
-AtOnce = StopAcknowledging | WaitFor
+Request = Read | Grant | Put | Renew | Revoke
 OnDisk = Promise | Lead | Follow
-Step = Ask | AtOnce | OnDisk

@@ -25,7 +25,7 @@ class InSyncMembers:
         self._own_id = own_id
         self._timeout_ms = timeout_ms
         self.members = members
-        self._joining: Members = {}
+        self._joining = set[Member]()
         """Waited for, so that what they hold now they hold when they are members."""
         self._undecided: list[Members] = []
         """What the coordinator may come to hold yet: changes that were sent."""
@@ -34,30 +34,24 @@ class InSyncMembers:
 
     @property
     def waited_for(self) -> InSyncSet:
-        return members_of(self.members, self._joining, *self._undecided)
+        return members_of(self.members, *self._undecided) | self._joining
 
     def look(self, slaves: Sequence[SlaveState], now_ms: float) -> Members | None:
         """Once in a while. Returns what the coordinator ought to hold, None where it does for sure."""
-        wanted = dict(self.members)
         for slave in slaves:
             if slave.is_caught_up:
                 # One that says nothing is connected for long: what it lacks since when counts.
                 since_ms = self._caught_up_ms.get(slave.member, float("-inf"))
                 self._caught_up_ms[slave.member] = max(since_ms, now_ms - slave.lag_ms)
-        for member in members_of(self.members):
-            if member.id != self._own_id and self._is_late(member, now_ms):
-                del wanted[member.id]
-        joining: Members = {}
-        for slave in slaves:
-            if self.members.get(slave.id) == slave.directory_id or slave.id == self._own_id:
-                continue
-            if not (slave.is_connected and slave.is_caught_up and slave.holds_confirmed):
-                continue
-            if self._is_late(slave.member, now_ms):
-                continue
-            if self._joining.get(slave.id) == slave.directory_id:
-                wanted[slave.id] = slave.directory_id
-            joining[slave.id] = slave.directory_id
+        held = members_of(self.members)
+        late = {each for each in held if each.id != self._own_id and self._is_late(each, now_ms)}
+        joining = {
+            slave.member
+            for slave in slaves
+            if slave.is_caught_up and slave.holds_confirmed
+            if slave.member not in held and not self._is_late(slave.member, now_ms)
+        }
+        wanted = dict(sorted(held - late)) | dict(joining & self._joining)
         self._joining = joining
         # One whose fate is not known is settled by another: nothing sent before comes behind it.
         return wanted if wanted != self.members or self._undecided else None

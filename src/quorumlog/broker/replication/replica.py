@@ -1,5 +1,6 @@
-"""Replica: a store as master or slave. It keeps what `ReplicatedBroker` promises, and knows no sockets:
-those who have them (`service`) ask it what to say, and tell it what they heard."""
+"""Replica: a store as master or slave. It knows no sockets: those who have them (`service`) ask it what
+to say, and tell it what they heard. `confirm_offset` never falls, neither here nor over a switch:
+consumers saw what lies below."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, RunKey
-from quorumlog.broker.epochs.epoch_rule import lists_in_force, may_promise
+from quorumlog.broker.epochs.epoch_rule import lists_in_force
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
 from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work, by_queue
@@ -21,7 +22,7 @@ from quorumlog.broker.replication.replica_file import (
 )
 from quorumlog.broker.replication.replica_master import ReplicaMaster
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet
+from quorumlog.broker.replication.roles import InSyncSet
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ConfigError
 
@@ -47,7 +48,7 @@ class Replica(ReplicaMaster):
     def __init__(
         self,
         store: ReplicaStore,
-        address: BrokerAddress,
+        me: Peer,
         first_role: Role,
         *,
         master_ha_address: str = "",
@@ -56,12 +57,13 @@ class Replica(ReplicaMaster):
     ) -> None:
         """`first_role`: of a store that never had one; a switch since then goes before it. `has_epochs`:
         False with --ha-dialect rocketmq. `is_elected`: somebody outside says when it leads, which a
-        start does not know. Raises ConfigError, StoreFailure."""
-        super().__init__(store, address, has_epochs=has_epochs)
+        start does not know. `me`: without its directory. Raises ConfigError, StoreFailure."""
+        super().__init__(store, me, has_epochs=has_epochs)
         self._is_elected = is_elected
         self._told_confirmed = RunKey()
         """A run of its master that is confirmed, and may not be in its own log yet."""
         self.record = self._first_record(first_role, master_ha_address)
+        self.me = replace(me, directory_id=self.record.directory_id)
         self._ahead = set(self.record.ahead)
         if self.record.topics and store.topics is not None:
             store.topics = {**self.record.topics, **store.topics}
@@ -76,9 +78,8 @@ class Replica(ReplicaMaster):
             self._begin_by_hand(self.record.role)
 
     def _first_record(self, first_role: Role, master_ha_address: str) -> ReplicaRecord:
-        me = self.address
-        peer = Peer(id=me.id, directory_id="", address=me.address, ha_address=me.ha_address)
-        held = self._file.load(peer, has_lists=self.has_epochs and not self._is_elected)
+        me = self.me
+        held = self._file.load(me, has_lists=self.has_epochs and not self._is_elected)
         if held is not None:
             if held.id != me.id:
                 raise ConfigError(
@@ -143,15 +144,17 @@ class Replica(ReplicaMaster):
             )
         return None
 
-    # ---------------------------------------------------------------- as a ReplicatedBroker
+    # ---------------------------------------------------------------- who leads
 
     def promise(self, epoch: int, leader: str = "", *, anew: bool = False) -> None:
-        """`leader`: the directory that is to lead; empty: the own one. `anew`: a number that was
-        promised already is refused, and so it is promised to one operator only."""
+        """On disk when this returns; whatever bears a lower epoch is refused, and what belongs to one
+        stops. `leader`: the directory that is to lead; empty: the own one. `anew`: a number that was
+        promised already is refused, and so it is promised to one operator only. Raises StaleEpoch,
+        StoreFailure."""
         with self._lock:
             asked = Epoch(epoch, leader or self.directory_id)
             self._check_epoch(asked.number)
-            if may_promise(self.record.promised, asked):
+            if asked.number > self.record.promised.number:
                 self.stop_acknowledging()
                 self._save(replace(self.record, promised=asked))
                 # Who has most is judged by what is on disk: without --flush sync more is acknowledged.
@@ -164,6 +167,7 @@ class Replica(ReplicaMaster):
                 )
 
     def become_master(self, epoch: int, in_sync_set: InSyncSet) -> None:
+        """By a register. Raises StaleEpoch, StoreFailure."""
         is_alone = self.store.config.in_sync_replicas == 1
         with self._lock:
             self._check_epoch(epoch)
@@ -204,31 +208,26 @@ class Replica(ReplicaMaster):
             self._begin_by_hand(_role_of(listed), confirmed, forced_list)
             self.role_changed()
 
-    def become_slave(self, epoch: int, master: BrokerAddress, directory_id: str = "") -> None:
-        """`directory_id`: of the master; a register does not say it, but that nobody else leads: one of
-        a lower epoch than was promised here in vain hears of that from its slave, and leads anew."""
+    def become_slave(self, epoch: int, master: Peer) -> None:
+        """What the own log has beyond the last point in common is set aside once the master has shown a
+        newer epoch. A register says that nobody else leads: one of a lower epoch than was promised here
+        in vain hears of that from its slave, and leads anew. Raises StaleEpoch, StoreFailure."""
         with self._lock:
-            self._check_epoch(epoch if directory_id else max(epoch, self.epoch))
             if master.id == self.id:
                 raise ConfigError(f"broker {self.id} cannot be its own slave")
-            told = Epoch(epoch, directory_id)
-            if not directory_id and epoch < self.epoch:
-                told = self.record.promised
-            if directory_id and told < self.record.promised:
-                raise StaleEpoch(f"epoch {epoch} was promised to another directory")
-            is_own = not directory_id and self.history.epoch.number == epoch
-            if self.role is not Role.SLAVE and is_own:
-                raise StaleEpoch(f"this broker is the master of epoch {epoch} itself")
+            told, promised = Epoch(epoch, master.directory_id), self.record.promised
+            if self._is_elected:
+                if self.role is not Role.SLAVE and self.history.epoch.number == epoch:
+                    raise StaleEpoch(f"this broker is the master of epoch {epoch} itself")
+                told = told if epoch >= promised.number else promised
+            else:
+                self._check_epoch(epoch)
+                if told < promised:
+                    raise StaleEpoch(f"epoch {epoch} was promised to another directory")
             self.stop_acknowledging()
             self.store.commit_log.become(Role.SLAVE)
             self.store.commit_log.flush(0)
-            peer = Peer(
-                id=master.id,
-                directory_id=directory_id,
-                address=master.address,
-                ha_address=master.ha_address,
-            )
-            self._save(replace(self.record, promised=told, role=Role.SLAVE, master=peer))
+            self._save(replace(self.record, promised=told, role=Role.SLAVE, master=master))
             self.fenced_by = 0
             self.role_changed()
 
@@ -302,7 +301,7 @@ class Replica(ReplicaMaster):
     def _list_to_change(self) -> CopyList:
         if not self.is_leading or self._is_stopped or self.is_drained:
             master = self.record.master
-            where = "" if master is None or not master.address else f": --server {master.address}"
+            where = "" if master is None or not master.address else f": --servers {master.address}"
             raise NotMaster(f"broker {self.id} is not the master{where}")
         acks = self._acks
         if not acks.lists or acks.in_sync_set is not None:
@@ -409,11 +408,10 @@ class Replica(ReplicaMaster):
                 self._coming_until_ms = self.store.clock() + _COMES_BACK_MS
                 offset = min(commit_log.replicated_offset or 0, end)
                 self._acks = Acknowledgements(
-                    self.id,
+                    self.directory_id,
                     config.in_sync_replicas or (2 if role is Role.SYNC_MASTER else 1),
                     offset,
                     in_sync_set=in_sync_set,
-                    own_directory_id=self.directory_id,
                     lists=lists_in_force(history, record.confirmed) if by_hand else (),
                     begun_at=end,
                 )
@@ -422,7 +420,6 @@ class Replica(ReplicaMaster):
                 self._put_ends.append(end)
                 commit_log.replicated_offset = offset
         self._ends.clear()
-        self._told.clear()
         if not goes_on:
             self.fenced_by = 0
             self._drained_until_ms = None
@@ -534,4 +531,4 @@ def _role_of(copy_list: CopyList) -> Role:
 
 def _unknown(ha_address: str) -> Peer:
     """A master of which only this is known yet."""
-    return Peer(id="", directory_id="", ha_address=ha_address)
+    return Peer(id="", ha_address=ha_address)

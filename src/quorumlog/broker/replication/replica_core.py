@@ -6,19 +6,17 @@ import threading
 from collections.abc import Callable
 
 from quorumlog.broker.epochs.epoch_history import EpochHistory, Peer
-from quorumlog.broker.epochs.epoch_rule import Shown
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress
 from quorumlog.broker.store.log_files import Role
 
 
 class ReplicaCore:
     record: ReplicaRecord
 
-    def __init__(self, store: ReplicaStore, address: BrokerAddress, *, has_epochs: bool) -> None:
+    def __init__(self, store: ReplicaStore, me: Peer, *, has_epochs: bool) -> None:
         self.store = store
-        self.address = address
+        self.me = me
         self.has_epochs = has_epochs
         self.role_changed: Callable[[], None] = lambda: None
         """Connections of the old role, or of the old run, end. Any thread."""
@@ -28,11 +26,11 @@ class ReplicaCore:
 
     @property
     def id(self) -> str:
-        return self.address.id
+        return self.me.id
 
     @property
     def directory_id(self) -> str:
-        return self.record.directory_id
+        return self.me.directory_id
 
     @property
     def epoch(self) -> int:
@@ -53,11 +51,9 @@ class ReplicaCore:
         return self.store.commit_log.role
 
     @property
-    def master(self) -> BrokerAddress | None:
-        master = self.record.master
-        if master is None or self.role is not Role.SLAVE:
-            return None
-        return BrokerAddress(master.id, master.address, master.ha_address)
+    def master(self) -> Peer | None:
+        """Whom a slave was told to follow."""
+        return self.record.master if self.role is Role.SLAVE else None
 
     @property
     def min_offset(self) -> int:
@@ -74,17 +70,6 @@ class ReplicaCore:
     @property
     def confirm_offset(self) -> int:
         return self.store.commit_log.confirm_offset
-
-    @property
-    def me(self) -> Peer:
-        me = self.address
-        return Peer(
-            id=me.id, directory_id=self.directory_id, address=me.address, ha_address=me.ha_address
-        )
-
-    def shown(self) -> Shown:
-        record = self.record
-        return Shown(self.me, EpochHistory(record.history), self.flushed_offset, record.confirmed)
 
     def _save(self, record: ReplicaRecord) -> None:
         self._file.save(record)

@@ -18,7 +18,7 @@ from quorumlog.broker.replication.protocol.ha_frames import State
 from quorumlog.broker.replication.protocol.master_link import Leadership, LinkToSlave
 from quorumlog.broker.replication.replica_core import ReplicaCore
 from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.replication.roles import BrokerAddress, InSyncSet, Member, SlaveState
+from quorumlog.broker.replication.roles import InSyncSet, Member, SlaveState
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import LedgerError
 
@@ -34,10 +34,12 @@ _MOST_AHEAD = 100
 class ReplicaMaster(ReplicaCore):
     """Acknowledgements: any thread (`_acks_lock`), never waiting for the disk."""
 
-    def __init__(self, store: ReplicaStore, address: BrokerAddress, *, has_epochs: bool) -> None:
-        super().__init__(store, address, has_epochs=has_epochs)
+    def __init__(self, store: ReplicaStore, me: Peer, *, has_epochs: bool) -> None:
+        super().__init__(store, me, has_epochs=has_epochs)
         self.may_acknowledge: Callable[[], bool] = lambda: True
-        self.on_slave_change: Callable[[SlaveState], None] = lambda slave: None
+        """Asked in the last moment before each acknowledgement, and before consumers see anything new:
+        false once a lease is over, so that a process that was paused says nothing that it may not. Any
+        thread; never blocks."""
         self.grown: Callable[[], None] = lambda: None
         """There is more to send, or to report. Any thread; often."""
         self.confirmed: Callable[[], None] = lambda: None
@@ -45,7 +47,7 @@ class ReplicaMaster(ReplicaCore):
         self.fenced_by = 0
         """Number of a newer epoch than it leads in, that somebody else has promised."""
         self.group_transfer = GroupTransferService(store.config.slave_timeout, store.clock)
-        self._acks = Acknowledgements(address.id, 1, 0)
+        self._acks = Acknowledgements("", 1, 0)
         self._acks_lock = threading.Lock()
         self._links: dict[str, list[LinkToSlave]] = {}
         """By the slave's id. One each, but with --ha-dialect rocketmq, where the id is a host's."""
@@ -53,7 +55,6 @@ class ReplicaMaster(ReplicaCore):
         self._coming: set[str] = set()
         """Directories that were in sync when the list was changed, and come back until then."""
         self._coming_until_ms = 0.0
-        self._told: dict[str, tuple[bool, bool, bool]] = {}
         self._ends: deque[tuple[float, int]] = deque(maxlen=_MOST_SAMPLES)
         """When the log had grown to where: for how long a slave lacks something."""
         self._put_ends: deque[int] = deque()
@@ -87,6 +88,7 @@ class ReplicaMaster(ReplicaCore):
         return self._acks.in_sync_set
 
     def slaves(self) -> list[SlaveState]:
+        """All that were ever connected to it in this run. Any thread."""
         with self._acks_lock:
             return [self._state_of(mark) for mark in self._acks.marks.values()]
 
@@ -101,6 +103,8 @@ class ReplicaMaster(ReplicaCore):
     # ---------------------------------------------------------------- acknowledging
 
     def stop_acknowledging(self) -> None:
+        """From the moment that this returns: what is under way ends as an unknown outcome, what comes is
+        refused. Never blocks; any thread."""
         self._is_stopped = True
         self.group_transfer.close()
 
@@ -144,6 +148,8 @@ class ReplicaMaster(ReplicaCore):
                 self.resume()
 
     def wait_for(self, in_sync_set: InSyncSet) -> None:
+        """Acknowledge what all of them hold; one that is not connected is waited for. Never blocks; any
+        thread."""
         assert Member(self.id, self.directory_id) in in_sync_set, (self.id, in_sync_set)
         with self._acks_lock:
             self._acks.in_sync_set = in_sync_set
@@ -316,7 +322,6 @@ class ReplicaMaster(ReplicaCore):
             if links:
                 return
             mark.is_connected = False
-        self._tell(mark)
 
     def slave_reported(self, mark: Mark, written: int, flushed: int) -> None:
         counts = flushed if self.store.config.is_sync_flush else written
@@ -410,20 +415,6 @@ class ReplicaMaster(ReplicaCore):
             self._acks.holds(mark),
             mark.release,
         )
-
-    def _tell(self, mark: Mark) -> None:
-        state = self._state_of(mark)
-        told = (state.is_connected, state.is_caught_up, state.holds_confirmed)
-        if self._told.get(mark.id) != told:
-            self._told[mark.id] = told
-            self.on_slave_change(state)
-
-    def tell_all(self) -> None:
-        """On the loop, from time to time: a slave may fall behind by saying nothing."""
-        with self._acks_lock:
-            marks = list(self._acks.marks.values())
-        for mark in marks:
-            self._tell(mark)
 
 
 def _by_topic(of_queues: Mapping[QueueKey, int]) -> dict[str, dict[int, int]]:

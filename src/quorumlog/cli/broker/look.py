@@ -1,20 +1,23 @@
-"""quorumlog broker inspect, verify, dump, recover: a stopped store, ours or a Java broker's."""
+"""quorumlog broker inspect, verify, dump, recover, convert, takeover: a stopped store, ours or a Java
+broker's."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.broker.broker_options import StoreDirectory
-from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues
-from quorumlog.cli.options import Json, named_path
-from quorumlog.cli.output import EXIT_REFUSED, print_json, say, spoken_size
+from quorumlog.cli.broker.messages import StoreDirectory, message_line, message_row, print_queues
+from quorumlog.cli.options import DEFAULT_GROUP, named_path
+from quorumlog.cli.output import EXIT_REFUSED, say, spoken_size, tell
 from quorumlog.errors import ConfigError, Refused
 
+if TYPE_CHECKING:
+    from quorumlog.broker.offline.old_state import OldReport
 
-def inspect(directory: StoreDirectory, json: Json = False) -> None:
+
+def inspect(directory: StoreDirectory) -> None:
     """Show what a store holds: its log, queues, index and checkpoint. Nothing is changed.
 
     Example: quorumlog broker inspect /var/lib/store
@@ -23,13 +26,14 @@ def inspect(directory: StoreDirectory, json: Json = False) -> None:
     from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
-        _inspect_ledger(directory, json=json)
+        _inspect_ledger(directory)
         return
     with OfflineStore(str(directory)) as store:
         found = store.summary()
-    if json:
-        print_json(found)
-        return
+    tell(found, lambda: _show(directory, found))
+
+
+def _show(directory: Path, found: dict[str, Any]) -> None:
     stopped = "stopped cleanly" if found["clean"] else "not stopped cleanly"
     say(
         f"{directory}: commit log {found['min_offset']} to {found['max_offset']}"
@@ -53,20 +57,22 @@ def _print_queues(found: dict[str, Any]) -> None:
     )
 
 
-def _inspect_ledger(directory: Path, *, json: bool) -> None:
+def _inspect_ledger(directory: Path) -> None:
     from quorumlog.broker.offline.offline_ledger import OfflineLedger
 
     with OfflineLedger(str(directory)) as ledger:
         found = ledger.summary()
-    if json:
-        print_json(found)
-        return
-    say(
-        f"{found['directory']}: a replicated log written by {found['written_by']}, entries"
-        f" {found['first_index']} to {found['end_index']}, committed up to {found['committed_index']}:"
-        f" {found['messages']} messages in {spoken_size(found['bytes'])}"
-    )
-    _print_queues(found)
+
+    def show() -> None:
+        say(
+            f"{found['directory']}: a replicated log written by {found['written_by']},"
+            f" entries {found['first_index']} to {found['end_index']},"
+            f" committed up to {found['committed_index']}:"
+            f" {found['messages']} messages in {spoken_size(found['bytes'])}"
+        )
+        _print_queues(found)
+
+    tell(found, show)
 
 
 def convert(
@@ -76,14 +82,12 @@ def convert(
         typer.Argument(
             help="Directory of the classic store to be made; empty, or not there.",
             metavar="TARGET",
-            show_default=False,
             parser=named_path,
         ),
     ],
     file_bytes: Annotated[
-        int, typer.Option("--file-bytes", help="Size of the commit log's files.", min=4096, metavar="N")
+        int, typer.Option("--file-bytes", help="Size of the commit log's files.", min=4096)
     ] = 1 << 30,
-    json: Json = False,
 ) -> None:
     """Make a classic store of a stopped member's messages, ours or a Java broker's in DLedger mode.
 
@@ -98,15 +102,13 @@ def convert(
     made = convert_to_classic(
         str(source), str(target), MessageStoreConfig(mapped_file_size_commit_log=file_bytes)
     )
-    if json:
-        print_json(made._asdict())
-        return
-    say(f"{target}: {made.messages} messages in {spoken_size(made.size_bytes)}")
+    spoken = f"{target}: {made.messages} messages in {spoken_size(made.size_bytes)}"
     if made.left_out:
-        say(f"{made.left_out} entries at the end are not known to be committed, and are left out")
+        spoken += f"\n{made.left_out} entries at the end are not known to be committed: left out"
+    tell(made._asdict(), spoken)
 
 
-def verify(directory: StoreDirectory, json: Json = False) -> None:
+def verify(directory: StoreDirectory) -> None:
     """Check every record and its CRC, and that each queue names it. Status 1 if anything is wrong.
 
     Of a replicated log, ours or a Java broker's in DLedger mode, it checks what `quorumlog verify` does.
@@ -117,17 +119,16 @@ def verify(directory: StoreDirectory, json: Json = False) -> None:
     from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
-        from quorumlog.cli.look.verify import verify as verify_log
+        from quorumlog.cli.look import verify as verify_log
 
         with OfflineLedger(str(directory)) as ledger:  # refuses the directory of another product
             folder = Path(ledger.folder)
-        verify_log([folder], json=json)
+        verify_log([folder])
         return
     with OfflineStore(str(directory)) as store:
         report = store.verify()
-    if json:
-        print_json(report)
-    else:
+
+    def show() -> None:
         for problem in report["problems"]:
             say(problem, "red")
         verdict = "damaged" if report["problems"] else "all good"
@@ -135,6 +136,8 @@ def verify(directory: StoreDirectory, json: Json = False) -> None:
             f"{report['messages']} messages in {spoken_size(report['bytes'])},"
             f" {report['queue_units']} queue units, {report['keys']} keys: {verdict}"
         )
+
+    tell(report, show)
     if report["problems"]:
         raise typer.Exit(EXIT_REFUSED)
 
@@ -142,14 +145,12 @@ def verify(directory: StoreDirectory, json: Json = False) -> None:
 def dump(
     directory: StoreDirectory,
     position: Annotated[
-        int | None,
-        typer.Option("--position", help="From this record of the commit log on.", min=0, metavar="N"),
+        int | None, typer.Option("--position", help="From this record of the commit log on.", min=0)
     ] = None,
     topic: Annotated[str, typer.Option("--topic", help="Of this topic only.", metavar="NAME")] = "",
     most: Annotated[
-        int, typer.Option("--most", help="So many messages at most.", min=1, metavar="N")
+        int, typer.Option("--most", help="So many messages at most.", min=1)
     ] = 1_000_000_000,
-    json: Json = False,
 ) -> None:
     """Print the messages of a store as they lie in its commit log.
 
@@ -167,10 +168,7 @@ def dump(
                 if topic not in ("", message.topic):
                     continue
                 found = True
-                if json:
-                    print_json(message_row(message))
-                else:
-                    say(message_line(message))
+                tell(message_row(message), message_line(message))
                 most -= 1
                 if not most:
                     return
@@ -182,15 +180,12 @@ def recover(
     directory: StoreDirectory,
     cut: Annotated[
         int | None,
-        typer.Option(
-            "--cut", help="Position of the damaged record, which `verify` names.", min=0, metavar="N"
-        ),
+        typer.Option("--cut", help="Position of the damaged record, which `verify` names.", min=0),
     ] = None,
     given_again: Annotated[
         bool,
         typer.Option("--given-again", help="Of queues whose numbers come twice show what came last."),
     ] = False,
-    json: Json = False,
 ) -> None:
     """Give up the damaged record and what follows it, so that the store can start. Kept in set-aside/.
 
@@ -203,17 +198,154 @@ def recover(
     if cut is None:
         found = sorted(hide_given_again(str(directory)).items())
         for key, position in found:
-            if json:
-                print_json({"topic": key.topic, "queue_id": key.queue_id, "from": position})
-            else:
-                say(f"{key.topic} queue {key.queue_id} begins at {position} of the log with 0 again")
+            tell(
+                {"topic": key.topic, "queue_id": key.queue_id, "from": position},
+                f"{key.topic} queue {key.queue_id} begins at {position} of the log with 0 again",
+            )
         if not found:
             raise Refused("no queue has numbers that come twice")
         return
     lost_bytes = allow_cut(str(directory), cut)
-    row: dict[str, Any] = {"cut": cut, "given_up_bytes": lost_bytes}
-    if json:
-        print_json(row)
+    given_up = f"{spoken_size(lost_bytes)} known to be on disk are given up"
+    tell({"cut": cut, "given_up_bytes": lost_bytes}, f"the next start ends the log at {cut}; {given_up}")
+
+
+TIMEOUT_MS = 30_000
+
+
+def takeover(
+    data_dir: Annotated[
+        Path,
+        typer.Option(
+            "--data-dir",
+            help="Directory of the member to be made; empty, or not there.",
+            metavar="DIR",
+            parser=named_path,
+        ),
+    ],
+    member_id: Annotated[str, typer.Option("--id", help="Id of this member.", metavar="ID")],
+    store: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
+            metavar="[STORE]",
+            parser=named_path,
+        ),
+    ] = None,
+    members: Annotated[
+        str,
+        typer.Option(
+            "--members",
+            help="Every member and where its log is reached: ID=HOST:PORT,... The same on all.",
+            metavar="LIST",
+        ),
+    ] = "",
+    from_broker: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Of a later member, instead of STORE and --members: the broker of one that runs.",
+            metavar="HOST:PORT",
+        ),
+    ] = "",
+    group: Annotated[
+        str, typer.Option("--group", help="Name of the replicated log.", metavar="NAME")
+    ] = DEFAULT_GROUP,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            "--compare",
+            help="The file `taken-over` of another member: say whether its old log is the same.",
+            metavar="FILE",
+            parser=named_path,
+        ),
+    ] = None,
+    without_config: Annotated[
+        bool,
+        typer.Option(
+            "--without-config",
+            help="The folder config of a Java broker is lost: its groups begin anew, and each delayed"
+            " message and retry is delivered again.",
+        ),
+    ] = False,
+) -> None:
+    """Make a member of a replicated log of a stopped classic store, on each machine of its own copy.
+
+    The store is left as it is. All copies of the commit log, and of the folder config of a Java broker,
+    must be the same: topics, groups, their offsets and delays are taken over from it. A member that
+    comes later gets the old commit log --from another one; start it then, and add it.
+
+    \b
+    Examples:
+        quorumlog broker takeover /var/lib/store --data-dir /var/lib/member --id n0 \\
+          --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
+        quorumlog broker takeover --from 10.0.0.1:10911 --data-dir /var/lib/member --id n3
+    """
+    import msgspec
+
+    from quorumlog.broker import connect
+    from quorumlog.broker.offline.old_log import decode_record, first_difference
+    from quorumlog.broker.offline.takeover import make_later_member, take_over
+    from quorumlog.config import parse_members
+
+    if bool(from_broker) == (store is not None) or bool(from_broker) == bool(members):
+        raise ConfigError("give STORE and --members, or --from HOST:PORT of a member that runs")
+    report: OldReport | None = None
+    if from_broker:
+        with connect(from_broker, timeout_ms=TIMEOUT_MS) as broker:
+            made = make_later_member(broker, str(data_dir), member_id, group=group)
     else:
-        given_up = f"{spoken_size(lost_bytes)} known to be on disk are given up"
-        say(f"the next start ends the log at {cut}; {given_up}")
+        made, report = take_over(
+            str(store),
+            str(data_dir),
+            member_id,
+            parse_members(members),
+            group=group,
+            without_config=without_config,
+        )
+    difference = ""
+    if compare is not None:
+        try:
+            other = decode_record(compare.read_bytes())
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigError(f"--compare {compare}: {error}") from None
+        difference = first_difference(made, other)
+    row = {
+        "begins_at": made.end_position,
+        "file_bytes": made.file_bytes,
+        "digest": made.digest,
+        "difference": difference,
+        **({} if report is None else report._asdict()),
+    }
+
+    def show() -> None:
+        sizes = f"begins at {made.end_position}, files of {made.file_bytes} bytes"
+        say(f"{data_dir}: the log {sizes}, digest {made.digest}")
+        if report is not None:
+            _say_what_was_taken(report)
+        say(
+            'to start it, quorumlog broker serve --role dledger needs in its --config: retention = "off"'
+            f" and segment_bytes = {made.file_bytes}"
+        )
+
+    tell(row, show)
+    if difference:
+        raise Refused(f"the old logs are not the same: {difference}")
+
+
+def _say_what_was_taken(report: OldReport) -> None:
+    say(
+        f"taken over: {report.topics} topics, {report.groups} consumer groups with {report.offsets}"
+        f" offsets; {report.delayed_messages} delayed messages are to be delivered,"
+        f" {report.delivered_messages} were"
+    )
+    left = [
+        *([f"{report.half_messages} half messages of transactions"] if report.half_messages else []),
+        *([f"{report.timers} timers that are not due yet"] if report.timers else []),
+        *([f"the topics {', '.join(report.left_topics)}"] if report.left_topics else []),
+        *([f"the groups {', '.join(report.left_groups)}"] if report.left_groups else []),
+    ]
+    if left:
+        say(f"not taken over: {'; '.join(left)}", "yellow")
+    for note in report.notes:
+        say(note, "yellow")

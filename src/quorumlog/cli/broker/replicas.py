@@ -1,24 +1,27 @@
-"""quorumlog broker switch, add, remove, copies, and what status says of master and slaves."""
+"""quorumlog broker switch, add, remove, copies, resign, and what status says of master and slaves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, Server
-from quorumlog.cli.options import Json
-from quorumlog.cli.output import print_json, say
+from quorumlog.cli.options import BrokerServers
+from quorumlog.cli.output import is_json, print_table, say, tell
 
 if TYPE_CHECKING:
-    from quorumlog.broker.wire import ReplicaResponse
+    from quorumlog.broker.client.blocking_broker_client import BrokerClient
+    from quorumlog.broker.client.switching import SwitchReport
+    from quorumlog.broker.wire import FailoverResponse, ReplicaResponse, StatusResponse
 
 
 def switch(
     to: Annotated[
         str, typer.Option("--to", help="Id of the broker that becomes the master.", metavar="ID")
     ],
-    server: Server = DEFAULT_SERVER,
+    at: BrokerServers,
     without: Annotated[
         list[str] | None,
         typer.Option(
@@ -26,7 +29,6 @@ def switch(
             help="With --unsafe: this broker does not answer, is lost for good, and will never be"
             " switched to with the directory that it had. May be repeated.",
             metavar="ID",
-            show_default=False,
         ),
     ] = None,
     unsafe: Annotated[
@@ -36,37 +38,27 @@ def switch(
             help="Also where acknowledged messages may be lost by it; the range is named then.",
         ),
     ] = False,
-    timeout: Annotated[
-        float,
-        typer.Option("--timeout", help="For the new master to catch up.", metavar="SECONDS", min=0.1),
-    ] = 10.0,
-    json: Json = False,
 ) -> None:
-    """Make another broker the master. --server is any broker that answers.
+    """Make another broker the master. --servers is any broker that answers.
 
     With the old master alive it is drained first, and nothing is lost. With the old master lost,
     N - k + 1 of a list of N brokers and k copies must answer, and the greatest log of theirs is to be
     taken.
 
-    Example: quorumlog broker switch --server 127.0.0.1:10911 --to b
+    Example: quorumlog broker switch --servers 127.0.0.1:10911 --to b
 
-    Example: quorumlog broker switch --server 127.0.0.1:10911 --to a --without b --unsafe
+    Example: quorumlog broker switch --servers 127.0.0.1:10911 --to a --without b --unsafe
     """
-    from quorumlog.broker.client.switching import switch as carry_out
+    from quorumlog.broker.client.switching import Survey, Switch
 
-    line = (lambda text: None) if json else say
-    report = carry_out(
-        server,
-        to,
-        without=without or [],
-        unsafe=unsafe,
-        timeout_ms=int(timeout * 1000),
-        say=line,
-    )
-    if json:
-        row: dict[str, Any] = report._asdict()
-        print_json({**row, "lost": None if report.lost is None else report.lost._asdict()})
-        return
+    line = (lambda text: None) if is_json() else say
+    with closing(Survey(at.servers)) as survey:
+        report = Switch(survey, to, without or [], unsafe, at.timeout_ms, line).run()
+    lost = None if report.lost is None else report.lost._asdict()
+    tell({**report._asdict(), "lost": lost}, lambda: _say_switched(report))
+
+
+def _say_switched(report: SwitchReport) -> None:
     say(f"{report.master} is the master of epoch {report.epoch}, from offset {report.max_offset} on")
     if report.followers:
         say(f"its slaves: {', '.join(report.followers)}")
@@ -78,68 +70,56 @@ def switch(
         say(f"may be lost: the log from {first} {until}", "red")
 
 
-ListTimeout = Annotated[
-    float,
-    typer.Option("--timeout", help="For the list to be on enough disks.", metavar="SECONDS", min=0.1),
-]
-
-
 def add(
     broker: Annotated[
         str, typer.Option("--broker", help="Id of the slave, which has caught up.", metavar="ID")
     ],
-    server: Server = DEFAULT_SERVER,
-    timeout: ListTimeout = 10.0,
-    json: Json = False,
+    at: BrokerServers,
 ) -> None:
     """Put a slave onto the list of those that count: it may acknowledge, and be switched to. A directory
-    that was listed under its name, and is lost, goes off it. --server is any broker that answers.
+    that was listed under its name, and is lost, goes off it. --servers is any broker that answers.
 
-    Example: quorumlog broker add --server 127.0.0.1:10911 --broker c
+    Example: quorumlog broker add --servers 127.0.0.1:10911 --broker c
     """
-    _change(server, timeout, json, verb="add", broker_id=broker)
+    _change(at, verb="add", broker_id=broker)
 
 
 def remove(
     broker: Annotated[str, typer.Option("--broker", help="Id of the broker.", metavar="ID")],
-    server: Server = DEFAULT_SERVER,
-    timeout: ListTimeout = 10.0,
-    json: Json = False,
+    at: BrokerServers,
 ) -> None:
-    """Take a broker off the list of those that count: it may go on to follow. --server is any broker
+    """Take a broker off the list of those that count: it may go on to follow. --servers is any broker
     that answers.
 
-    Example: quorumlog broker remove --server 127.0.0.1:10911 --broker c
+    Example: quorumlog broker remove --servers 127.0.0.1:10911 --broker c
     """
-    _change(server, timeout, json, verb="remove", broker_id=broker)
+    _change(at, verb="remove", broker_id=broker)
 
 
 def copies(
     count: Annotated[int, typer.Argument(metavar="K", min=1, help="The master's included.")],
-    server: Server = DEFAULT_SERVER,
-    timeout: ListTimeout = 10.0,
-    json: Json = False,
+    at: BrokerServers,
 ) -> None:
-    """So many brokers of the list have a message before it is acknowledged. --server is any broker that
+    """So many brokers of the list have a message before it is acknowledged. --servers is any broker that
     answers.
 
-    Example: quorumlog broker copies 2 --server 127.0.0.1:10911
+    Example: quorumlog broker copies 2 --servers 127.0.0.1:10911
     """
-    _change(server, timeout, json, verb="copies", copies=count)
+    _change(at, verb="copies", copies=count)
 
 
-def _change(server: str, timeout: float, json: bool, **request: Any) -> None:
+def _change(at: BrokerServers, **request: Any) -> None:
     from quorumlog.broker.client.switching import change_list
     from quorumlog.broker.wire import ReplicaRequest
 
-    state = change_list(server, ReplicaRequest(**request), timeout_ms=int(timeout * 1000))
+    state = change_list(at.servers, ReplicaRequest(**request), timeout_ms=at.timeout_ms)
     assert state.copy_list is not None
     ids, count = state.copy_list.ids, state.copy_list.copies
-    if json:
-        print_json({"members": ids, "copies": count, "is_confirmed": state.is_list_confirmed})
-        return
-    say(f"{count} of {', '.join(ids)} have what is acknowledged")
-    if not state.is_list_confirmed:
+    tell(
+        {"members": ids, "copies": count, "is_confirmed": state.is_list_confirmed},
+        f"{count} of {', '.join(ids)} have what is acknowledged",
+    )
+    if not is_json() and not state.is_list_confirmed:
         say("not yet: the list is not on enough of their disks, and of those before (status)", "red")
 
 
@@ -208,3 +188,108 @@ def say_replica(state: ReplicaResponse) -> None:
         )
     if state.problem:
         say(f"problem: {state.problem}", "red")
+
+
+def resign(at: BrokerServers) -> None:
+    """Make a master that a coordinator has elected hand over, without loss: its lease goes back, and a
+    broker of its in-sync set leads, which may be the same one.
+
+    Example: quorumlog broker resign --servers 127.0.0.1:10911
+    """
+
+    with at.connected() as broker:
+        state = broker.failover(resigns=True)
+    tell(failover_row(state), f"{at.servers} does not lead: epoch {state.epoch} is over")
+
+
+def failover_row(state: FailoverResponse) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
+
+
+def say_failover(state: FailoverResponse) -> None:
+    who = f"leads for another {state.lease_left_ms} ms" if state.lease_left_ms else state.phase
+    in_sync = ", ".join(state.in_sync_set) or "nobody"
+    say(f"failover: {who}, epoch {state.epoch}, master {state.master or 'not known'}, in sync {in_sync}")
+
+
+_SAMPLE_S = 0.5
+"""Over so long the rate is counted."""
+
+
+class _Asked(NamedTuple):
+    address: str
+    broker: BrokerClient
+    status: StatusResponse
+    replica: ReplicaResponse | None
+    asked_s: float
+
+
+def print_brokers(at: BrokerServers) -> None:
+    """A row for each address, and for each slave that one of them knows of beside them."""
+    from quorumlog.errors import LedgerError
+
+    rows: list[tuple[object, ...]] = []
+    with ExitStack() as connections:
+        asked: list[_Asked] = []
+        for address in at.addresses:
+            try:
+                broker = connections.enter_context(BrokerServers(address, at.timeout).connected())
+                status, replica = broker.status(), replica_of(broker)
+            except LedgerError:
+                rows.append((None, address, "not reached", *[None] * 5))
+                continue
+            asked.append(_Asked(address, broker, status, replica, time.monotonic()))
+        if asked:
+            time.sleep(max(_SAMPLE_S - (time.monotonic() - asked[0].asked_s), 0))
+        rows += [_row(each) for each in asked]
+    known = {each.replica.id for each in asked if each.replica is not None}
+    for each in asked:
+        if each.replica is None or each.replica.role == "SLAVE":
+            continue
+        for slave in each.replica.slaves:
+            if slave.id not in known:
+                role = "SLAVE" if slave.is_connected else "SLAVE, away"
+                ends = None, slave.flushed_offset
+                rows.append((slave.id, slave.address or None, role, None, *ends, slave.lag_bytes, None))
+    print_table(
+        {
+            "broker": False,
+            "address": False,
+            "role": False,
+            "epoch": True,
+            "log ends": True,
+            "on disk": True,
+            "lag": True,
+            "messages/s": True,
+        },
+        rows,
+    )
+
+
+def _row(asked: _Asked) -> tuple[object, ...]:
+    from quorumlog.errors import LedgerError
+
+    status, replica = asked.status, asked.replica
+    try:
+        put = asked.broker.status().put_messages - status.put_messages
+        rate: int | None = round(put / max(time.monotonic() - asked.asked_s, 0.001))
+    except LedgerError:
+        rate = None
+    epoch, name, lag = status.term or None, None, None
+    if replica is not None:
+        epoch, name = replica.epoch, replica.id
+        if replica.role == "SLAVE":
+            lag = max(replica.master_offset - replica.max_offset, 0)
+    ends = status.max_offset, status.flushed_offset
+    return name, asked.address, status.role, epoch, *ends, lag, rate
+
+
+def replica_of(broker: BrokerClient) -> ReplicaResponse | None:
+    """None of one that does not replicate, or not by itself."""
+    from quorumlog.broker.errors import NotReplicated
+    from quorumlog.errors import OutcomeUnknown
+
+    try:
+        return broker.replica()
+    except (NotReplicated, OutcomeUnknown):  # OutcomeUnknown: an older broker does not know the word
+        return None

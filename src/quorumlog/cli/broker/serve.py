@@ -1,38 +1,231 @@
-"""quorumlog broker serve."""
+"""quorumlog broker serve and dev."""
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.broker.broker_options import (
-    DEFAULT_SERVER,
-    Dialect,
-    Flush,
-    RoleChoice,
-    topics_of,
-    topics_of_store,
-)
-from quorumlog.cli.broker.failover import (
-    CoordinatorList,
-    Failover,
-    FailoverBegin,
-    Group,
-    InSyncTimeoutMs,
-    LeaseMs,
-    alone,
-    failover_of,
-)
-from quorumlog.cli.options import named_path
-from quorumlog.cli.output import EXIT_STORE, announce, error_line
-from quorumlog.cli.run.choices import LogLevel
+from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, named_path
+from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
+from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
+    from quorumlog.broker.failover.failover_service import FailoverService
+    from quorumlog.broker.replication.replica import Replica
+
+
+class Flush(Enum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class RoleChoice(Enum):
+    SYNC_MASTER = "sync-master"
+    ASYNC_MASTER = "async-master"
+    SLAVE = "slave"
+    DLEDGER = "dledger"
+
+
+class Dialect(Enum):
+    QUORUMLOG = "quorumlog"
+    ROCKETMQ = "rocketmq"
+
+
+def topics_of(text: str) -> dict[str, int]:
+    """`orders:8,audit` as numbers of queues by topic, 4 where none is given; empty: no topics. Raises
+    ConfigError."""
+    from quorumlog.broker.group_commands import check_new_topic_name
+    from quorumlog.errors import BadRequest
+
+    topics: dict[str, int] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, count = part.partition(":")
+        try:
+            check_new_topic_name(name)
+        except BadRequest as error:
+            raise ConfigError(f"--topics: {error}") from None
+        if count and not (count.isascii() and count.isdigit() and 1 <= int(count) <= 10_000):
+            raise ConfigError(f"--topics: {part!r} must be like orders:8, with 1 to 10000 queues")
+        topics[name] = int(count) if count else 4
+    if text and not topics:
+        raise ConfigError("--topics names none; write --topics orders:8,audit")
+    return topics
+
+
+def topics_of_store(text: str, directory: Path) -> dict[str, int]:
+    """The same, for a store that keeps the topics it holds messages of. Raises ConfigError where it
+    would have none at all."""
+    topics = topics_of(text)
+    if not topics and not (directory / "commitlog").exists():
+        raise ConfigError("--topics is missing, and the store is new; write --topics orders:8,audit")
+    return topics
+
+
+Failover = Annotated[
+    CoordinatorKind | None,
+    typer.Option(
+        "--failover",
+        help="Who says which broker leads: an etcd, a ZooKeeper, or our own key-value store. Instead of"
+        " --role.",
+    ),
+]
+CoordinatorList = Annotated[
+    str,
+    typer.Option(
+        "--coordinator", help="Where that is: HOST:PORT,... of its client ports.", metavar="LIST"
+    ),
+]
+Group = Annotated[
+    str,
+    typer.Option("--group", help="Brokers that fail over for each other name the same.", metavar="NAME"),
+]
+LeaseMs = Annotated[
+    int, typer.Option("--lease-ms", help="So long a master leads without its coordinator.", metavar="MS")
+]
+InSyncTimeoutMs = Annotated[
+    int,
+    typer.Option(
+        "--in-sync-timeout-ms",
+        help="A slave that has lacked something for so long is not waited for.",
+        metavar="MS",
+    ),
+]
+FailoverBegin = Annotated[
+    bool,
+    typer.Option(
+        "--failover-begin",
+        help="Lead although the store has messages and the coordinator has no record. Once, and for the"
+        " store that has most.",
+    ),
+]
+
+
+def failover_of(
+    kind: CoordinatorKind,
+    coordinators: str,
+    group: str,
+    *,
+    lease_ms: int,
+    in_sync_timeout_ms: int,
+    begins: bool,
+) -> Callable[[Replica], FailoverService]:
+    """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
+    is returned is called where the event loop runs. Raises ConfigError."""
+    from quorumlog.broker.failover.failover_rules import FailoverOptions
+    from quorumlog.broker.failover.failover_service import FailoverService
+    from quorumlog.coordinators import coordinator_of
+
+    if not coordinators:
+        raise ConfigError("--failover needs --coordinator HOST:PORT,HOST:PORT,...")
+    if not group or not all(c.isalnum() or c in "-_." for c in group):
+        raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
+    options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
+    coordinator = coordinator_of(kind, coordinators, group)
+
+    def make(replica: Replica) -> FailoverService:
+        return FailoverService(replica, coordinator, options, begins=begins)
+
+    return make
+
+
+def alone(in_sync_replicas: int) -> str:
+    """What `serve` says of a group of two, which does not go on as one may think; 0: the default."""
+    if in_sync_replicas == 1:
+        return ""
+    return (
+        f" It takes messages while {in_sync_replicas or 2} brokers are in sync: of two brokers none goes"
+        " on without the other one unless both have --in-sync-replicas 1."
+    )
+
+
+MESSAGES_FOLDER = "messages"
+"""Of a member's directory: queues and index."""
+
+
+def serve_dledger(
+    directory: Path,
+    topics: Mapping[str, int],
+    config: MessageStoreConfig,
+    flush: str,
+    member_id: str | None,
+    members: str | None,
+    brokers: str | None,
+    path: str | None,
+    log_level: LogLevel,
+) -> None:
+    """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
+    from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+    from quorumlog.broker.dledger.dledger_door import DLedgerDoor
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+    from quorumlog.broker.offline.old_log import OldLog, taken_over
+    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
+    from quorumlog.cli.run.serving_member import ServingMember
+    from quorumlog.cli.run.toml_config import load_server_config
+    from quorumlog.store.disk import OsDisk
+
+    refuse_optimised_python()
+    given = {
+        "member_id": member_id,
+        "members": members,
+        "data_dir": str(directory),
+        "flush": flush if path is None else None,
+        "log_level": log_level.value,
+    }
+    server_config = load_server_config(path, given)
+    if len(server_config.groups) > 1:
+        raise ConfigError("--config: a broker has one group; serve the others with `quorumlog serve`")
+    group = server_config.groups[0]
+    if brokers is None:
+        raise ConfigError("--brokers is missing; write --brokers n0=HOST:PORT,n1=HOST:PORT,...")
+    addresses = _addresses(brokers)
+    lacking = [m.member_id for m in group.members if m.member_id not in addresses]
+    if lacking or group.member_id not in addresses:
+        names = ", ".join(lacking or [group.member_id])
+        raise ConfigError(f"--brokers names no address for {names}: every member has a broker")
+    log_to_stderr(log_level)
+    old = taken_over(OsDisk(), str(directory))
+    if old is not None and group.storage.segment_bytes != old.file_bytes:
+        raise ConfigError(
+            f"segment_bytes is {group.storage.segment_bytes}, and the old commit log in {directory} has"
+            f" files of {old.file_bytes} bytes: set segment_bytes = {old.file_bytes} in --config"
+        )
+    if old is not None and group.storage.retention != "off":
+        raise ConfigError(
+            "retention must be off while there is an old commit log, or messages between the two would"
+            ' be missing: set retention = "off" in --config'
+        )
+    groups = GroupService(GroupOptions(first_topics=topics), None if old is None else old.state)
+    broker = DLedgerBroker(
+        OsDisk(),
+        str(directory / MESSAGES_FOLDER),
+        config,
+        member_id=group.member_id,
+        brokers=addresses,
+        topics=groups.topics,
+        groups=groups,
+        old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
+    )
+    door = DLedgerDoor(broker, addresses[group.member_id])
+    run_member(ServingMember(server_config, path, given, doors=[door]))
+
+
+def _addresses(text: str) -> dict[str, str]:
+    """Raises ConfigError."""
+    from quorumlog.config import parse_members
+
+    try:
+        return {each.member_id: f"{each.host}:{each.port}" for each in parse_members(text)}
+    except ConfigError as error:
+        raise ConfigError(f"--brokers: {error}") from None
 
 
 def serve(
@@ -53,12 +246,11 @@ def serve(
             " those that the store holds messages of. A slave gets them from its master; with --role"
             " dledger the master makes those that are not there.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = "",
     bind: Annotated[
         str, typer.Option("--bind", help="Listen here.", metavar="HOST:PORT")
-    ] = DEFAULT_SERVER,
+    ] = DEFAULT_BROKER,
     members: Annotated[
         str | None,
         typer.Option(
@@ -88,8 +280,7 @@ def serve(
     flush: Annotated[
         Flush,
         typer.Option(
-            "--flush",
-            help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write.",
+            "--flush", help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."
         ),
     ] = Flush.SYNC,
     role: Annotated[
@@ -99,7 +290,6 @@ def serve(
             help="What this broker is first, until a switch; without one it has no slaves. sync-master:"
             " waits for slaves. async-master: does not. dledger: a member of a replicated log, whose"
             " leader is the master.",
-            show_default=False,
         ),
     ] = None,
     broker_id: Annotated[
@@ -109,7 +299,6 @@ def serve(
             help="Name among master and slaves (default: --bind); with --role dledger of this member,"
             " ending with a number: n0.",
             metavar="ID",
-            show_default=False,
         ),
     ] = "",
     master: Annotated[
@@ -127,7 +316,6 @@ def serve(
             "--ha-advertise",
             help="Where slaves reach --ha-port, if it is not at the host of --bind: behind a proxy.",
             metavar="HOST:PORT",
-            show_default=False,
         ),
     ] = "",
     in_sync_replicas: Annotated[
@@ -160,7 +348,6 @@ def serve(
             "--option",
             help="One of the store's options, as in flush_interval_commit_log=200; may be repeated.",
             metavar="NAME=VALUE",
-            show_default=False,
         ),
     ] = None,
     log_level: Annotated[
@@ -184,8 +371,6 @@ def serve(
           --brokers n0=10.0.0.1:10911,n1=10.0.0.2:10911,n2=10.0.0.3:10911
     """
     if role is RoleChoice.DLEDGER:
-        from quorumlog.cli.broker.serve_dledger import serve_dledger
-
         for name, is_given in (
             ("--master", bool(master)),
             ("--in-sync-replicas", bool(in_sync_replicas)),
@@ -205,17 +390,13 @@ def serve(
             log_level,
         )
         return
-    for name, given_of_log in (
-        ("--members", members),
-        ("--brokers", brokers),
-        ("--config", log_config),
-    ):
+    for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
     from quorumlog.broker.broker_server import BrokerServer
+    from quorumlog.broker.epochs.epoch_history import Peer
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
-    from quorumlog.broker.replication.roles import BrokerAddress
     from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.store.log_files import Role
     from quorumlog.broker.store.message_store import MessageStore
@@ -271,14 +452,14 @@ def serve(
         ha_bind = f"{host}:{ha_port}"
         if ha_advertise:
             parse_address(ha_advertise)
-        address = BrokerAddress(broker_id or bind, bind, ha_advertise or ha_bind)
+        me = Peer(id=broker_id or bind, address=bind, ha_address=ha_advertise or ha_bind)
         first_role = Role.SLAVE if role is None else Role[role.name]
         known = topics_of(topics) if role is RoleChoice.SLAVE else topics_of_store(topics, directory)
         store = ReplicaStore(str(directory), config, topics=known)
         try:
             replica = Replica(
                 store,
-                address,
+                me,
                 first_role,
                 master_ha_address=master,
                 has_epochs=ha_dialect is Dialect.QUORUMLOG,
@@ -342,3 +523,46 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
         flush_disk_type=SYNC_FLUSH if flush is Flush.SYNC else ASYNC_FLUSH,
         **values,  # type: ignore[arg-type]
     )
+
+
+def dev(
+    members: Annotated[int, typer.Option(help="How many brokers.", min=1, max=9)] = 3,
+    queues: Annotated[
+        int,
+        typer.Option("--queues", help="Of a topic that is made because somebody asks for it.", min=1),
+    ] = 4,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
+    ] = LogLevel.ERROR,
+) -> None:
+    """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
+
+    Topics are made when somebody asks for them, which happens nowhere else.
+
+    Example: quorumlog broker dev --members 3
+    """
+    from quorumlog.broker.dledger.dledger_door import LocalBrokers
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
+
+    refuse_optimised_python()
+    log_to_stderr(log_level)
+    stop = threading.Event()
+    options = GroupOptions(auto_create_queues=queues)
+    with LocalBrokers(members, groups=lambda member_id: GroupService(options)) as brokers:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+
+        def show() -> None:
+            say(f"{members} brokers run, {brokers.cluster.leader()} leads\n\nIn another terminal:\n")
+            for command in (
+                f'send --topic orders --servers {brokers.servers} "one crate of tea"',
+                f"consume --topic orders --group billing --servers {brokers.servers}",
+                f"group show billing --servers {brokers.servers}",
+            ):
+                say(f"  quorumlog broker {command}")
+            say("\nCtrl-C stops them.")
+
+        tell({"servers": brokers.servers}, show)
+        stop.wait()
+        note("stopping")

@@ -7,13 +7,25 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.broker.broker_options import DEFAULT_SERVER, MOST_QUEUE_ID, Queue, Server, Topic
-from quorumlog.cli.broker.brokers_table import print_brokers, replica_of
-from quorumlog.cli.broker.failover import failover_row, say_failover
-from quorumlog.cli.broker.message_rows import message_line, message_row, print_queues, print_topics
-from quorumlog.cli.broker.replicas import replica_row, say_replica
-from quorumlog.cli.options import Json, Timeout, time_ms_of
-from quorumlog.cli.output import print_json, say, spoken_size
+from quorumlog.cli.broker.messages import (
+    MOST_QUEUE_ID,
+    Queue,
+    Topic,
+    message_line,
+    message_row,
+    print_queues,
+    print_topics,
+)
+from quorumlog.cli.broker.replicas import (
+    failover_row,
+    print_brokers,
+    replica_of,
+    replica_row,
+    say_failover,
+    say_replica,
+)
+from quorumlog.cli.options import BrokerServers, time_ms_of
+from quorumlog.cli.output import is_json, print_json, say, spoken_size, tell
 from quorumlog.errors import ConfigError
 
 TIMEOUT_S = 10.0
@@ -21,6 +33,7 @@ _BATCH = 256
 
 
 def send(
+    at: BrokerServers,
     topic: Topic,
     body: Annotated[
         list[str] | None,
@@ -33,41 +46,35 @@ def send(
     tags: Annotated[str, typer.Option("--tags", help="Tags of the messages.", metavar="TEXT")] = "",
     queue: Annotated[
         int | None,
-        typer.Option(
-            "--queue", help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID, metavar="N"
-        ),
+        typer.Option("--queue", help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID),
     ] = None,
-    server: Server = DEFAULT_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Send messages, and print where they are stored.
 
     Example: quorumlog broker send --topic orders --key 4711 "one crate of tea"
     """
-    from quorumlog.broker import Message, connect
+    from quorumlog.broker import Message
 
-    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+    with at.connected() as broker:
         bodies = iter([text.encode() for text in body] if body else _lines())
         while batch := [each for _, each in zip(range(_BATCH), bodies, strict=False)]:
             messages = [Message(topic, each, tags=tags, keys=tuple(key or ())) for each in batch]
             receipt = broker.send_batch(messages, queue_id=queue)
-            if json:
-                print_json(
-                    {
-                        "topic": topic,
-                        "queue": receipt.queue_id,
-                        "offset": receipt.queue_offset,
-                        "messages": receipt.message_count,
-                        "physical_offset": receipt.physical_offset,
-                        "message_id": receipt.message_id,
-                        "store_time_ms": receipt.store_time_ms,
-                    }
-                )
-            else:
-                last = receipt.queue_offset + receipt.message_count - 1
-                span = str(last) if receipt.message_count == 1 else f"{receipt.queue_offset} to {last}"
-                say(f"{topic} queue {receipt.queue_id} offset {span}  {receipt.message_id}")
+            row = {
+                "topic": topic,
+                "queue_id": receipt.queue_id,
+                "queue_offset": receipt.queue_offset,
+                "messages": receipt.message_count,
+                "physical_offset": receipt.physical_offset,
+                "message_id": receipt.message_id,
+                "store_time_ms": receipt.store_time_ms,
+                # As the releases before called them; the next one leaves them out.
+                "queue": receipt.queue_id,
+                "offset": receipt.queue_offset,
+            }
+            last = receipt.queue_offset + receipt.message_count - 1
+            span = str(last) if receipt.message_count == 1 else f"{receipt.queue_offset} to {last}"
+            tell(row, f"{topic} queue {receipt.queue_id} offset {span}  {receipt.message_id}")
 
 
 def _lines() -> list[bytes]:
@@ -75,52 +82,46 @@ def _lines() -> list[bytes]:
 
 
 def pull(
+    at: BrokerServers,
     topic: Topic,
     queue: Queue = 0,
     offset: Annotated[
-        int | None,
-        typer.Option("--offset", help="First message. (default: the oldest)", min=0, metavar="N"),
+        int | None, typer.Option("--offset", help="First message. (default: the oldest)", min=0)
     ] = None,
     since: Annotated[
         str, typer.Option("--since", help="Stored then or later: 2h, 2026-11-23T10:00Z.", metavar="TIME")
     ] = "",
     most: Annotated[
-        int, typer.Option("--most", help="So many messages at most.", min=1, metavar="N")
+        int, typer.Option("--most", help="So many messages at most.", min=1)
     ] = 1_000_000_000,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
-    server: Server = DEFAULT_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Print the messages of a queue in order.
 
     Example: quorumlog broker pull --topic orders --queue 3 --offset 100 --most 10
     """
-    from quorumlog.broker import connect
 
     if since and offset is not None:
         raise ConfigError("--since and --offset exclude each other")
-    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+    with at.connected() as broker:
         if since:
-            at = broker.offset_at(topic, queue, time_ms_of(since))
+            position = broker.offset_at(topic, queue, time_ms_of(since))
         else:
-            at = broker.min_offset(topic, queue) if offset is None else offset
+            position = broker.min_offset(topic, queue) if offset is None else offset
         left = most
         while left:
             wait_ms = 5_000 if follow else 0
-            pulled = broker.pull(topic, queue, at, most_messages=min(left, 1024), wait_ms=wait_ms)
+            pulled = broker.pull(topic, queue, position, most_messages=min(left, 1024), wait_ms=wait_ms)
             for message in pulled.messages:
-                if json:
-                    print_json(message_row(message))
-                else:
-                    say(message_line(message))
-            if at == pulled.next_offset and not follow:
+                tell(message_row(message), message_line(message))
+            if position == pulled.next_offset and not follow:
                 return
-            left -= pulled.next_offset - at
-            at = pulled.next_offset
+            left -= pulled.next_offset - position
+            position = pulled.next_offset
 
 
 def query(
+    at: BrokerServers,
     topic: Topic,
     key: Annotated[
         str, typer.Option("--key", help="Key of the messages, or their UNIQ_KEY.", metavar="KEY")
@@ -131,19 +132,15 @@ def query(
     since: Annotated[str, typer.Option("--since", help="Stored then or later.", metavar="TIME")] = "",
     until: Annotated[str, typer.Option("--until", help="Stored then or before.", metavar="TIME")] = "",
     most: Annotated[int, typer.Option("--most", help="So many at most.", min=1, max=1000)] = 64,
-    server: Server = DEFAULT_SERVER,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Find messages by key and time, the newest first.
 
     Example: quorumlog broker query --topic orders --key 4711 --since 2h
     """
-    from quorumlog.broker import connect
 
     if bool(key) == bool(message_id):
         raise ConfigError("give --key or --id, one of both")
-    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+    with at.connected() as broker:
         if message_id:
             found = [broker.message(message_id)]
         else:
@@ -153,46 +150,39 @@ def query(
             if not found:
                 broker.min_offset(topic, 0)  # says so if there is no such topic
     for message in found:
-        if json:
-            print_json(message_row(message))
-        else:
-            say(message_line(message))
+        tell(message_row(message), message_line(message))
 
 
 def status(
-    server: Server = DEFAULT_SERVER,
+    at: BrokerServers,
     topics: Annotated[
         bool, typer.Option("--topics", help="Each queue of the topics, instead of their sums.")
     ] = False,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
-    """Show how a broker is: its log, its topics, what is wrong with it. Of several, named in --server or
-    known to a master, each is a row first.
+    """Show how a broker is: its log, its topics, what is wrong with it. Of several, named in --servers
+    or known to a master, each is a row first.
 
-    Example: quorumlog broker status --server 127.0.0.1:10911 --topics
+    Example: quorumlog broker status --servers 127.0.0.1:10911 --topics
     """
-    from quorumlog.broker import connect
     from quorumlog.broker.errors import NotReplicated
     from quorumlog.broker.group_commands import is_system_topic
     from quorumlog.errors import OutcomeUnknown
 
-    with connect(server, timeout_ms=int(timeout * 1000)) as broker:
+    with at.connected() as broker:
         state, queues = broker.status(), broker.queues()
         replica = replica_of(broker)
         try:
             failover = broker.failover()
         except (NotReplicated, OutcomeUnknown):
             failover = None
-    if json:
+    if is_json():
         row = {name: getattr(state, name) for name in state.__struct_fields__ if name != "request_id"}
         row["replica"] = None if replica is None else replica_row(replica)
         row["failover"] = None if failover is None else failover_row(failover)
         print_json({**row, "queue_rows": [each._asdict() for each in queues]})
         return
-    addresses = [each.strip() for each in server.split(",") if each.strip()]
-    if len(addresses) > 1 or (replica is not None and replica.slaves):
-        print_brokers(addresses, int(timeout * 1000))
+    if len(at.addresses) > 1 or (replica is not None and replica.slaves):
+        print_brokers(at)
     held = state.max_offset - state.min_offset
     say(f"{state.version}: {state.role}, {state.flush}, store in {state.directory}")
     say(

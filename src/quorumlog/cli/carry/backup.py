@@ -1,4 +1,5 @@
-"""quorumlog backup: a running log into a directory, and later what is new of it."""
+"""quorumlog backup, a running log into a directory, and later what is new of it; and restore, a new
+cluster from that."""
 
 from __future__ import annotations
 
@@ -8,20 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import (
-    DEFAULT_GROUP,
-    Group,
-    Json,
-    Servers,
-    Timeout,
-    named_path,
-    split_servers,
-)
-from quorumlog.cli.output import entry_progress, note, print_json, spoken_size
+from quorumlog.cli.options import LogServers, named_path, time_ms_of
+from quorumlog.cli.output import entry_progress, note, say, spoken_size, tell
 from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
 if TYPE_CHECKING:
-    from quorumlog.backups import BackupTaken
+    pass
+    from quorumlog.backups import Restored
 
 
 class Verify(StrEnum):
@@ -30,14 +24,13 @@ class Verify(StrEnum):
 
 
 def backup(
-    servers: Servers,
+    at: LogServers,
     directory: Annotated[
         Path,
         typer.Option(
             "--to",
             help="Directory of the backup; if it holds one of this log already, what is new is added.",
             metavar="DIR",
-            show_default=False,
             parser=named_path,
         ),
     ],
@@ -47,7 +40,6 @@ def backup(
             "--from-member",
             help="Ask this member only, whatever it knows to be committed; nobody need lead then.",
             metavar="ID",
-            show_default=False,
         ),
     ] = None,
     hold: Annotated[
@@ -57,18 +49,14 @@ def backup(
             help="Nothing is deleted from the log before a backup with this NAME holds it; the cluster"
             " keeps NAME as a reader.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     verify: Annotated[
         Verify,
         typer.Option(
-            help="What is read back before it says done: all that DIR holds, or only what is new in it.",
+            help="What is read back before it says done: all that DIR holds, or only what is new in it."
         ),
     ] = Verify.ALL,
-    group: Group = DEFAULT_GROUP,
-    timeout: Timeout = 30.0,
-    json: Json = False,
 ) -> None:
     """Copy everything that is committed now, while the cluster works, and check it before it counts.
 
@@ -79,45 +67,147 @@ def backup(
     Example: quorumlog backup --servers 127.0.0.1:20911 --to /backups/orders
     """
     from quorumlog.backups.taking import BackupTaking
-    from quorumlog.cli.use.reach import refuse_dead_servers
-    from quorumlog.client import connect
 
-    split_servers(servers)
     if hold is not None and from_member is not None:
         raise ConfigError(
             "--hold and --from-member exclude each other: a hold is an entry, which the leader writes"
         )
-    with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
-        refuse_dead_servers(log, timeout)
-        with BackupTaking(
+    with (
+        at.connected() as log,
+        BackupTaking(
             log, str(directory), from_member=from_member, hold=hold, verify=verify.value
-        ) as taking:
-            try:
-                taking.prepare()
-                with entry_progress(f"copying to {directory}") as report:
-                    taking.copy(report)
-                with entry_progress(f"verifying {directory}") as report:
-                    taking.verify(report)
-                taken = taking.complete()
-            except (LeaderNotReady, RequestTimeout):
-                if from_member is None:
-                    note("while nobody leads, --from-member ID copies what one member knows")
-                raise
-            except KeyboardInterrupt:
-                note(f"ended in front of index {taking.next_index}; the same command goes on there")
-                raise
-    _print(taken, json=json)
-
-
-def _print(taken: BackupTaken, *, json: bool) -> None:
-    import msgspec
-
-    if json:
-        print_json(msgspec.structs.asdict(taken))
-        return
+        ) as taking,
+    ):
+        try:
+            taking.prepare()
+            with entry_progress(f"copying to {directory}") as report:
+                taking.copy(report)
+            with entry_progress(f"verifying {directory}") as report:
+                taking.verify(report)
+            taken = taking.complete()
+        except (LeaderNotReady, RequestTimeout):
+            if from_member is None:
+                note("while nobody leads, --from-member ID copies what one member knows")
+            raise
+        except KeyboardInterrupt:
+            note(f"ended in front of index {taking.next_index}; the same command goes on there")
+            raise
     new = f"{taken.new_entries} of them new ({spoken_size(taken.new_bytes)})"
     given = f", from {taken.member_id}" if taken.member_id else ""
-    typer.echo(
+    tell(
+        taken,
         f"{taken.directory} holds entries {taken.first_index} to {taken.last_index}, {new}{given};"
-        f" verified, chain {taken.last_chain:08x}"
+        f" verified, chain {taken.last_chain:08x}",
     )
+
+
+def restore(
+    source: Annotated[
+        Path, typer.Option("--from", help="Directory of the backup.", metavar="DIR", parser=named_path)
+    ],
+    members: Annotated[
+        str,
+        typer.Option(
+            help="Every member of the new cluster and where it will be reached: ID=HOST:PORT,...",
+            metavar="LIST",
+        ),
+    ],
+    targets: Annotated[
+        list[str],
+        typer.Option(
+            "--to",
+            help="The directory of one member, which must be empty; once for each.",
+            metavar="ID=DIR",
+        ),
+    ],
+    last_index: Annotated[
+        int | None,
+        typer.Option(
+            "--index",
+            help="The last entry that is restored. (default: the last one of the backup)",
+            min=-1,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            help="Restore what was appended up to then: 90s ago, 2h, 7d, or 2026-11-23T10:00Z.",
+            metavar="TIME",
+        ),
+    ] = None,
+) -> None:
+    """Make the data directories of a new cluster from a backup, checking every entry on the way.
+
+    The members have other ids of directory and cluster than those of the old one, and never talk to
+    them. A directory of another machine is made here and moved there whole.
+
+    Example:
+
+    \b
+        quorumlog restore --from /backups/orders \\
+          --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911 \\
+          --to n0=/restored/n0 --to n1=/restored/n1 --to n2=/restored/n2
+    """
+    from quorumlog.backups import restore as restore_backup
+
+    if last_index is not None and until is not None:
+        raise ConfigError("--index and --time exclude each other; name one of them")
+    time_ms = None if until is None else time_ms_of(until, "--time")
+    with entry_progress(f"restoring {source}") as report:
+        restored = restore_backup(
+            str(source),
+            members,
+            _directories(targets),
+            last_index=last_index,
+            time_ms=time_ms,
+            report=report,
+        )
+    _tell(restored, members)
+
+
+def _directories(targets: list[str]) -> dict[str, str]:
+    directories: dict[str, str] = {}
+    for target in targets:
+        member_id, equals, directory = target.partition("=")
+        if not equals or not member_id or not directory:
+            raise ConfigError(f"--to {target!r} must look like n0=/restored/n0")
+        if member_id in directories:
+            raise ConfigError(f"--to names {member_id} twice; a member has one directory")
+        directories[member_id] = directory
+    return directories
+
+
+def _tell(restored: Restored, members: str) -> None:
+    if restored.lost_machines:
+        note(
+            f"the log begins at index {restored.first_index}, and a backup holds no snapshots: these"
+            f" state machines cannot be built again: {', '.join(restored.lost_machines)}"
+        )
+
+    tell(restored, lambda: _say(restored, members))
+
+
+def _say(restored: Restored, members: str) -> None:
+    from quorumlog.config import StoreConfig
+
+    say(
+        f"restored entries {restored.first_index} to {restored.last_index} as cluster"
+        f" {restored.cluster_id}; start its members, each on its machine:"
+    )
+    for member in restored.members:
+        say(
+            f"  quorumlog serve --group {restored.group} --id {member.member_id}"
+            f" --data-dir {member.directory} --members {members}"
+        )
+    defaults = StoreConfig()
+    sizes = [
+        f"{name} = {size}"
+        for name, size, default in (
+            ("segment_bytes", restored.segment_bytes, defaults.segment_bytes),
+            ("index_segment_bytes", restored.index_segment_bytes, defaults.index_segment_bytes),
+        )
+        if size != default
+    ]
+    if sizes:
+        say(f"quorumlog serve needs a file --config here that says {' and '.join(sizes)}")

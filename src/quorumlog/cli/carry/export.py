@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import (
-    DEFAULT_GROUP,
-    FirstIndex,
-    Group,
-    Json,
-    OptionalServers,
-    StopIndex,
-    StoppedDirectory,
-    Timeout,
-    check_directory,
-    is_on_command_line,
-    named_path,
-    split_servers,
-)
-from quorumlog.cli.output import entry_progress, note, print_json, spoken_size
+from quorumlog.cli.options import FirstIndex, LogPlace, StopIndex, check_directory, named_path
+from quorumlog.cli.output import entry_progress, note, spoken_size, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
-    from quorumlog.cli.carry.export_file import ExportFile
-    from quorumlog.cli.carry.sources import Source
+    from quorumlog.cli.carry.export_file import ExportFile, Source
 
 
 class ExportFormat(StrEnum):
@@ -37,18 +23,15 @@ class ExportFormat(StrEnum):
 
 
 def export(
-    context: typer.Context,
+    at: LogPlace,
     file: Annotated[
         Path,
         typer.Argument(
             help="File to write; if it holds a part of the export already, the rest is written.",
             metavar="FILE",
-            show_default=False,
             parser=named_path,
         ),
     ],
-    servers: OptionalServers = None,
-    path: StoppedDirectory = None,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     output_format: Annotated[
@@ -57,12 +40,8 @@ def export(
             "--format",
             help="binary: with checksums and an end mark; jsonl: JSON lines. (default: what FILE holds"
             " already, or binary)",
-            show_default=False,
         ),
     ] = None,
-    group: Group = DEFAULT_GROUP,
-    timeout: Timeout = 30.0,
-    json: Json = False,
 ) -> None:
     """Write committed entries into a file, byte for byte, which `import` appends to another log.
 
@@ -71,18 +50,17 @@ def export(
 
     Example: quorumlog export --servers 127.0.0.1:20911 orders.export
     """
-    from quorumlog.cli.carry.export_file import ExportFile
-    from quorumlog.cli.carry.records import FileDamaged
+    from quorumlog.cli.carry.export_file import ExportFile, served, stored
+    from quorumlog.cli.carry.export_formats import FileDamaged
 
     if first_index is not None and stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     with ExitStack() as stack:
-        given_group = group if is_on_command_line(context, "group") else None
-        if path is not None and is_on_command_line(context, "servers"):
-            raise ConfigError(
-                "--servers and --path exclude each other; export the cluster or the directory"
-            )
-        source = stack.enter_context(_source(servers, path, group, given_group, stop_index, timeout))
+        if at.path is not None:
+            opened = stored(check_directory(at.path), at.group, stop_index)
+        else:
+            opened = served(at.log)
+        source = stack.enter_context(opened)
         if stop_index is not None and stop_index > source.stop_index:
             raise Refused(
                 f"--to {stop_index} is above the end of what is committed, index"
@@ -100,38 +78,11 @@ def export(
             raise Refused(
                 f"FILE {file}: {error}; delete it and export again, or name another file"
             ) from None
-        _export(source, target, first_index, stop_index, json=json)
+        _export(source, target, first_index, stop_index)
 
 
-def _source(
-    servers: str | None,
-    path: Path | None,
-    group: str,
-    given_group: str | None,
-    stop_index: int | None,
-    timeout_s: float,
-) -> AbstractContextManager[Source]:
-    from quorumlog.cli.carry.sources import served, stored
-
-    if path is not None:
-        return stored(check_directory(path), given_group, stop_index)
-    if not servers:
-        raise ConfigError(
-            "--servers is missing; write --servers LIST, or --path DIR of a stopped member"
-        )
-    split_servers(servers)
-    return served(servers, group, timeout_s)
-
-
-def _export(
-    source: Source,
-    target: ExportFile,
-    first_index: int | None,
-    stop_index: int | None,
-    *,
-    json: bool,
-) -> None:
-    from quorumlog.cli.carry.records import Ending
+def _export(source: Source, target: ExportFile, first_index: int | None, stop_index: int | None) -> None:
+    from quorumlog.cli.carry.export_formats import Ending
 
     extent = target.extent
     is_new = extent.stop_position == 0
@@ -157,7 +108,7 @@ def _export(
             note(f"ended in front of index {next_index}; the same command goes on there")
             raise
         size_bytes = target.end(Ending(records, next_index - 1))
-    _print_summary(target, records, next_index - 1, size_bytes, json=json)
+    _print_summary(target, records, next_index - 1, size_bytes)
 
 
 def _refuse_another_log(
@@ -201,24 +152,19 @@ def _refuse_another_log(
             )
 
 
-def _print_summary(
-    target: ExportFile, records: int, last_index: int, size_bytes: int, *, json: bool
-) -> None:
+def _print_summary(target: ExportFile, records: int, last_index: int, size_bytes: int) -> None:
     new = records - target.extent.records
-    if json:
-        print_json(
-            {
-                "file": str(target.path),
-                "format": target.format.name,
-                "records": records,
-                "new_records": new,
-                "last_index": last_index,
-                "size_bytes": size_bytes,
-            }
-        )
-        return
+    row = {
+        "file": str(target.path),
+        "format": target.format.name,
+        "records": records,
+        "new_records": new,
+        "last_index": last_index,
+        "size_bytes": size_bytes,
+    }
     before = f", {new} of them new" if target.extent.records else ""
-    typer.echo(
+    tell(
+        row,
         f"exported {records} entries{before}, up to index {last_index}, to {target.path}"
-        f" ({spoken_size(size_bytes)})"
+        f" ({spoken_size(size_bytes)})",
     )

@@ -1,19 +1,33 @@
-"""ExportFile: a file that an export writes, or goes on writing behind the last whole record."""
+"""An export under way: the file that is written, and where its entries come from, a running cluster or a
+stopped member's directory."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, NamedTuple, Self
 
-from quorumlog.cli.carry.records import Ending, FileFormat, FileTorn
-from quorumlog.cli.carry.survey import FORMATS, Extent, format_of, survey
+from quorumlog.batch import EntryBatch
+from quorumlog.cli.carry.export_formats import (
+    FORMATS,
+    Ending,
+    Extent,
+    FileFormat,
+    FileTorn,
+    format_of,
+    survey,
+)
+from quorumlog.cli.options import LogServers
+from quorumlog.cli.output import note
+from quorumlog.client import leader_of
 from quorumlog.entry import Entry
 from quorumlog.errors import ConfigError
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
 
 DEFAULT_FORMAT = "binary"
 _NOTHING = Extent(None, None, 0, None, 0, None, None)
@@ -116,3 +130,40 @@ def _opened(path: Path) -> BinaryIO:
         file.close()
         raise ConfigError(f"FILE {path}: another export writes it; wait for it") from None
     return file
+
+
+class Source(NamedTuple):
+    """What is committed, as of now: entries of [begin_index, stop_index)."""
+
+    group: str
+    """"" if nobody tells: Java's directories do not."""
+    begin_index: int
+    stop_index: int
+    batches: Callable[[int, int], Iterator[EntryBatch]]
+    """Of a range within."""
+
+
+@contextmanager
+def served(at: LogServers) -> Iterator[Source]:
+    with at.connected() as log:
+        stop_index = log.end_index() + 1
+        leader = leader_of(log.status())
+        begin_index = max(leader.ledger_begin_index, 0) if leader is not None else 0
+        yield Source(at.group, begin_index, stop_index, log.read_batches)
+
+
+@contextmanager
+def stored(path: str, group: str | None, stop_index: int | None) -> Iterator[Source]:
+    """Raises DirectoryDamaged if committed entries are missing that the export should hold."""
+    with DirectoryReader(OsDisk(), path) as reader:
+        if group is not None and reader.group and group != reader.group:
+            raise ConfigError(f"{path} is of group {reader.group}, not {group}; change --group")
+        missing, readable = reader.missing, reader.readable_index + 1
+        if missing is not None and (stop_index is None or missing.index < stop_index):
+            raise reader.refusal(missing)
+        if stop_index is None and readable <= reader.ledger_end_index:
+            note(
+                f"entries {readable} to {reader.ledger_end_index} are not known to be committed and are"
+                " left out; a running cluster knows"
+            )
+        yield Source(reader.group, max(reader.ledger_begin_index, 0), readable, reader.batches)

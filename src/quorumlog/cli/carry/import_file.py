@@ -11,52 +11,30 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from quorumlog.cli.options import (
-    DEFAULT_GROUP,
-    Group,
-    Json,
-    Servers,
-    Timeout,
-    named_path,
-    split_servers,
-)
-from quorumlog.cli.output import describe, entry_progress, note, print_json
+from quorumlog.cli.options import LogServers, named_path
+from quorumlog.cli.output import describe, entry_progress, note, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
 if TYPE_CHECKING:
+    from quorumlog.cli.carry.export_formats import Extent, FileFormat, Record
     from quorumlog.cli.carry.importer import Importer
-    from quorumlog.cli.carry.records import FileFormat, Record
-    from quorumlog.cli.carry.survey import Extent
 
 
 def import_file(
     file: Annotated[
         Path,
         typer.Argument(
-            help="File that `export` wrote, or JSON lines like it.",
-            metavar="FILE",
-            show_default=False,
-            parser=named_path,
+            help="File that `export` wrote, or JSON lines like it.", metavar="FILE", parser=named_path
         ),
     ],
-    servers: Servers,
+    at: LogServers,
     first_index: Annotated[
-        int,
-        typer.Option(
-            "--from",
-            help="First index, as the file counts.",
-            min=0,
-            metavar="N",
-        ),
+        int, typer.Option("--from", help="First index, as the file counts.", min=0)
     ] = 0,
     stop_index: Annotated[
         int | None,
         typer.Option(
-            "--to",
-            help="Stop before this index, as the file counts. (default: the end of FILE)",
-            min=0,
-            metavar="N",
-            show_default=False,
+            "--to", help="Stop before this index, as the file counts. (default: the end of FILE)", min=0
         ),
     ] = None,
     expected_last: Annotated[
@@ -69,9 +47,6 @@ def import_file(
             " -1: the log was empty.",
         ),
     ] = -1,
-    group: Group = DEFAULT_GROUP,
-    timeout: Timeout = 30.0,
-    json: Json = False,
 ) -> None:
     """Append the entries of a file to a log, in order, each once.
 
@@ -82,17 +57,13 @@ def import_file(
     Example: quorumlog import --servers 127.0.0.1:20911 orders.export
     """
     from quorumlog.cli.carry.importer import Importer, ImportStopped, batched
-    from quorumlog.cli.use.reach import refuse_dead_servers
-    from quorumlog.client import connect
 
-    split_servers(servers)
     if stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     with ExitStack() as stack:
         opened = stack.enter_context(_open(file))
         file_format, extent, wanted = _survey(file, opened, first_index, stop_index)
-        log = stack.enter_context(connect(servers, group=group, timeout_ms=int(timeout * 1000)))
-        refuse_dead_servers(log, timeout)
+        log = stack.enter_context(at.connected())
         importer = Importer(log, expected_last, note)
         try:
             with entry_progress(f"importing {file}") as report:
@@ -108,7 +79,7 @@ def import_file(
         except KeyboardInterrupt:
             note(f"interrupted: {_account(importer, wanted)}")
             raise
-    _print_summary(importer, json=json)
+    _print_summary(importer)
 
 
 def _open(file: Path) -> BinaryIO:
@@ -122,8 +93,7 @@ def _survey(
     path: Path, file: BinaryIO, first_index: int, stop_index: int | None
 ) -> tuple[FileFormat, Extent, int]:
     """The file read through, and how many of its records are wanted. A broken one ends the command."""
-    from quorumlog.cli.carry.records import FileBroken
-    from quorumlog.cli.carry.survey import format_of, survey
+    from quorumlog.cli.carry.export_formats import FileBroken, format_of, survey
 
     if not file.seekable():
         raise ConfigError(f"FILE {path} is no ordinary file, and is read twice; name one")
@@ -167,28 +137,14 @@ def _account(importer: Importer, wanted: int) -> str:
     )
 
 
-def _print_summary(importer: Importer, *, json: bool) -> None:
-    if json:
-        print_json(
-            {
-                "records": importer.records,
-                "appended": importer.appended,
-                "found": importer.found,
-                "first_index": importer.first_index,
-                "last_index": importer.last_index,
-            }
-        )
-        return
-    if not importer.records:
-        typer.echo("nothing to import")
-        return
+def _print_summary(importer: Importer) -> None:
     place = f"first index {importer.first_index}, last index {importer.last_index}"
-    if not importer.appended:
-        typer.echo(f"nothing to append: all {importer.found} entries are in the log already ({place})")
-        return
-    before = (
-        f"; {importer.found} of them were there already and were not written twice"
-        if importer.found
-        else ""
-    )
-    typer.echo(f"imported {importer.records} entries: {place}{before}")
+    if not importer.records:
+        spoken = "nothing to import"
+    elif not importer.appended:
+        spoken = f"nothing to append: all {importer.found} entries are in the log already ({place})"
+    else:
+        twice = f"; {importer.found} of them were there already and were not written twice"
+        spoken = f"imported {importer.records} entries: {place}{twice * bool(importer.found)}"
+    names = ("records", "appended", "found", "first_index", "last_index")
+    tell({name: getattr(importer, name) for name in names}, spoken)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import typer
-
-from quorumlog.cli.kv.keys import delete, get, put, range_, txn
-from quorumlog.cli.kv.kv_serve import serve
-from quorumlog.cli.kv.leases import lease_app
+from quorumlog.cli.kv.keys import (
+    compact,
+    delete,
+    get,
+    health,
+    lease_app,
+    put,
+    range_,
+    snapshot,
+    status,
+    txn,
+)
+from quorumlog.cli.kv.serve import serve
 from quorumlog.cli.kv.waiting import elect, lock, watch
-from quorumlog.cli.kv.whole_store import compact, health, snapshot, status
-from quorumlog.cli.output import CommandGroup
+from quorumlog.cli.options import App
 
-kv_app = typer.Typer(cls=CommandGroup, rich_markup_mode=None, no_args_is_help=True)
+kv_app = App()
 
 
 @kv_app.callback()
@@ -22,7 +29,7 @@ def kv() -> None:
     """
 
 
-kv_app.command()(serve)
+kv_app.command(has_json=False)(serve)
 kv_app.command()(put)
 kv_app.command()(get)
 kv_app.command()(delete)
@@ -33,6 +40,6 @@ kv_app.command()(lock)
 kv_app.command()(elect)
 kv_app.add_typer(lease_app, name="lease")
 kv_app.command()(health)
-kv_app.command()(status)
+kv_app.command(timeout_s=2.0)(status)
 kv_app.command()(compact)
 kv_app.command()(snapshot)

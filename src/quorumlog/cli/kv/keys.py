@@ -1,38 +1,185 @@
-"""quorumlog kv put, get, delete, range, txn."""
+"""quorumlog kv put, get, delete, range, txn; lease; health, status, compact, snapshot."""
 
 from __future__ import annotations
 
+import os
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.kv.kv_options import (
-    TIMEOUT_S,
-    Key,
-    Prefix,
-    PrevKv,
-    Servers,
-    connected,
-    range_or_prefix,
+from quorumlog.cli.options import App, StoreServers, named_path
+from quorumlog.cli.output import (
+    EXIT_REFUSED,
+    is_json,
+    note,
+    print_json,
+    say,
+    spoken_size,
+    tell,
+    tell_rows,
+    write_bytes,
 )
-from quorumlog.cli.kv.rows import (
-    bytes_of,
-    given_value,
-    parse_txn,
-    print_bytes,
-    print_item,
-    row_of,
-    txn_row,
-)
-from quorumlog.cli.options import Json, Timeout, named_path
-from quorumlog.cli.output import print_json, say
-from quorumlog.errors import Refused
+from quorumlog.errors import ConfigError, LedgerError, Refused
 
-Revision = Annotated[
-    int,
-    typer.Option("--revision", help="As it was then; 0: as it is now.", min=0, metavar="N"),
-]
+if TYPE_CHECKING:
+    from quorumlog.kv import Compare, Item
+    from quorumlog.kv.client.values import TxnResult
+    from quorumlog.kv.requests.operations import Operation
+
+
+Key = Annotated[str, typer.Argument(help="A key.", metavar="KEY")]
+Prefix = Annotated[bool, typer.Option("--prefix", help="All keys that begin so.")]
+PrevKv = Annotated[bool, typer.Option("--prev-kv", help="Also what was there before.")]
+
+
+def range_or_prefix(end: str | None, prefix: bool) -> None:
+    """Neither is left out in silence: it may be a deletion."""
+    if end is not None and prefix:
+        raise typer.BadParameter("END and --prefix exclude each other: give one of them")
+
+
+RELATIONS = {"=": 0, ">": 1, "<": 2, "!=": 3}
+
+
+def text_of(name: str, data: bytes | None) -> dict[str, Any]:
+    """`name` if it is text, else `name_base64`."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": b64encode(data).decode()}
+
+
+def row_of(item: Item[bytes | None]) -> dict[str, Any]:
+    return {
+        **text_of("key", item.key),
+        **text_of("value", item.value),
+        "create_revision": item.create_revision,
+        "mod_revision": item.mod_revision,
+        "version": item.version,
+        "lease": item.lease,
+    }
+
+
+def print_bytes(*parts: bytes) -> None:
+    sys.stdout.flush()
+    write_bytes(b"\t".join(parts) + b"\n")
+
+
+def given_value(value: str | None) -> bytes:
+    """None: standard input."""
+    return sys.stdin.buffer.read() if value is None else bytes_of(value)
+
+
+def bytes_of(argument: str) -> bytes:
+    """As the shell has given it, which need not be text."""
+    return os.fsencode(argument)
+
+
+def parse_txn(text: bytes) -> tuple[list[Compare], list[Operation], list[Operation]]:
+    """Raises ConfigError."""
+    import msgspec
+
+    from quorumlog.kv.requests.operations import MOST, Compare, DeleteRange, Put, Range, Relation, Target
+
+    def data(row: dict[str, Any], name: str) -> bytes:
+        if f"{name}_base64" in row:
+            return b64decode(row[f"{name}_base64"])
+        if name not in row:
+            raise ValueError(f"{row} lacks {name!r}")
+        return str(row[name]).encode()
+
+    def chosen(row: dict[str, Any], name: str, default: str, choices: Iterable[str]) -> str:
+        word = str(row.get(name, default))
+        if word not in choices:
+            raise ValueError(f"{name} {word!r} is none of {', '.join(choices)}")
+        return word
+
+    def known(row: dict[str, Any], *names: str) -> None:
+        """A name that is misspelt must not be left out in silence."""
+        for name in row:
+            if name not in names and name.removesuffix("_base64") not in names:
+                raise ValueError(f"there is no {name!r}; there are {', '.join(names)}")
+
+    def flag(row: dict[str, Any], name: str) -> bool:
+        value = row.get(name, False)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} is {value!r}, neither true nor false")
+        return value
+
+    def number(row: dict[str, Any], name: str) -> int:
+        value = row.get(name, 0)
+        if type(value) is not int or not 0 <= value <= MOST:
+            raise ValueError(f"{name} is {value!r}, no number from 0 on")
+        return value
+
+    def compare(row: dict[str, Any]) -> Compare:
+        known(row, "key", "end", "target", "relation", "than")
+        targets = [each.name.lower() for each in Target if each is not Target.KEY]
+        target = Target[chosen(row, "target", "mod", targets).upper()]
+        relation = RELATIONS[chosen(row, "relation", "=", RELATIONS)]
+        than = data(row, "than")
+        return Compare(
+            data(row, "key"),
+            target,
+            Relation(relation),
+            than if target is Target.VALUE else int(than),
+            data(row, "end") if "end" in row or "end_base64" in row else b"",
+        )
+
+    def operation(row: dict[str, Any]) -> Operation:
+        ((what, fields),) = row.items()
+        key = data(fields, "key")
+        end = data(fields, "end") if "end" in fields or "end_base64" in fields else b""
+        if what == "put":
+            known(fields, "key", "value", "lease", "prev_kv")
+            return Put(key, data(fields, "value"), number(fields, "lease"), flag(fields, "prev_kv"))
+        if what == "delete":
+            known(fields, "key", "end", "prev_kv")
+            return DeleteRange(key, end, flag(fields, "prev_kv"))
+        if what == "range":
+            known(fields, "key", "end", "limit")
+            return Range(key, end, number(fields, "limit"))
+        raise ValueError(f"there is no operation {what!r}; there are put, delete, range")
+
+    try:
+        given = msgspec.json.decode(text)
+        known(given, "compare", "then", "else")
+        return (
+            [compare(row) for row in given.get("compare", ())],
+            [operation(row) for row in given.get("then", ())],
+            [operation(row) for row in given.get("else", ())],
+        )
+    except (ValueError, KeyError, AttributeError, TypeError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"this is no transaction ({error}); `quorumlog kv txn -h` shows one") from None
+
+
+def txn_row(result: TxnResult) -> dict[str, Any]:
+    from quorumlog.kv.client.values import DeleteResult, PutResult, RangeResult
+
+    answers: list[dict[str, Any]] = []
+    for each in result.answers:
+        if isinstance(each, PutResult):
+            before = {} if each.previous is None else {"prev_kv": row_of(each.previous)}
+            answers.append({"put": before})
+        elif isinstance(each, DeleteResult):
+            rows = [row_of(item) for item in each.previous]
+            answers.append({"delete": {"deleted": each.deleted, **({"prev_kvs": rows} if rows else {})}})
+        elif isinstance(each, RangeResult):
+            rows = [row_of(item) for item in each.items]
+            answers.append({"range": {"items": rows, "more": each.more, "total": each.total}})
+        else:
+            answers.append({"txn": txn_row(each)})
+    return {"revision": result.revision, "succeeded": result.succeeded, "answers": answers}
+
+
+Revision = Annotated[int, typer.Option("--revision", help="As it was then; 0: as it is now.", min=0)]
 Stale = Annotated[
     bool, typer.Option("--stale", help="What the member that is asked has; it may be behind.")
 ]
@@ -40,19 +187,12 @@ Stale = Annotated[
 
 def put(
     key: Key,
-    servers: Servers,
+    at: StoreServers,
     value: Annotated[
-        str | None,
-        typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]", show_default=False),
+        str | None, typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]")
     ] = None,
     lease: Annotated[
-        int,
-        typer.Option(
-            "--lease",
-            help="That the key ends with; 0: none.",
-            min=0,
-            metavar="ID",
-        ),
+        int, typer.Option("--lease", help="That the key ends with; 0: none.", min=0, metavar="ID")
     ] = 0,
     expect_revision: Annotated[
         int | None,
@@ -60,18 +200,15 @@ def put(
             "--expect-revision",
             help="Only if the key was changed last then; 0: only if it does not exist. Status 1 if not.",
             min=0,
-            metavar="N",
         ),
     ] = None,
     prev_kv: PrevKv = False,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Give a key a value; prints the revision.
 
     Example: quorumlog kv put color blue --servers 127.0.0.1:20921
     """
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         if expect_revision is None:
             done = kv.put(bytes_of(key), given_value(value), lease=lease, prev_kv=prev_kv)
         else:
@@ -83,79 +220,60 @@ def put(
                     f"{key} was not changed last at revision {expect_revision}: nothing is put"
                 )
             done = changed
-    if json:
-        before = None if done.previous is None else row_of(done.previous)
-        print_json({"revision": done.revision, **({"prev_kv": before} if prev_kv else {})})
-        return
-    say(str(done.revision))
-    if done.previous is not None:
-        print_item(done.previous, json=False)
+    before = None if done.previous is None else row_of(done.previous)
+    row = {"revision": done.revision, **({"prev_kv": before} if prev_kv else {})}
+    tell(row, lambda: _show(done.revision, done.previous and [done.previous]))
 
 
-def get(
-    key: Key,
-    servers: Servers,
-    revision: Revision = 0,
-    stale: Stale = False,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
-) -> None:
+def get(key: Key, at: StoreServers, revision: Revision = 0, stale: Stale = False) -> None:
     """Print the value of a key; status 1 if there is none.
 
     Example: quorumlog kv get color --servers 127.0.0.1:20921
     """
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         item = kv.get(bytes_of(key), revision=revision, stale=stale)
     if item is None:
         raise Refused(f"there is no key {key}")
-    if json:
-        print_json(row_of(item))
-    else:
-        print_bytes(item.value)
+    tell(row_of(item), lambda: print_bytes(item.value))
 
 
 def delete(
     key: Key,
-    servers: Servers,
+    at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="All keys before this one, too.", metavar="[END]", show_default=False),
+        str | None, typer.Argument(help="All keys before this one, too.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     prev_kv: PrevKv = False,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Delete a key, a range or a prefix; prints how many there were.
 
     Example: quorumlog kv delete jobs/ --prefix --servers 127.0.0.1:20921
     """
     range_or_prefix(end, prefix)
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         if prefix:
             done = kv.delete_prefix(bytes_of(key), prev_kv=prev_kv)
         elif end is not None:
             done = kv.delete_range(bytes_of(key), bytes_of(end), prev_kv=prev_kv)
         else:
             done = kv.delete(bytes_of(key), prev_kv=prev_kv)
-    if json:
-        rows = [row_of(item) for item in done.previous]
-        more = {"prev_kvs": rows} if prev_kv else {}
-        print_json({"revision": done.revision, "deleted": done.deleted, **more})
-        return
-    say(str(done.deleted))
-    for item in done.previous:
-        print_item(item, json=False)
+    more = {"prev_kvs": [row_of(item) for item in done.previous]} if prev_kv else {}
+    row = {"revision": done.revision, "deleted": done.deleted, **more}
+    tell(row, lambda: _show(done.deleted, done.previous))
+
+
+def _show(number: int, items: Iterable[Item[bytes | None]] | None) -> None:
+    say(str(number))
+    for item in items or ():
+        print_bytes(item.key, item.value or b"")
 
 
 def range_(
-    key: Annotated[
-        str, typer.Argument(help="The first key; with --prefix, its beginning.", show_default=False)
-    ],
-    servers: Servers,
+    key: Annotated[str, typer.Argument(help="The first key; with --prefix, its beginning.")],
+    at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="Behind the last one; to the end without.", metavar="[END]"),
+        str | None, typer.Argument(help="Behind the last one; to the end without.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     limit: Annotated[int, typer.Option("--limit", help="At most so many; 0: all.", min=0)] = 0,
@@ -164,8 +282,6 @@ def range_(
     count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
     revision: Revision = 0,
     stale: Stale = False,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Print keys and their values in order, a tab between.
 
@@ -190,31 +306,24 @@ def range_(
         count_only=count,
         without_count=True,
     )
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         found = kv.read_range(asked, stale=stale)
     if count:
-        print_json({"count": found.total}) if json else say(str(found.total))
+        tell({"count": found.total}, str(found.total))
         return
     for item in found.items:
-        if keys_only and not json:
-            print_bytes(item.key)
-        else:
-            print_item(item, json=json)
+        parts = (item.key,) if keys_only else (item.key, item.value or b"")
+        tell(row_of(item), partial(print_bytes, *parts))
 
 
 def txn(
-    servers: Servers,
+    at: StoreServers,
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="JSON; standard input if it is left out.",
-            metavar="[FILE.json]",
-            show_default=False,
-            parser=named_path,
+            help="JSON; standard input if it is left out.", metavar="[FILE.json]", parser=named_path
         ),
     ] = None,
-    timeout: Timeout = TIMEOUT_S,
-    json: Annotated[bool, typer.Option("--json", help="As it is without.", hidden=True)] = False,
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
 
@@ -233,5 +342,203 @@ def txn(
     """
     text = given_value(None) if file is None else file.read_bytes()
     compare, then, otherwise = parse_txn(text)
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         print_json(txn_row(kv.txn(compare, then, otherwise)))
+
+
+lease_app = App()
+LeaseId = Annotated[int, typer.Argument(help="Id of a lease.", metavar="ID", min=1)]
+
+
+@lease_app.callback()
+def lease() -> None:
+    """Grant, keep, show and end leases: keys that are put with one end with it.
+
+    Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
+    """
+
+
+@lease_app.command()
+def grant(ttl: Annotated[float, typer.Argument(help="Seconds.", min=0.001)], at: StoreServers) -> None:
+    """Prints its id. A time below three election time-outs is raised.
+
+    Example: quorumlog kv lease grant 30 --servers 127.0.0.1:20921
+    """
+    with at.connected() as kv:
+        granted = kv.grant(ttl, keeps_alive=False)
+    tell({"lease": granted.id, "ttl_ms": granted.ttl_ms}, str(granted.id))
+
+
+@lease_app.command("keep-alive")
+def keep_alive(lease_id: LeaseId, at: StoreServers) -> None:
+    """Once: it lasts for its whole time again.
+
+    Example: quorumlog kv lease keep-alive 17 --servers 127.0.0.1:20921
+    """
+    with at.connected() as kv:
+        ttl_ms = kv.keep_alive(lease_id)
+    tell({"lease": lease_id, "ttl_ms": ttl_ms}, f"{ttl_ms} ms")
+
+
+@lease_app.command()
+def show(lease_id: LeaseId, at: StoreServers) -> None:
+    """What is left of it, and its keys.
+
+    Example: quorumlog kv lease show 17 --servers 127.0.0.1:20921
+    """
+    with at.connected() as kv:
+        ttl_ms, left_ms, keys = kv.time_to_live(lease_id)
+    rows = [text_of("key", key) for key in keys]
+    shown = [f"{left_ms} of {ttl_ms} ms are left"]
+    shown += [key.decode(errors="backslashreplace") for key in keys]
+    tell({"lease": lease_id, "ttl_ms": ttl_ms, "left_ms": left_ms, "keys": rows}, "\n".join(shown))
+
+
+@lease_app.command()
+def revoke(lease_id: LeaseId, at: StoreServers) -> None:
+    """End it, with its keys; prints how many there were.
+
+    Example: quorumlog kv lease revoke 17 --servers 127.0.0.1:20921
+    """
+    with at.connected() as kv:
+        deleted = kv.revoke(lease_id)
+    tell({"lease": lease_id, "deleted": deleted}, str(deleted))
+
+
+@lease_app.command("list")
+def list_leases(at: StoreServers) -> None:
+    """All that stand: id and time.
+
+    Example: quorumlog kv lease list --servers 127.0.0.1:20921
+    """
+    with at.connected() as kv:
+        found = kv.leases()
+    for number, ttl_ms, _ in found:
+        tell({"lease": number, "ttl_ms": ttl_ms}, f"{number}\t{ttl_ms} ms")
+
+
+LOOK_S = 2.0
+
+
+def health(at: StoreServers) -> None:
+    """Whether the store takes changes. Status 1 if not.
+
+    A change that changes nothing is stored by a majority. A full disk is waited for until --timeout, as
+    a put waits for it.
+
+    Example: quorumlog kv health --servers 127.0.0.1:20921
+    """
+    reason = ""
+    try:
+        with at.connected() as kv:
+            kv.health()
+    except LedgerError as error:
+        reason = str(error)
+    if reason and not is_json():
+        raise Refused(reason)
+    tell({"healthy": not reason, "reason": reason}, "healthy")
+    raise typer.Exit(EXIT_REFUSED if reason else 0)
+
+
+def status(at: StoreServers) -> None:
+    """A row a member: its role, how far its store is, how large, and of which release.
+
+    Example: quorumlog kv status --servers 127.0.0.1:20921
+    """
+    import msgspec
+
+    rows: list[dict[str, Any]] = []
+    cells: list[tuple[object, ...]] = []
+    silent: list[tuple[str, str]] = []
+    for address in at.addresses:
+        try:
+            with StoreServers(address, at.timeout).connected() as kv:
+                found = kv.status()
+        except LedgerError as error:
+            silent.append((address, str(error)))
+            cells.append((None, address, "not reachable", *[None] * (len(STATUS) - 3)))
+            rows.append({"address": address, "reachable": False, "problem": str(error)})
+            continue
+        rows.append({"address": address, "reachable": True, **msgspec.structs.asdict(found)})
+        size = f"{spoken_size(found.size_bytes)} of {spoken_size(found.quota_bytes)}"
+        counts = (found.term, found.revision, found.compacted_revision, found.keys, found.leases)
+        release = found.release or None
+        cells.append((found.member_id, address, found.role, *counts, found.watches, size, release))
+    tell_rows(rows, STATUS, cells)
+    for address, problem in () if is_json() else silent:
+        note(f"{address}: {problem}")
+    if len(silent) == len(at.addresses):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+STATUS = {
+    "id": False,
+    "address": False,
+    "role": False,
+    "term": True,
+    "revision": True,
+    "compacted": True,
+    "keys": True,
+    "leases": True,
+    "watches": True,
+    "size": True,
+    "release": False,
+}
+
+
+def compact(
+    revision: Annotated[int, typer.Argument(help="History below it ends.", metavar="REVISION", min=1)],
+    at: StoreServers,
+) -> None:
+    """End history: reads of earlier revisions and watches from them are refused from now on.
+
+    Example: quorumlog kv compact 120 --servers 127.0.0.1:20921
+    """
+    with at.connected() as kv:
+        kv.compact(revision)
+    tell({"compacted_revision": revision}, lambda: None)
+
+
+def _in_the_way(file: Path) -> ConfigError:
+    what = "exists: name another file, or say --replace" if file.is_file() else "is no ordinary file"
+    return ConfigError(f"FILE {file} {what}")
+
+
+def snapshot(
+    file: Annotated[
+        Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl", parser=named_path)
+    ],
+    at: StoreServers,
+    replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE.")] = False,
+) -> None:
+    """Write every key as of one revision to a file, a JSON object a line.
+
+    For the whole log with its history there is `quorumlog backup`.
+
+    Example: quorumlog kv snapshot keys.jsonl --servers 127.0.0.1:20921
+    """
+    import msgspec
+
+    if file.exists() and not (replace and file.is_file()):
+        raise _in_the_way(file)
+    partial = file.with_name(f"{file.name}.partial")
+    count = 0
+    try:
+        with at.connected() as kv, partial.open("wb") as out:
+            try:
+                for item in kv.scan():
+                    out.write(msgspec.json.encode(row_of(item)) + b"\n")
+                    count += 1
+                out.flush()
+                os.fsync(out.fileno())
+                if replace:
+                    partial.replace(file)
+                else:
+                    file.hardlink_to(partial)  # which replaces nothing that has come meanwhile
+            finally:
+                partial.unlink(missing_ok=True)
+    except FileExistsError:
+        raise _in_the_way(file) from None
+    except OSError as error:
+        raise ConfigError(f"FILE {file}: {error.strerror}; name another file") from None
+    tell({"file": str(file), "keys": count}, f"{count} keys in {file}")

@@ -8,23 +8,15 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from quorumlog.cli.kv import guardian
-from quorumlog.cli.kv.kv_options import (
-    TIMEOUT_S,
-    Key,
-    Prefix,
-    PrevKv,
-    Servers,
-    connected,
-    range_or_prefix,
-)
-from quorumlog.cli.kv.rows import bytes_of, print_bytes, row_of
-from quorumlog.cli.options import Json, Timeout
-from quorumlog.cli.output import EXIT_REFUSED, note, print_json, say
+from quorumlog.cli.kv.keys import Key, Prefix, PrevKv, bytes_of, print_bytes, range_or_prefix, row_of
+from quorumlog.cli.options import StoreServers
+from quorumlog.cli.output import EXIT_REFUSED, note, tell
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -34,8 +26,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "QUORUMLOG_KV_TOKEN"
 
 Command = Annotated[
-    list[str] | None,
-    typer.Argument(help="Run meanwhile, behind --.", metavar="[-- COMMAND...]", show_default=False),
+    list[str] | None, typer.Argument(help="Run meanwhile, behind --.", metavar="[-- COMMAND...]")
 ]
 Ttl = Annotated[
     float,
@@ -45,20 +36,16 @@ Ttl = Annotated[
 
 def watch(
     key: Key,
-    servers: Servers,
+    at: StoreServers,
     end: Annotated[
-        str | None,
-        typer.Argument(help="All keys before this one, too.", metavar="[END]", show_default=False),
+        str | None, typer.Argument(help="All keys before this one, too.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
     first_revision: Annotated[
-        int,
-        typer.Option("--from", help="First revision; 0: from now on.", min=0, metavar="N"),
+        int, typer.Option("--from", help="First revision; 0: from now on.", min=0)
     ] = 0,
     limit: Annotated[int, typer.Option("--limit", help="End after so many; 0: go on.", min=0)] = 0,
     prev_kv: PrevKv = False,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Print changes as they come, without a gap also when leaders change, until Ctrl-C.
 
@@ -66,7 +53,7 @@ def watch(
     """
     range_or_prefix(end, prefix)
     seen = 0
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         name = bytes_of(key)
         if prefix:
             watching = kv.watch_prefix(name, first_revision=first_revision, prev_kv=prev_kv)
@@ -75,15 +62,12 @@ def watch(
             watching = kv.watch(name, end=stop, first_revision=first_revision, prev_kv=prev_kv)
         with watching as changes:
             for change in changes:
-                if json:
-                    row = {"type": "delete" if change.is_deletion else "put", **row_of(change.item)}
-                    if prev_kv:
-                        row["prev_kv"] = None if change.previous is None else row_of(change.previous)
-                    print_json(row)
-                elif change.is_deletion:
-                    print_bytes(b"delete", change.item.key)
-                else:
-                    print_bytes(b"put", change.item.key, change.item.value or b"")
+                what = "delete" if change.is_deletion else "put"
+                row = {"type": what, **row_of(change.item)}
+                if prev_kv:
+                    row["prev_kv"] = None if change.previous is None else row_of(change.previous)
+                value = () if change.is_deletion else (change.item.value or b"",)
+                tell(row, partial(print_bytes, what.encode(), change.item.key, *value))
                 seen += 1
                 if seen == limit:
                     return
@@ -91,15 +75,12 @@ def watch(
 
 def lock(
     name: Key,
-    servers: Servers,
+    at: StoreServers,
     command: Command = None,
     ttl: Ttl = 10.0,
     wait: Annotated[
-        float | None,
-        typer.Option("--wait", help="Give up after so many seconds.", min=0.0, show_default=False),
+        float | None, typer.Option("--wait", help="Give up after so many seconds.", min=0.0)
     ] = None,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
 
@@ -108,10 +89,10 @@ def lock(
 
     Example: quorumlog kv lock backup --servers 127.0.0.1:20921 -- ./backup.sh
     """
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         try:
             with kv.lock(bytes_of(name), ttl_s=ttl, timeout_s=wait) as held:
-                _announce(held, json=json)
+                _announce(held)
                 status = _run_while(held, command)
         except TimeoutError:
             note(f"{name} is held by somebody else")
@@ -121,36 +102,34 @@ def lock(
 
 def elect(
     name: Key,
-    servers: Servers,
+    at: StoreServers,
     value: Annotated[
         str | None,
         typer.Argument(help="Of this candidate; without it the leader is shown.", metavar="[VALUE]"),
     ] = None,
     command: Command = None,
     ttl: Ttl = 10.0,
-    timeout: Timeout = TIMEOUT_S,
-    json: Json = False,
 ) -> None:
     """Wait until this one leads, then run a command, or hold until Ctrl-C; or show who leads.
 
     Example: quorumlog kv elect cron "$HOSTNAME" --servers 127.0.0.1:20921 -- ./nightly.sh
     """
-    with connected(servers, timeout) as kv:
+    with at.connected() as kv:
         if value is None:
             leader = kv.leader(bytes_of(name))
             if leader is None:
                 note(f"nobody leads {name}: give a VALUE to be a candidate")
                 raise typer.Exit(EXIT_REFUSED)
-            print_json(row_of(leader)) if json else print_bytes(leader.value or b"")
+            tell(row_of(leader), lambda: print_bytes(leader.value or b""))
             return
         with kv.leadership(bytes_of(name), bytes_of(value), ttl_s=ttl) as election:
-            _announce(election, json=json)
+            _announce(election)
             status = _run_while(election, command)
     raise typer.Exit(status)
 
 
-def _announce(held: Lock | Election, *, json: bool) -> None:
-    print_json({"token": held.token}) if json else say(str(held.token))
+def _announce(held: Lock | Election) -> None:
+    tell({"token": held.token}, str(held.token))
 
 
 def _run_while(held: Lock | Election, command: list[str] | None) -> int:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Json, named_path
-from quorumlog.cli.output import let_go_of, note, out, print_json
-from quorumlog.cli.run.choices import FlushMode, LogLevel
+from quorumlog.cli.options import FlushMode, LogLevel, named_path
+from quorumlog.cli.output import let_go_of, note, out, tell
 from quorumlog.cli.run.serve import Level, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 
@@ -34,7 +33,6 @@ def dev(
             "--dir",
             help="Keep the data here, and continue with what is there; a temporary place otherwise.",
             metavar="DIR",
-            show_default=False,
             parser=named_path,
         ),
     ] = None,
@@ -51,7 +49,6 @@ def dev(
         FlushMode, typer.Option(help="Acknowledge after the disk has it, or after the write.")
     ] = FlushMode.SYNC,
     log_level: Level = LogLevel.WARNING,
-    json: Json = False,
 ) -> None:
     """Run a cluster in this terminal until Ctrl-C: for trying things out, not for keeping data.
 
@@ -87,10 +84,10 @@ def dev(
         # Only now: an interrupt while it starts should simply end the command.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
-        if json:
-            print_json({"servers": cluster.servers, "directory": str(cluster.directory)})
-        else:
-            _print_address_list(cluster)
+        tell(
+            {"servers": cluster.servers, "directory": str(cluster.directory)},
+            lambda: _print_address_list(cluster),
+        )
         stop.wait()
         note("stopping")
 

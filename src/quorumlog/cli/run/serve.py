@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import named_path
+from quorumlog.cli.options import FlushMode, LogLevel, Store, named_path
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
-from quorumlog.cli.run.choices import FlushMode, LogLevel, Store
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,32 +24,25 @@ HoldMachine = Annotated[
         "--hold-machine",
         help="Do not run this state machine, which would end the member; may be repeated.",
         metavar="NAME",
-        show_default=False,
     ),
 ]
 
 
 def serve(
     member_id: Annotated[
-        str | None,
-        typer.Option("--id", help="Id of this member in --members.", metavar="ID", show_default=False),
+        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
     ] = None,
     members: Annotated[
         str | None,
         typer.Option(
             help="Every member and where it is reached: ID=HOST:PORT,... The same on all members.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir",
-            help="Directory of this member alone.",
-            metavar="DIR",
-            show_default=False,
-            parser=named_path,
+            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
         ),
     ] = None,
     group: Annotated[
@@ -61,8 +53,7 @@ def serve(
         typer.Option(help="Acknowledge after the disk has it, or after the write. (default: sync)"),
     ] = None,
     store: Annotated[
-        Store | None,
-        typer.Option(help="memory: nothing outlives the process. (default: file)"),
+        Store | None, typer.Option(help="memory: nothing outlives the process. (default: file)")
     ] = None,
     preferred_leader: Annotated[
         list[str] | None,
@@ -70,7 +61,6 @@ def serve(
             "--preferred-leader",
             help="Member that should lead when it can; may be repeated.",
             metavar="ID",
-            show_default=False,
         ),
     ] = None,
     bind: Annotated[
@@ -89,13 +79,11 @@ def serve(
             "--state-machine",
             help="Run this on the log, the same on all members; may be repeated.",
             metavar="[NAME=]MODULE:FACTORY",
-            show_default=False,
         ),
     ] = None,
     hold_machine: HoldMachine = None,
     log_level: Annotated[
-        LogLevel | None,
-        typer.Option("--log-level", help="What goes to standard error. (default: info)"),
+        LogLevel | None, typer.Option("--log-level", help="What goes to standard error. (default: info)")
     ] = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.
@@ -108,8 +96,7 @@ def serve(
         quorumlog serve --id n0 --data-dir /var/lib/quorumlog \\
           --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
     """
-    from quorumlog.cli.run.serving_member import ServingMember
-    from quorumlog.cli.run.state_machines import named_machines
+    from quorumlog.cli.run.serving_member import ServingMember, named_machines
     from quorumlog.cli.run.toml_config import load_server_config
 
     refuse_optimised_python()

@@ -29,7 +29,9 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
-from quorumlog.cli.run.choices import LogLevel
+import msgspec
+
+from quorumlog.cli.options import LogLevel
 from quorumlog.config import (
     DEFAULT_GROUP,
     ConsensusConfig,
@@ -52,7 +54,7 @@ _NAMES = tuple[str, ...]
 _SERVER_OPTIONS = ("bind", "log_level", "state_machines", "hold_machines", "groups")
 _GONE = {
     "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
-    " bytes; write max_transfer_lag_bytes, or leave it out",
+    " bytes; write max_transfer_lag_bytes, or leave it out"
 }
 """Options of earlier releases, and what to write instead."""
 
@@ -218,16 +220,12 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
     """`value` as the field's type, or ConfigError; a number is not silently made of a string."""
     if kind == tuple[MemberAddress, ...]:
         return _members(value)
-    if kind == _NAMES:
-        if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
-            return tuple(value)
-        raise ConfigError(f'{value!r} is not a list of strings; write {name} = ["n0"]')
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    assert isinstance(kind, type) and not isinstance(kind, types.GenericAlias), (name, kind)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ConfigError(f"{value!r} is not of type {kind.__name__}")
-    return value
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        if kind == _NAMES:
+            raise ConfigError(f'{value!r} is not a list of strings; write {name} = ["n0"]') from None
+        raise ConfigError(f"{value!r} is not of type {kind.__name__}") from None
 
 
 def _members(value: Any) -> tuple[MemberAddress, ...]:

@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterator, Sequence
+from typing import Self
 
-from quorumlog.client.ledger_client_base import AppendStreamBase
-from quorumlog.client.protocol.append_window import Item
-from quorumlog.client.result_streams import Appending
+from quorumlog.client.appending.async_append_stream import AsyncAppendStream
+from quorumlog.client.appending.async_source import AsyncSource
+from quorumlog.client.protocol.append_window import StreamProgress
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.entry import AppendReceipt
+from quorumlog.errors import BadRequest
+from quorumlog.net.loop_thread import LoopThread, Shell
 
-if TYPE_CHECKING:
-    from quorumlog.client.blocking_client import LedgerClient
 
+class AppendStream(Shell[AsyncAppendStream]):
+    """See `AsyncAppendStream`. The source is asked by the thread that iterates: it may wait, and use the
+    client."""
 
-class AppendStream(AppendStreamBase):
-    """Receipts of one `append_stream`, in order; one a batch.
+    def __init__(self, thread: LoopThread, made: AsyncAppendStream) -> None:
+        super().__init__(thread, made)
+        if isinstance(made._source, AsyncSource):
+            made._is_begun = True
+            raise BadRequest(
+                "items is an asynchronous source, which only a client of connect_async() can wait for"
+            )
+        self._batches = made._source
 
-    Nothing is sent before the first receipt is asked for. On an error the iteration ends with it:
-    `StreamOutcomeUnknown` if some batch's outcome is unknown, else the `Refused` that stopped the
-    stream. `progress` says at any time how many records are committed, unknown and not written.
-    """
+    @property
+    def progress(self) -> StreamProgress:
+        return self._made.progress
 
-    def __init__(self, client: LedgerClient, items: Iterable[Item], appending: Appending) -> None:
-        super().__init__(appending)
-        self._client = client
-        self._batches = appending.gatherer.all_of(items)
+    def __repr__(self) -> str:
+        return f"<AppendStream: {self.progress.described}>"
 
     def __iter__(self) -> Iterator[AppendReceipt]:
         return self
 
     def __next__(self) -> AppendReceipt:
-        self._is_begun = True
-        while self._appending.wants_batch:
-            self._client._io.submit(self._appending.add_batch(self._appending.next_of(self._batches)))
-        receipt = self._client._run(self._appending.next_receipt())
+        made = self._it
+        made._is_begun = True
+        while made._appending.wants_batch:
+            requests = made._appending.add_batch(made._appending.next_of(self._batches))
+            self._thread.start(self._submit(requests))
+        receipt = self._thread.run(made._client._run(made._appending.next_receipt()))
         if receipt is None:
             raise StopIteration
         return receipt
 
+    async def _submit(self, requests: Sequence[Request]) -> None:
+        self._made._client._submit(requests)
+
     def close(self) -> None:
         """Send nothing more; `progress` then counts what is in flight as unknown."""
-        self._is_begun = True
-        self._client._io.cancel(self._appending.stop())
+        self._made._is_begun = True
+        if not self._is_left:
+            self._thread.run(self._made.close())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._client._io.cancel(self._appending.stop())
+        if not self._is_left:
+            self._thread.run(self._made.__aexit__())

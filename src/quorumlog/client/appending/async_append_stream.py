@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Self
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.appending.async_source import AsyncSource
-from quorumlog.client.ledger_client_base import AppendStreamBase
-from quorumlog.client.protocol.append_window import Item
+from quorumlog.client.protocol.append_window import Item, StreamProgress
 from quorumlog.client.result_streams import Appending
 from quorumlog.entry import AppendReceipt
 
@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from quorumlog.client.async_client import AsyncLedgerClient
 
 
-class AsyncAppendStream(AppendStreamBase):
-    """See `AppendStream`; iterate with `async for`."""
+class AsyncAppendStream:
+    """Receipts of one `append_stream`, in order; one a batch. Iterate with `async for`.
+
+    Nothing is sent before the first receipt is asked for. On an error the iteration ends with it:
+    `StreamOutcomeUnknown` if some batch's outcome is unknown, else the `Refused` that stopped the
+    stream. `progress` says at any time how many records are committed, unknown and not written.
+    """
 
     def __init__(
         self,
@@ -25,13 +30,21 @@ class AsyncAppendStream(AppendStreamBase):
         items: Iterable[Item] | AsyncIterable[Item],
         appending: Appending,
     ) -> None:
-        super().__init__(appending)
+        self._appending = appending
+        self._is_begun = False
         self._client = client
         self._source: AsyncSource | Iterator[EntryBatch]
         if isinstance(items, AsyncIterable):
             self._source = AsyncSource(items, appending.gatherer)
         else:
             self._source = appending.gatherer.all_of(items)
+
+    @property
+    def progress(self) -> StreamProgress:
+        return self._appending.progress
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.progress.described}>"
 
     def __aiter__(self) -> AsyncIterator[AppendReceipt]:
         return self
@@ -68,9 +81,7 @@ class AsyncAppendStream(AppendStreamBase):
     async def close(self) -> None:
         """Send nothing more; `progress` then counts what is in flight as unknown."""
         self._is_begun = True
-        self._client._io.cancel(self._appending.stop())
-        if isinstance(self._source, AsyncSource):
-            await self._source.stopped()
+        await self.__aexit__()
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,7 +92,14 @@ class AsyncAppendStream(AppendStreamBase):
             await self._source.stopped()
 
     def __del__(self) -> None:
-        super().__del__()
+        if not self._is_begun:
+            warnings.warn(
+                "a stream of appends was never iterated, so nothing of it was sent:"
+                " iterate its receipts",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
         source = getattr(self, "_source", None)
         if isinstance(source, AsyncSource):
             source.stop()

@@ -10,16 +10,6 @@ from quorumlog.client.arguments import checked_machine
 from quorumlog.entry import AppendReceipt
 
 
-class BlockingVerbs(Protocol):
-    """Of a `LedgerClient`."""
-
-    def append(self, body: bytes, *, machine: str, timeout_ms: int | None) -> AppendReceipt: ...
-    def append_batch(
-        self, bodies: Sequence[bytes] | EntryBatch, *, machine: str, timeout_ms: int | None
-    ) -> AppendReceipt: ...
-    def ask(self, machine: str, question: bytes, *, timeout_ms: int | None) -> bytes: ...
-
-
 class AsyncVerbs(Protocol):
     """Of an `AsyncLedgerClient`."""
 
@@ -30,45 +20,23 @@ class AsyncVerbs(Protocol):
     async def ask(self, machine: str, question: bytes, *, timeout_ms: int | None) -> bytes: ...
 
 
-class MachineHandle:
-    """A state machine of the group, as one client reaches it."""
-
-    def __init__(self, client: BlockingVerbs, name: str) -> None:
-        self._client = client
-        self.name = checked_machine(name)
-
-    def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`."""
-        return self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
-
-    def append_batch(
-        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
-    ) -> AppendReceipt:
-        """See `LedgerClient.append_batch`."""
-        return self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
-
-    def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
-        """See `LedgerClient.ask`."""
-        return self._client.ask(self.name, question, timeout_ms=timeout_ms)
-
-
 class AsyncMachineHandle:
-    """See `MachineHandle`."""
+    """A state machine of the group, as one client reaches it."""
 
     def __init__(self, client: AsyncVerbs, name: str) -> None:
         self._client = client
         self.name = checked_machine(name)
 
     async def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`."""
+        """See `AsyncLedgerClient.append`."""
         return await self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
 
     async def append_batch(
         self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
     ) -> AppendReceipt:
-        """See `LedgerClient.append_batch`."""
+        """See `AsyncLedgerClient.append_batch`."""
         return await self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
 
     async def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
-        """See `LedgerClient.ask`."""
+        """See `AsyncLedgerClient.ask`."""
         return await self._client.ask(self.name, question, timeout_ms=timeout_ms)

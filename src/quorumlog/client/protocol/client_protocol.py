@@ -36,6 +36,7 @@ class LogProduct(Product):
     probe = StatusRequest()
 
     def __init__(self, group: str) -> None:
+        super().__init__()
         self.group = group
         self.events: list[GroupEvent]
         self.streams: OrderedStreams

@@ -9,7 +9,7 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge, LevelNotTold
 from quorumlog.log_state.control_entries import LEVELS
-from quorumlog.net.frame import encode_frame, frame_bytes_of
+from quorumlog.net.frame import FROM_CLIENT_BYTES, encode_frame, frame_bytes_of
 from quorumlog.net.hello import HelloResponse
 from quorumlog.net.rpc.calls import TargetKind
 from quorumlog.wire.client_message import MOST_CHARACTERS, ClientMessage
@@ -69,7 +69,13 @@ def encode_request(
         elif isinstance(message, ConnectProducer):
             left_ms = max(1, int(request.deadline_ms - now_ms))
             message = msgspec.structs.replace(message, timeout_ms=left_ms)
-        return encode_frame(group, message)
+        buffers = encode_frame(group, message)
+        if frame_bytes_of(buffers) > FROM_CLIENT_BYTES:
+            raise BodyTooLarge(
+                f"a {type(message).__name__} of {frame_bytes_of(buffers)} bytes is above"
+                f" {FROM_CLIENT_BYTES} bytes: ask for less at once"
+            )
+        return buffers
     largest_entry_bytes = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
     if 0 < hello.max_entry_bytes < largest_entry_bytes:
         raise BodyTooLarge(

@@ -6,11 +6,11 @@ Nothing that is read moves it: whoever has made something of the entries says so
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.readers.read_results import AsyncResults, Results
+from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, hold_of
 from quorumlog.client.readers.reader_verbs import ReaderStand
 from quorumlog.client.result_streams import Verb
@@ -20,13 +20,14 @@ from quorumlog.entry import Entry
 if TYPE_CHECKING:
     import pyarrow as pa
 
-W = TypeVar("W")
-"""What drives a verb."""
+Run = Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]
 
 
-class NamedReaderBase(Generic[W]):
+class AsyncNamedReader:
+    """Its reads begin at `position`; their options are those of the client's."""
+
     def __init__(
-        self, name: str, stand: ReaderStand, verbs: Verbs, run: W, results: Callable[..., Any]
+        self, name: str, stand: ReaderStand, verbs: Verbs, run: Run, results: Callable[..., Any]
     ) -> None:
         self.name = name
         self._stand = stand
@@ -69,92 +70,6 @@ class NamedReaderBase(Generic[W]):
         tail = self._verbs.tail(self.position, from_member, wait=True, timeout_ms=timeout_ms)
         return self._results_of(tail, "tail", self.position)
 
-
-class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
-    """Of a `LedgerClient`. Its reads begin at `position`; their options are those of the client's."""
-
-    def read(
-        self,
-        stop_index: int | None = None,
-        *,
-        limit: int | None = None,
-        from_member: str | None = None,
-    ) -> Results[Entry]:
-        """As `LedgerClient.read`, from its `position` on."""
-        results: Results[Entry] = self._read(stop_index, limit, from_member)
-        return results
-
-    def __iter__(self) -> Results[Entry]:
-        return self.read()
-
-    def read_batches(
-        self,
-        stop_index: int | None = None,
-        *,
-        from_member: str | None = None,
-        batch_bytes: int = READ_BATCH_BYTES,
-        prefetch: int = DEFAULT_PREFETCH,
-    ) -> Results[EntryBatch]:
-        """As `LedgerClient.read_batches`, from its `position` on."""
-        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        results: Results[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
-        return results
-
-    def read_arrow(
-        self,
-        stop_index: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        from_member: str | None = None,
-        batch_bytes: int = READ_BATCH_BYTES,
-        prefetch: int = DEFAULT_PREFETCH,
-    ) -> Results[pa.RecordBatch]:
-        """As `LedgerClient.read_arrow`, from its `position` on."""
-        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        results: Results[pa.RecordBatch] = self._read_arrow(stop_index, columns, from_member, **sizes)
-        return results
-
-    def tail(self, *, timeout_ms: int | None = None, from_member: str | None = None) -> Results[Entry]:
-        """As `LedgerClient.tail`, from its `position` on; waits for an end of the log that is below
-        it."""
-        results: Results[Entry] = self._tail(timeout_ms, from_member)
-        return results
-
-    def commit(self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None) -> int:
-        """Everything below `index` is done with; returns where the reader stands once a majority has
-        that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
-        entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
-        there with the chain of its own log. Raises UnknownReader if somebody has ended it,
-        IndexOutOfRange behind the end of the log."""
-        commit = self._verbs.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
-        self._stand = self._run(commit)
-        return self.position
-
-    def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
-        """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
-        more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
-        seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
-        self._stand = self._run(seek)
-        return self.position
-
-    def note_skipped(self, first_index: int, stop_index: int, *, timeout_ms: int | None = None) -> None:
-        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
-        without: they are counted in its row of `readers()`, once however often they are named. It does
-        not move. Nothing is counted while a member is of a release before this one. Raises
-        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
-        self._stand = self._run(
-            self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
-        )
-
-    def end(self, *, timeout_ms: int | None = None) -> None:
-        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
-        meanwhile."""
-        self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))
-
-
-class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]]):
-    """See `NamedReader`; iterate with `async for`."""
-
     def read(
         self,
         stop_index: int | None = None,
@@ -162,7 +77,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         limit: int | None = None,
         from_member: str | None = None,
     ) -> AsyncResults[Entry]:
-        """See `NamedReader.read`."""
+        """As `LedgerClient.read`, from its `position` on."""
         results: AsyncResults[Entry] = self._read(stop_index, limit, from_member)
         return results
 
@@ -177,7 +92,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[EntryBatch]:
-        """See `NamedReader.read_batches`."""
+        """As `LedgerClient.read_batches`, from its `position` on."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: AsyncResults[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
         return results
@@ -191,7 +106,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[pa.RecordBatch]:
-        """See `NamedReader.read_arrow`."""
+        """As `LedgerClient.read_arrow`, from its `position` on."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         results: AsyncResults[pa.RecordBatch]
         results = self._read_arrow(stop_index, columns, from_member, **sizes)
@@ -200,20 +115,26 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
     def tail(
         self, *, timeout_ms: int | None = None, from_member: str | None = None
     ) -> AsyncResults[Entry]:
-        """See `NamedReader.tail`."""
+        """As `LedgerClient.tail`, from its `position` on; waits for an end of the log that is below
+        it."""
         results: AsyncResults[Entry] = self._tail(timeout_ms, from_member)
         return results
 
     async def commit(
         self, index: int, *, last_chain: int | None = None, timeout_ms: int | None = None
     ) -> int:
-        """See `NamedReader.commit`."""
+        """Everything below `index` is done with; returns where the reader stands once a majority has
+        that: never further back than before. `last_chain`: of an archive, the `chain_crc` of its last
+        entry, index - 1; with `retention = archived` a member deletes only what an archive has that ends
+        there with the chain of its own log. Raises UnknownReader if somebody has ended it,
+        IndexOutOfRange behind the end of the log."""
         commit = self._verbs.commit_reader(self.name, index, self._stand, last_chain, timeout_ms)
         self._stand = await self._run(commit)
         return self.position
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
-        """See `NamedReader.seek`."""
+        """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
+        more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
         seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
         self._stand = await self._run(seek)
         return self.position
@@ -221,11 +142,15 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
     async def note_skipped(
         self, first_index: int, stop_index: int, *, timeout_ms: int | None = None
     ) -> None:
-        """See `NamedReader.note_skipped`."""
+        """The entries of [first_index, stop_index) were gone when it came to them, and it goes on
+        without: they are counted in its row of `readers()`, once however often they are named. It does
+        not move. Nothing is counted while a member is of a release before this one. Raises
+        UnknownReader, BadRequest for no range, IndexOutOfRange behind the end of the log."""
         self._stand = await self._run(
             self._verbs.skip_in_reader(self.name, first_index, stop_index, timeout_ms)
         )
 
     async def end(self, *, timeout_ms: int | None = None) -> None:
-        """See `NamedReader.end`."""
+        """Forget it, with what it holds. Raises UnknownReader, ReaderMoved if somebody has led it back
+        meanwhile."""
         await self._run(self._verbs.end_reader(self.name, self._stand, timeout_ms))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import warnings
+from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from quorumlog.errors import DiskFull
+from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.call_options import PutOptions, RangeOptions
 from quorumlog.kv.client.codecs import BytesLike, Codec, V, codec_of
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
-from quorumlog.kv.client.router import Router
 from quorumlog.kv.client.values import (
     DeleteResult,
     Item,
@@ -47,14 +48,15 @@ from quorumlog.kv.requests.operations import (
     Leases,
     Operation,
     Put,
+    Question,
     Range,
     Relation,
     Target,
     Txn,
-    encode,
     encoded,
     writes,
 )
+from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000
@@ -84,10 +86,21 @@ class AsyncKeyValueClient(Generic[V]):
         """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
         ClusterChanged if it is another one by now, such as after a restore. Raises ConfigError."""
-        self.router = Router(servers, timeout_s, cluster_id)
+        self.asking = Asking(servers, timeout_s, cluster_id)
         self.values = Values(codec_of(codec))
 
     async def __aenter__(self) -> Self:
+        return self
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        """`await connect_async(...)`, as it was in releases before."""
+        warnings.warn(
+            "kv.connect_async is no coroutine any more: leave the `await` out; the next release"
+            " does not know it",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        yield from ()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -96,12 +109,12 @@ class AsyncKeyValueClient(Generic[V]):
     async def close(self) -> None:
         """End its connections: what still waits, and each later call, raises Unreachable. May be
         repeated."""
-        await self.router.close()
+        await self.asking.close()
 
     async def _command(self, command: Command, answer: type[Any]) -> tuple[int, Any]:
         body = encoded(command)
         check(command, len(body))
-        return await self.router.call(CommandRequest(command=body), answer, changes=True)
+        return await self.asking.call(CommandRequest(command=body), answer)
 
     # ---------------------------------------------------------------- writing
 
@@ -190,9 +203,11 @@ class AsyncKeyValueClient(Generic[V]):
         check(command, 0)
         if writes(command):
             return self.values.txn(*await self._command(command, TxnAnswer), command)
-        asked = QuestionRequest(question=encoded(command), here=stale)
-        found = await self.router.call(asked, TxnAnswer, changes=False)
-        return self.values.txn(*found, command)
+        return self.values.txn(*await self._question(command, TxnAnswer, stale), command)
+
+    async def _question(self, question: Question, answer: type[Any], stale: bool) -> tuple[int, Any]:
+        asked = QuestionRequest(question=encoded(question), here=stale)
+        return await self.asking.call(asked, answer, target=ANY_MEMBER if stale else LEADER)
 
     # ---------------------------------------------------------------- reading
 
@@ -270,8 +285,7 @@ class AsyncKeyValueClient(Generic[V]):
         return await self._read_range(asked, stale)
 
     async def _read_range(self, asked: Range, stale: bool = False) -> RangeResult[Any]:
-        question = QuestionRequest(question=encoded(asked), here=stale)
-        revision, found = await self.router.call(question, RangeAnswer, changes=False)
+        revision, found = await self._question(asked, RangeAnswer, stale)
         return self.values.range(revision, found, keys_only=asked.keys_only)
 
     @overload
@@ -324,7 +338,7 @@ class AsyncKeyValueClient(Generic[V]):
             puts=puts,
             deletions=deletions,
         )
-        return Watching(self.router, self.values, asked)
+        return Watching(self.asking, self.values, asked)
 
     def watch_prefix(
         self, prefix: Key, *, first_revision: int = 0, prev_kv: bool = False
@@ -332,7 +346,7 @@ class AsyncKeyValueClient(Generic[V]):
         """As `watch`, of every key that begins so."""
         start, end = range_of(prefix)
         asked = WatchRequest(key=start, end=end, first_revision=first_revision, prev_kv=prev_kv)
-        return Watching(self.router, self.values, asked)
+        return Watching(self.asking, self.values, asked)
 
     # ---------------------------------------------------------------- leases, locks, elections
 
@@ -340,17 +354,16 @@ class AsyncKeyValueClient(Generic[V]):
         """A lease of `ttl_s` seconds; its `ttl_ms` says what was granted, at least three election
         time-outs. `async with` keeps it alive, and revokes it. `lease_id` 0: the store draws one. Raises
         LeaseExists, OutcomeUnknown."""
-        return await Lease.grant(self.router, ttl_s, lease_id)
+        return await Lease.grant(self.asking, ttl_s, lease_id)
 
     def lease(self, lease_id: int) -> Lease:
         """One that was granted before, by its id; nothing is asked."""
-        return Lease(self.router, lease_id)
+        return Lease(self.asking, lease_id)
 
     async def leases(self) -> list[tuple[int, int, int]]:
         """(id, TTL in milliseconds, index of the grant) of all that stand."""
-        asked = QuestionRequest(question=encode(Leases()))
-        found = await self.router.call(asked, LeasesAnswer, changes=False)
-        return found[1].leases
+        found: LeasesAnswer = (await self._question(Leases(), LeasesAnswer, stale=False))[1]
+        return found.leases
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> Lock:
         """`async with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits for
@@ -370,14 +383,14 @@ class AsyncKeyValueClient(Generic[V]):
 
     async def status(self) -> StatusAnswer:
         """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
-        found = await self.router.call(StoreStatusRequest(), StatusAnswer, changes=False)
+        found = await self.asking.call(StoreStatusRequest(), StatusAnswer, target=ANY_MEMBER)
         return found[1]
 
     async def health(self, *, timeout_s: float | None = None) -> None:
         """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
         DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
         asked = CommandRequest(command=encoded(_CHANGES_NOTHING))
-        await self.router.call(asked, TxnAnswer, changes=True, timeout_s=timeout_s)
-        refuses = (await self.status()).refuses  # larger ones
+        await self.asking.call(asked, TxnAnswer, timeout_s=timeout_s)
+        refuses = (await self.asking.call(StoreStatusRequest(), StatusAnswer))[1].refuses  # larger ones
         if refuses:
             raise DiskFull(refuses)

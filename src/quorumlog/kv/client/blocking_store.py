@@ -13,12 +13,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, overload
 
 from quorumlog.errors import Unreachable
+from quorumlog.kv.client.asking import CLOSED
 from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_S, AsyncKeyValueClient
 from quorumlog.kv.client.call_options import PutOptions, RangeOptions
 from quorumlog.kv.client.codecs import BytesLike, Codec, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
-from quorumlog.kv.client.router import CLOSED
 from quorumlog.kv.client.values import (
     Change,
     DeleteResult,

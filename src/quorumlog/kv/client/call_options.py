@@ -9,9 +9,9 @@ from quorumlog.kv.requests.operations import Target
 
 
 class ClientOptions(TypedDict, total=False):
-    """Of `AsyncKeyValueClient`, besides its codec."""
+    """Of `quorumlog.kv.connect`, besides the codec."""
 
-    timeout_s: float
+    timeout_ms: float
     cluster_id: str
 
 

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from quorumlog.errors import LedgerError
-from quorumlog.kv.client.router import RETRY_S, Router
+from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.errors import InvalidRequest, LeaseNotFound, LockLost
 from quorumlog.kv.requests.answers import GrantAnswer, RevokeAnswer
 from quorumlog.kv.requests.limits import MAX_TTL_MS
@@ -15,6 +15,7 @@ from quorumlog.kv.requests.messages import CommandRequest, KeepAliveRequest, Tim
 from quorumlog.kv.requests.operations import Grant, Revoke, encoded
 
 KEEP_ALIVES_PER_TTL = 3
+RETRY_S = 0.02
 
 
 class Lease:
@@ -23,9 +24,9 @@ class Lease:
     before the store ends it. `lost` is set then, whether somebody keeps it alive or not; where the
     machine has slept, up to a third of the TTL after it woke."""
 
-    def __init__(self, router: Router, number: int) -> None:
+    def __init__(self, asking: Asking, number: int) -> None:
         """One that was granted before; how long it lasts, the first keep-alive tells."""
-        self._router = router
+        self._asking = asking
         self.id = number
         self.ttl_ms = 0
         """As granted: a TTL below three election time-outs is raised."""
@@ -36,14 +37,14 @@ class Lease:
         """Set once it has ended, or may have."""
 
     @classmethod
-    async def grant(cls, router: Router, ttl_s: float, lease_id: int = 0) -> Lease:
+    async def grant(cls, asking: Asking, ttl_s: float, lease_id: int = 0) -> Lease:
         """See `AsyncKeyValueClient.grant`."""
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         if not 0 < ttl_s <= MAX_TTL_MS / 1000:  # nan is not
             raise InvalidRequest(f"a TTL is above 0 and at most {MAX_TTL_MS // 1000} s, not {ttl_s}")
         command = CommandRequest(command=encoded(Grant(max(1, int(ttl_s * 1000)), lease_id)))
-        _, granted = await router.call(command, GrantAnswer, changes=True)
-        lease = cls(router, granted.lease)
+        _, granted = await asking.call(command, GrantAnswer)
+        lease = cls(asking, granted.lease)
         lease._lives(granted.ttl_ms, sent_s)
         return lease
 
@@ -80,7 +81,7 @@ class Lease:
 
     async def _keep(self) -> None:
         pause_s = self._third_s
-        while not self.lost.is_set() and not self._router.is_closed:
+        while not self.lost.is_set() and not self._asking.is_closed:
             await asyncio.sleep(pause_s)
             try:
                 await self.keep_alive_once()
@@ -94,31 +95,12 @@ class Lease:
 
     async def keep_alive_once(self) -> int:
         """The TTL in milliseconds, from when this was sent. Raises LeaseNotFound."""
-        timeout_s = self._router.timeout_s
+        timeout_s = self._asking.timeout_s
         if self.ttl_ms:
             timeout_s = min(timeout_s, max(0.5, self._third_s))
-        asking = {asyncio.create_task(self._keep_alive(self._router, timeout_s))}
-        try:
-            done, _ = await asyncio.wait(asking, timeout=timeout_s / 2)
-            beside = None if done else self._router.beside()
-            if beside is not None:
-                # The leader may be silent, and another one elected before its link shows that.
-                asking.add(asyncio.create_task(self._keep_alive(beside, timeout_s)))
-            while True:
-                done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-                for each in sorted(done, key=lambda task: task.exception() is not None):
-                    error = each.exception()
-                    if error is None or not asking or isinstance(error, LeaseNotFound):
-                        return each.result()
-        finally:
-            for each in asking:
-                each.cancel()
-
-    async def _keep_alive(self, router: Router, timeout_s: float) -> int:
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        _, (ttl_ms,) = await router.call(
-            checked(KeepAliveRequest(leases=(self.id,))), list[int], changes=False, timeout_s=timeout_s
-        )
+        asked = checked(KeepAliveRequest(leases=(self.id,)))
+        _, (ttl_ms,) = await self._asking.call(asked, list[int], timeout_s=timeout_s)
         if not ttl_ms:
             self.lost.set()
             raise LeaseNotFound(f"the lease {self.id} has ended")
@@ -128,8 +110,8 @@ class Lease:
     async def time_to_live(self) -> tuple[int, int, list[bytes]]:
         """(TTL, what is left of it by the leader's clock, both in milliseconds, keys). Raises
         LeaseNotFound."""
-        _, told = await self._router.call(
-            checked(TimeToLiveRequest(lease=self.id)), tuple[int, int, list[bytes]], changes=False
+        _, told = await self._asking.call(
+            checked(TimeToLiveRequest(lease=self.id)), tuple[int, int, list[bytes]]
         )
         return told
 
@@ -143,7 +125,7 @@ class Lease:
         """End it; gives how many keys ended with it. Raises LeaseNotFound, OutcomeUnknown."""
         self._stop()
         command = CommandRequest(command=encoded(Revoke(self.id)))
-        _, revoked = await self._router.call(command, RevokeAnswer, changes=True)
+        _, revoked = await self._asking.call(command, RevokeAnswer)
         self.lost.set()
         if self._end is not None:
             self._end.cancel()

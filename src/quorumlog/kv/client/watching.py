@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, Self
 
 import msgspec
 
-from quorumlog.errors import LedgerError
+from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.codecs import V
-from quorumlog.kv.client.link import Link, LinkLost
-from quorumlog.kv.client.router import RETRY_S, Router
 from quorumlog.kv.client.values import Change, Values
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import Event
-from quorumlog.kv.requests.messages import EventsResponse, Response, WatchRequest, checked
-from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.kv.requests.messages import EventsResponse, WatchRequest, checked
+from quorumlog.net.rpc.calls import Call
+from quorumlog.wire.client_message import ClientMessage
 
-FOREVER_S = 1e9
 _EVENT_BYTES = 64
 """Of an event beside its keys and values."""
 MOST_HELD_BYTES = 16 << 20
@@ -33,12 +31,19 @@ class Watching(Generic[V]):
     history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
     cannot read."""
 
-    def __init__(self, router: Router, values: Values[V], asked: WatchRequest) -> None:
-        """Raises InvalidRequest."""
+    def __init__(
+        self,
+        asking: Asking,
+        values: Values[V],
+        asked: WatchRequest,
+        most_held_bytes: int = MOST_HELD_BYTES,
+        holds: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
+        """`holds` is told how much is held, whenever that changes. Raises InvalidRequest."""
         asked = checked(asked)
         if not asked.key:
             raise InvalidRequest("a key is at least one byte")
-        self._router = router
+        self._asking = asking
         self._values = values
         self._asked = asked
         self._received = asked.first_revision
@@ -46,18 +51,17 @@ class Watching(Generic[V]):
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
         self._held_bytes = 0
+        self._most_held_bytes = most_held_bytes
+        self._holds = holds
         self._left: deque[Change[V]] = deque()
         """Of the batch that is being given."""
         self._news = asyncio.Event()
-        self._has_room = asyncio.Event()
-        self._has_room.set()
         self._failure: LedgerError | None = None
-        self._link: Link | None = None
-        self._number = 0
-        self._over = asyncio.Event()
-        """No more comes on the link as it is now."""
         self._began = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._is_closed = False
+        self._call: Call | None = None
+        """None: no more is taken."""
+        self._open()
 
     @property
     def next_revision(self) -> int:
@@ -70,65 +74,37 @@ class Watching(Generic[V]):
 
     # ---------------------------------------------------------------- what comes
 
-    async def _follow(self) -> None:
-        begin_s = time.monotonic()
-        while True:
-            # Who begins is told that nobody answers; who has begun waits for as long as it takes.
-            patience_s = FOREVER_S if self._began.is_set() else self._router.timeout_s
-            try:
-                link = await self._router.link(begin_s + patience_s)
-                await self._follow_on(link)
-            except LinkLost:
-                pass
-            except LedgerError as error:
-                self._fail(error)
-                return
-            await self._has_room.wait()
-            await asyncio.sleep(RETRY_S)
-
-    async def _follow_on(self, link: Link) -> None:
-        over = self._over = asyncio.Event()
-
-        def lost(_: object) -> None:
-            over.set()
-
+    def _open(self) -> None:
         asked = msgspec.structs.replace(self._asked, first_revision=self._received)
-        self._number = link.stream(asked, self._told)
-        self._link = link
-        link.lost.add_done_callback(lost)
-        try:
-            await over.wait()
-        finally:
-            link.lost.remove_done_callback(lost)
+        self._call = self._asking.watch(asked, self._told, self._ended)
 
-    def _told(self, message: Response) -> None:
-        if isinstance(message, EventsResponse):
-            fresh = [event for event in message.events if event.kv.mod_revision >= self._received]
-            if fresh:
-                self._hold(fresh, sum(map(_size_bytes, fresh)))
-            self._received = max(self._received, message.next_revision)
-            self._began.set()
-        elif isinstance(message, ErrorResponse):
-            self._fail(error_of(message))
-            self._task.cancel()
-
-    def _hold(self, events: list[Event], size_bytes: int) -> None:
-        self._batches.append((events, size_bytes))
-        self._held_bytes += size_bytes
-        self._news.set()
-        if self._held_bytes > MOST_HELD_BYTES:
-            self._has_room.clear()
-            self._forget()
-            self._over.set()
+    def _told(self, message: ClientMessage) -> None:
+        if not isinstance(message, EventsResponse):
+            raise ProtocolViolation(f"{type(message).__name__} for a watch")
+        fresh = [event for event in message.events if event.kv.mod_revision >= self._received]
+        self._received = max(self._received, message.next_revision)
+        assert self._call is not None
+        self._call.message = msgspec.structs.replace(self._asked, first_revision=self._received)
+        self._began.set()
+        if fresh:
+            size_bytes = sum(map(_size_bytes, fresh))
+            self._batches.append((fresh, size_bytes))
+            self._held_bytes += size_bytes
+            self._news.set()
+            self._holds(self._held_bytes)
+            if self._held_bytes > self._most_held_bytes:
+                self._forget()
 
     def _forget(self) -> None:
-        if self._link is not None and self._link.is_up:
-            self._link.forget(self._number)
+        call, self._call = self._call, None
+        if call is not None:
+            self._asking.cancel(call)
 
-    def _fail(self, error: LedgerError) -> None:
-        self._failure = error
-        self._began.set()
-        self._news.set()
+    def _ended(self, call: Call) -> None:
+        if call is self._call or not self._began.is_set():
+            self._failure = call.error
+            self._began.set()
+            self._news.set()
 
     # ---------------------------------------------------------------- what is given
 
@@ -158,8 +134,10 @@ class Watching(Generic[V]):
             self._left.extend([self._values.change(event) for event in events])
             self._batches.popleft()
             self._held_bytes -= size_bytes
-            if self._held_bytes <= MOST_HELD_BYTES // 2:
-                self._has_room.set()
+            self._holds(self._held_bytes)
+            is_low = self._held_bytes <= self._most_held_bytes // 2
+            if self._call is None and not self._is_closed and is_low:
+                self._open()
         return self._left
 
     async def __aiter__(self) -> AsyncIterator[Change[V]]:
@@ -168,7 +146,7 @@ class Watching(Generic[V]):
 
     async def close(self) -> None:
         """Nothing more comes; may be repeated."""
-        self._task.cancel()
+        self._is_closed = True
         self._forget()
 
     async def __aenter__(self) -> Self:

@@ -15,7 +15,8 @@ import h11
 from quorumlog.client_guard import contain
 from quorumlog.config import parse_address
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation
+from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.kv.client.asking import addresses_of
 from quorumlog.kv.client.async_store import AsyncKeyValueClient
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.gateway.from_json import Given
@@ -44,9 +45,7 @@ class EtcdGateway:
         """`servers`: the stores of all members, HOST:PORT,... Raises ConfigError."""
         self._listen = parse_address(listen)
         self._servers = servers
-        self._addresses = [parse_address(each.strip()) for each in servers.split(",") if each.strip()]
-        if not self._addresses:
-            raise ConfigError("a gateway needs the stores of all members as its servers: HOST:PORT,...")
+        addresses_of(servers)
         self._member_id = member_id
         self._group = group
         self._client: AsyncKeyValueClient | None = None
@@ -69,7 +68,7 @@ class EtcdGateway:
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
         self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S)
-        self._routes = Routes(self._client, self._member_id, GatewayMembers(self._addresses))
+        self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)
         level = open_port_level(host)
@@ -116,12 +115,14 @@ class _Client:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
         elif isinstance(event, h11.Data):
             self._body += event.data
+            self._decoder.unfinished_bytes = len(self._body)
             if len(self._body) > MAX_BODY_BYTES:
                 too_large = InvalidRequest(f"a request of more than {MAX_BODY_BYTES} bytes")
                 self._answer(*error_of(too_large), closes=True)
                 self._connection.close()
         elif isinstance(event, h11.EndOfMessage) and self._request is not None:
             body, self._body = bytes(self._body), bytearray()
+            self._decoder.unfinished_bytes = 0
             self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))
         elif isinstance(event, h11.ConnectionClosed):
             self._connection.close()
@@ -153,7 +154,7 @@ class _Client:
         try:
             given = _object_of(body) if request.method == b"POST" else {}
             if request.method == b"POST" and path == WATCH_PATH:
-                async with aclosing(self._routes.watch(given)) as told:
+                async with aclosing(self._routes.watch(given, self._connection.hold_beside)) as told:
                     await self._stream(told)
                 return
             status, answer = await self._routes.answer(request.method.decode(), path, given)

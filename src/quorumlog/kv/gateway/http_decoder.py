@@ -18,6 +18,8 @@ class HttpDecoder:
     """`Decoder` of a connection. The message of a frame is an event of h11."""
 
     missing_bytes = 1024
+    unfinished_bytes = 0
+    """Of the body of a request: whoever gathers it says so."""
 
     def __init__(self) -> None:
         self.http = h11.Connection(h11.SERVER)

@@ -71,6 +71,9 @@ VERSION = "3.5.1"
 HEALTH_TIMEOUT_S = 2.0
 NO_AUTHENTICATION = "etcdserver: authentication is not enabled"
 
+MOST_HELD_BYTES = 1 << 20
+"""Of what one watch has heard, and its client has not taken."""
+
 Answer = tuple[int, Told]
 """(HTTP status, body)."""
 
@@ -118,7 +121,7 @@ class Routes:
         """An empty store is at revision 1 in etcd, and clients rely on being told one."""
         return without_defaults(
             {
-                "cluster_id": str(number_of_text(self._client.router.cluster_id)),
+                "cluster_id": str(number_of_text(self._client.asking.cluster_id)),
                 "member_id": str(number_of_text(self._member_id)),
                 "revision": str(max(1, revision)),
             }
@@ -147,7 +150,7 @@ class Routes:
         check(asked, len(body))
         changes = writes(asked) if isinstance(asked, Range | Txn) else True
         request = CommandRequest(command=body) if changes else QuestionRequest(question=body)
-        return await self._client.router.call(request, expected, changes=changes)
+        return await self._client.asking.call(request, expected)
 
     async def _compact(self, given: Given) -> Told:
         given = known(given, "revision", "physical")
@@ -171,7 +174,7 @@ class Routes:
     async def _keep_alive(self, given: Given) -> Told:
         lease = number_of(known(given, "ID"), "ID")
         asked = checked(KeepAliveRequest(leases=(lease,)))
-        revision, (ttl_ms,) = await self._client.router.call(asked, list[int], changes=False)
+        revision, (ttl_ms,) = await self._client.asking.call(asked, list[int])
         told = without_defaults({"ID": str(lease), "TTL": str(ttl_ms // 1000)})
         return {"result": {"header": self._header(revision), **told}}
 
@@ -186,8 +189,8 @@ class Routes:
         wants_keys = flag_of(given, "keys")
         asked = checked(TimeToLiveRequest(lease=lease))
         try:
-            revision, (ttl_ms, left_ms, keys) = await self._client.router.call(
-                asked, tuple[int, int, list[bytes]], changes=False
+            revision, (ttl_ms, left_ms, keys) = await self._client.asking.call(
+                asked, tuple[int, int, list[bytes]]
             )
         except LeaseNotFound:
             return {"header": await self._newest_header(), "ID": str(lease), "TTL": "-1"}
@@ -204,7 +207,7 @@ class Routes:
     async def _leases(self, given: Given) -> Told:
         known(given)
         asked = QuestionRequest(question=encode(Leases()))
-        revision, found = await self._client.router.call(asked, LeasesAnswer, changes=False)
+        revision, found = await self._client.asking.call(asked, LeasesAnswer)
         leases = [{"ID": str(lease)} for lease, _, _ in found.leases]
         return {"header": self._header(revision), **without_defaults({"leases": leases})}
 
@@ -228,9 +231,12 @@ class Routes:
 
     # ---------------------------------------------------------------- watches
 
-    async def watch(self, given: Given) -> AsyncGenerator[Told, None]:
-        """What a watch tells, until it is closed or cancelled. Raises InvalidRequest."""
-        watching = Watching(self._client.router, self._client.values, watch_of(given))
+    async def watch(self, given: Given, holds: Callable[[int], None]) -> AsyncGenerator[Told, None]:
+        """What a watch tells, until it is closed or cancelled. `holds` is told how many bytes wait until
+        its client takes them. Raises InvalidRequest."""
+        watching = Watching(
+            self._client.asking, self._client.values, watch_of(given), MOST_HELD_BYTES, holds
+        )
         try:
             # etcd creates a watch below the compacted revision too, and then cancels it: the member's
             # refusal may come before or after its first word, and a client waits for both.

@@ -87,6 +87,7 @@ class KeyValueService:
         self._compacted = 0
         """History below is gone, as far as the store has told."""
         self.watches = WatchHub(self._ask_history, options.max_watches)
+        self._is_telling = False
         self._kept_alive: list[tuple[Session, KeepAliveRequest, float]] = []
         self._stand = StandAnswer()
         self._is_looking = False
@@ -265,11 +266,13 @@ class KeyValueService:
             return
         now_ms = self._now_ms()
         self._end_deaf_watches(now_ms)
+        self._is_telling = False  # what was to go on is forgotten where the member begins anew
         self.drain()
         term = self._member.leads_in
         self.leases.lead(term, now_ms)
         self.leases.tick(now_ms)
         self.watches.tick(now_ms)
+        self._tell_on()
         due = self._compactor.tick(now_ms, self.watches.told, leads=term is not None)
         if due is not None and due > self._compacted:
             self._commands.add(encode(Compact(due, leads=True)), _nobody)
@@ -315,6 +318,18 @@ class KeyValueService:
                 self.leases.begins(item.leases, now_ms)
                 self.watches.begins(item.revision)
         self.watches.changed(changes)
+        self._tell_on()
+
+    def _tell_on(self) -> None:
+        """Some more in each of the next turns."""
+        if self.watches.is_telling and not self._is_telling:
+            self._is_telling = True
+            self._member.enter(self._tell)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        self.watches.tell()
+        self._tell_on()
 
     def _look(self) -> None:
         """How large it is; whoever asks moves on what compaction has left to do."""

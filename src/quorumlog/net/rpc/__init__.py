@@ -14,8 +14,9 @@ Refused       a refusal is certain: nothing was done. One that is `retriable` is
               call looks for the leader, and an ANY_MEMBER call asks another one
 No answer     the connection has ended. What `changes` nothing is sent again. The outcome of what does is
               unknown (OutcomeUnknown), and it is never sent again, unless it `is_numbered`: once a copy
-              of such a one was left without an answer no refusal is certain, and each is told as
-              OutcomeUnknown. A deadline that passes while it is in flight is no answer, either
+              of such a one was left without an answer, or answered with OutcomeUnknown, no refusal is
+              certain, and each is told as OutcomeUnknown. A deadline that passes while it is in flight
+              is no answer, either
 Numbered      by the product, in its messages: what a server carries out once, however often it comes. An
               `Order` (set in `Product.submitted`) keeps and sends calls that must follow each other
 Silence       a server that owes an answer for `probe_after_ms`, beyond the `wait_ms` of the call, is

@@ -69,6 +69,8 @@ class Call:
     is_numbered: bool = False
     """Carried out once however often it comes: it is sent again, too. Once a copy of it was left without
     an answer, no refusal is certain."""
+    is_once: bool = False
+    """Whatever refuses it ends it: no other server is asked, and this one not again."""
     lane: Lane = Lane.CONTROL
     wait_ms: float = 0.0
     """A healthy server may take so long."""
@@ -194,6 +196,8 @@ class Link:
     probe: Call | None = None
     """The protocol's own question who leads, on this link, at most one at a time."""
     hello: HelloResponse | None = None
+    is_greeted_again: bool = False
+    """It ended at a greeting, and there is another one to try: nobody hears yet that it is down."""
     context: Any = None
     """The client's socket."""
 

@@ -45,8 +45,10 @@ class LinkTable:
 
     @property
     def quiet_since_ms(self) -> float:
-        """When the quietest of those with watches that have begun was heard last."""
-        listening = (link.last_received_ms for link in self._links.values() if link.watches)
+        """When the quietest of those that owe nothing and have watches was heard last."""
+        listening = (
+            link.last_received_ms for link in self._links.values() if link.watches and not link.pending
+        )
         return min(listening, default=float("inf"))
 
     def open_or_dial(self, address: str, lane: Lane, now_ms: float) -> Link | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import HelloResponse, check_product, client_hello
 from quorumlog.net.rpc.calls import Link
@@ -23,8 +23,15 @@ class Product:
     """Of every frame."""
     probe: ClientMessage
     """Who leads? Its answer is what `standing_of` reads."""
+    closed_error: type[LedgerError] = BadRequest
+    """What still waits, and each later call, raises it once the client is closed."""
     view: GroupView
     """Of the client that it is given to."""
+
+    def __init__(self, cluster_id: str = "") -> None:
+        """`cluster_id`: as it was before."""
+        self.cluster_id = cluster_id
+        """Of who has greeted first; servers of another one are not asked. Empty: not known yet."""
 
     def decoder(self) -> FrameDecoder:
         return FrameDecoder()
@@ -33,7 +40,8 @@ class Product:
         return client_hello(self.name)
 
     def greeting_of(self, link: Link, message: ClientMessage) -> HelloResponse:
-        """The answer to a Hello. Raises WrongPort, ProtocolViolation."""
+        """The answer to a Hello. Raises WrongPort, ProtocolViolation; another LedgerError: this server
+        is not asked now."""
         if not isinstance(message, HelloResponse):
             raise ProtocolViolation(f"{type(message).__name__} instead of a greeting")
         check_product(message, self.name, link.address)

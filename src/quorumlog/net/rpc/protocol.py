@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, Refused, WrongPort
+from quorumlog.errors import LedgerError, ProtocolViolation, Refused, WrongPort
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
 from quorumlog.net.hello import (
@@ -55,13 +55,10 @@ class RpcProtocol:
         random: Random,
         timings: Timings | None = None,
         answer: Callable[[Challenge], bytes] | None = None,
-        cluster_id: str = "",
     ) -> None:
-        """`answer`: to a server that asks who this is; a LedgerError that it raises ends the connection.
-        `cluster_id`: as it was before."""
+        """`answer`: to a server that asks who this is; a LedgerError that it raises ends it."""
         assert servers, "a client needs at least one server"
         self.timings = timings or Timings()
-        self.cluster_id = cluster_id
         self._product = product
         self._answer = answer
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
@@ -87,7 +84,7 @@ class RpcProtocol:
     def check_open(self) -> None:
         """Raises BadRequest. Any thread."""
         if self._links.is_closed:
-            raise BadRequest("the client is closed")
+            raise self._product.closed_error("the client is closed")
 
     def submit(self, call: Call, now_ms: float) -> None:
         """Its outcome is in `Work.completed` of a later `take_work`."""
@@ -97,7 +94,7 @@ class RpcProtocol:
         if call.is_done:
             return  # cancelled by another thread, before it came here
         if self._links.is_closed:
-            calls.fail(call, BadRequest("the client is closed"))
+            calls.fail(call, self._product.closed_error("the client is closed"))
         elif call.order is not None:
             call.order.submit(call)
         else:
@@ -112,12 +109,13 @@ class RpcProtocol:
     def close(self, now_ms: float) -> None:
         self._calls.now_ms = now_ms
         self._links.is_closed = True
-        self._calls.fail_waiting(BadRequest("the client was closed before the request was sent"))
+        closed = self._product.closed_error
+        self._calls.fail_waiting(closed("the client was closed before the request was sent"))
         for link in self._links.all():
             self._drop(link, "the client was closed")
         # Reads that were in flight wait again: they could be repeated, but not by this client.
-        self._calls.fail_waiting(BadRequest("the client was closed"))
-        self._calls.fail_ordered(BadRequest("the client was closed"))
+        self._calls.fail_waiting(closed("the client was closed"))
+        self._calls.fail_ordered(closed("the client was closed"))
         assert not self._links.all(), self._links.all()
 
     # ---------------------------------------------------------------- what the connections bring
@@ -234,7 +232,7 @@ class RpcProtocol:
             return
         try:
             message = self._product.greeting_of(link, message)
-        except WrongPort as refusal:
+        except LedgerError as refusal:
             self._turned_away(link, refusal)
             return
         if message.code != WELCOME:
@@ -243,11 +241,12 @@ class RpcProtocol:
         if message.protocol != PROTOCOL_VERSION:
             self._drop(link, f"speaks protocol {message.protocol}, this client {PROTOCOL_VERSION}")
             return
-        if message.cluster_id and self.cluster_id and message.cluster_id != self.cluster_id:
+        told, known = message.cluster_id, self._product.cluster_id
+        if told and known and told != known:
             # A stray address in the list must not splice two logs into one.
-            self._drop(link, f"belongs to another cluster ({message.cluster_id}, not {self.cluster_id})")
+            self._drop(link, f"belongs to another cluster ({told}, not {known})")
             return
-        self.cluster_id = self.cluster_id or message.cluster_id
+        self._product.cluster_id = known or told
         link.hello = message
         self._links.greeted(link, self._calls.now_ms)
         self.view.notes.pop(link.address, None)
@@ -265,7 +264,12 @@ class RpcProtocol:
         link.probe.state = CallState.DONE
         link.probe = None
         if isinstance(message, ErrorResponse):
-            self._turned_away(link, error_of(message))
+            refusal = error_of(message)
+            if not refusal.retriable:
+                self._turned_away(link, refusal)
+            else:
+                self.view.note(link.address, str(refusal), self._calls.now_ms)
+                self.view.hinted(link.address, refusal, self._calls.now_ms)
             return
         told = self._product.standing_of(message)
         if told is not None:
@@ -321,7 +325,8 @@ class RpcProtocol:
                 verb = "connection" if link.state is LinkState.DIALING else "greeting"
                 self._drop(link, f"no {verb} within {timings.connect_timeout_ms:.0f} ms")
             return
-        if link.watches and not link.pending and now_ms - link.last_received_ms >= timings.listen_ms:
+        if now_ms - link.last_received_ms >= timings.listen_ms and (link.watches or link.pending):
+            # What it owes may take its time, or is unasked: is it there at all?
             self._router.ask_standing(link, now_ms)
         silent_ms = link.silent_ms(now_ms)
         if link.state is not LinkState.OPEN or silent_ms <= timings.probe_after_ms:

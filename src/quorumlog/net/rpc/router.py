@@ -71,6 +71,12 @@ class Router:
                     self.ask_standing(link, now_ms)
         self._asked_width = min(self._asked_width + 1, len(addresses))
 
+    def ask_all(self, now_ms: float) -> None:
+        """At once, those that did not say who they are."""
+        for address in self._view.known_addresses():
+            if address not in self._view.names:
+                self._links.open_or_dial(address, Lane.CONTROL, now_ms)
+
     def ask_standing(self, link: Link, now_ms: float) -> None:
         if link.probe is None:
             link.probe = Call(

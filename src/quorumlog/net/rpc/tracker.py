@@ -227,6 +227,8 @@ class CallTracker:
                 self._fail_if_no_member(call)
         if not told.leads:
             self._move_watches(link)
+            if told.leader_id and self._view.leader is None:
+                self.router.ask_all(self.now_ms)  # nobody has said yet where that is
         self.send_waiting()
 
     def _move_watches(self, link: Link) -> None:
@@ -247,7 +249,9 @@ class CallTracker:
 
     def _refused(self, link: Link, call: Call, error: LedgerError) -> None:
         self._product.refused(link, call, error)
-        is_to_pass = error.retriable or error.is_elsewhere
+        is_to_pass = (error.retriable or error.is_elsewhere) and not call.is_once
+        if call.is_numbered and isinstance(error, OutcomeUnknown):
+            call.may_be_done = is_to_pass = True  # sent again, it is told
         if is_to_pass:  # another one is an answer to this call, and says nothing of the server
             self._view.note(link.address, f"{type(error).__name__}: {error}", self.now_ms)
         if error.is_elsewhere and call.target.kind is TargetKind.LEADER:
@@ -294,7 +298,7 @@ class CallTracker:
         link.probe = None
         for call in pending:
             self._interrupted(link, call, reason)
-        if not was_open:
+        if not was_open and not link.is_greeted_again:
             self._fail_addressed(link.address, reason)
         for call in pending:
             if call.state is CallState.WAITING and call.order is None:
@@ -381,10 +385,11 @@ class CallTracker:
             order.fail_all(error)
 
     def _fail_addressed(self, address: str, reason: str) -> None:
-        """Who asks one address hears that it is down, and does not wait until it is up."""
+        """Who asks one address hears that it is down, or turns everybody away, and does not wait."""
         for call in list(self._waiting):
             if call.target == (TargetKind.ADDRESS, address):
-                self.fail(call, Unreachable(f"{address}: {reason}"))
+                refusal = self._view.group_unknown.get(address)
+                self.fail(call, refusal or Unreachable(f"{address}: {reason}"))
 
     def _fail_if_no_member(self, call: Call) -> None:
         name = call.target.name

@@ -18,11 +18,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client_guard import is_full
 from quorumlog.config import StoreConfig
 from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import (
-    CommandError,
     DirectoryDamaged,
     IndexOutOfRange,
     LedgerError,
@@ -44,12 +42,13 @@ from quorumlog.node.applying.machine_opening import (
     open_machine,
 )
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
+from quorumlog.node.applying.questions import Asked, Question, Questions, answers_of
 from quorumlog.node.applying.sliced_save import SaveStep, SlicedSave
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.installing import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.state_machine import MOST_RESULT_BYTES, Applied
+from quorumlog.state_machine import Applied
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
@@ -57,8 +56,6 @@ from quorumlog.store.snapshots import LeftOut, SnapshotsUnavailable
 APPLY_ENTRIES = 1024
 APPLY_BYTES = 1024 * 1024
 """Of one piece of work at most, but at least one entry."""
-MOST_QUESTIONS = 64
-"""Of one piece of work."""
 RETRY_MS = 500
 """Where damage keeps entries from being read, they are tried again."""
 LACKING_RETRY_MS = 10_000
@@ -71,31 +68,9 @@ LONG_MS = 10_000
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
-Asked = bytes | CommandError | AppendReceipt | None
 Readable = Callable[[int, int, int], EntryBatch | ColdRange]
 """`LedgerNode.readable_range`."""
 Problems = StoreFailure | LedgerError
-
-
-class Question:
-    """`behind_index`: it may be answered once this entry is applied. `ask` runs on the thread that
-    applies; `done` gets what it gave, and what is applied, or why there is no answer."""
-
-    __slots__ = ("ask", "behind_index", "deadline_ms", "done", "owner")
-
-    def __init__(
-        self,
-        behind_index: int,
-        ask: Callable[[MachineRunner], Asked],
-        deadline_ms: float,
-        done: Callable[[Asked | LedgerError, int], None],
-        owner: object,
-    ) -> None:
-        self.behind_index = behind_index
-        self.ask = ask
-        self.deadline_ms = deadline_ms
-        self.done = done
-        self.owner = owner
 
 
 class MachineDriver:
@@ -128,7 +103,7 @@ class MachineDriver:
         self.applied_index = -1
         self.stopped: Stopped | None = None
         self._runner: MachineRunner | None = None
-        self._questions: list[Question] = []
+        self._questions = Questions()
         self.lacking = ""
         """Why it cannot go on from what is here, in a sentence."""
         self._waits_for_index = -1
@@ -224,7 +199,7 @@ class MachineDriver:
                 self._open(binding, committed_index)
         elif self._saving is not None and self._is_slice_next and not self._saving.is_away:
             self._write_slice(self._saving)
-        elif ready := self._ready_questions():
+        elif ready := self._questions.take(self.applied_index):
             self._answer(self._runner, ready)
         elif self.applied is not None and self._saving is None and self.snapshots.is_due(now_ms):
             self._save(self._runner, self.applied)
@@ -287,8 +262,7 @@ class MachineDriver:
 
     def close(self, reason: str) -> None:
         self.results.stopped(reason)
-        questions, self._questions = self._questions, []
-        for each in questions:
+        for each in self._questions.take_all():
             each.done(RequestTimeout(reason), -1)
 
     def _submit(
@@ -495,7 +469,7 @@ class MachineDriver:
         if self.stopped is not None:
             question.done(UnknownMachine(self.problem), -1)
         else:
-            self._questions.append(question)
+            self._questions.add(question)
 
     def ask_results(self, producer: str, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
         """`done` gets the receipt of a committed append of a session with its results, which it may have
@@ -512,52 +486,24 @@ class MachineDriver:
         self.ask(Question(receipt.last_index, look, deadline_ms, answered, None))
 
     def discard(self, owner: object) -> None:
-        self._questions = [each for each in self._questions if each.owner is not owner]
+        self._questions.discard(owner)
 
     def _expire(self) -> None:
-        late = [each for each in self._questions if each.deadline_ms <= self._now_ms]
-        if late:
-            self._questions = [each for each in self._questions if each.deadline_ms > self._now_ms]
-            for each in late:
-                far = f"{self.applied_index}, not up to {each.behind_index} yet"
-                each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"), -1)
-
-    def _ready_questions(self) -> list[Question]:
-        """But those of who leaves megabytes of answers unread."""
-        ready: list[Question] = []
-        for each in self._questions:
-            if each.behind_index <= self.applied_index and not is_full(each.owner):
-                ready.append(each)
-                if len(ready) == MOST_QUESTIONS:
-                    break
-        return ready
+        for each in self._questions.expire(self._now_ms):
+            far = f"{self.applied_index}, not up to {each.behind_index} yet"
+            if each.behind_index <= self.applied_index:
+                far = f"{self.applied_index}, and many others ask"
+            each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"), -1)
 
     def _answer(self, runner: MachineRunner, ready: list[Question]) -> None:
         applied_index = self.applied_index
 
         def answered(result: object) -> None:
             assert isinstance(result, list), result
-            asked = {id(each) for each in ready[: len(result)]}
-            waiting = {id(each) for each in self._questions}
-            self._questions = [each for each in self._questions if id(each) not in asked]
-            for each, answer in zip(ready, result, strict=False):
-                if id(each) in waiting:
-                    each.done(answer, applied_index)
+            self._questions.answered(ready, result, applied_index)
 
         # An answer of a machine that is built again meanwhile still follows from what was committed.
-        self._submit(partial(_answers, ready, runner), answered, also_late=True)
-
-
-def _answers(questions: list[Question], runner: MachineRunner) -> list[Asked]:
-    """Of the first ones, where they are large."""
-    answers: list[Asked] = []
-    size_bytes = 0
-    for each in questions:
-        answers.append(answer := each.ask(runner))
-        size_bytes += len(answer) if isinstance(answer, bytes) else 0
-        if size_bytes >= MOST_RESULT_BYTES:
-            break
-    return answers
+        self._submit(partial(answers_of, ready, runner), answered, also_late=True)
 
 
 def _at_most(batch: EntryBatch, count: int) -> EntryBatch:

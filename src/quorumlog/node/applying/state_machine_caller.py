@@ -25,9 +25,10 @@ from quorumlog.log_state.control_entries import (
 from quorumlog.log_state.log_state import LogState, Machine, SteppedOver
 from quorumlog.node.applying.awaited_results import Done, unknown_results
 from quorumlog.node.applying.hand_over import HandOver, MachineHoldings
-from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
+from quorumlog.node.applying.machine_driver import Answer, MachineDriver
 from quorumlog.node.applying.machine_opening import MachineFactory, version_of
 from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.applying.questions import Asked, Question
 from quorumlog.node.applying.step_overs import Member, StepOvers
 from quorumlog.node.entry_filler import EntryFiller
 from quorumlog.node.installing import SnapshotFetcher

@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from quorumlog.errors import ConfigError
-from quorumlog.spark.offsets import IndexRange, LedgerDataLoss, LogBounds, resolve, skip_lost_entries
+from quorumlog.spark.offsets import IndexRange, LedgerDataLoss, LogBounds, resolve
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition
-from quorumlog.spark.reading import SourceOpener, index_from, planned
+from quorumlog.spark.reading import SourceOpener, index_from, planned, what_is_left
 from quorumlog.spark.sources.ledger_source import LedgerSource
 
 _logger = logging.getLogger(__name__)
@@ -161,16 +161,8 @@ class GroupStream:
             first_index = begun.index
             if first_index > end.index:  # the first batch of an earlier release, which was not committed
                 return self._begun_elsewhere(begun, end, bounds)
-            if first_index < bounds.begin_index:
-                first_index = skip_lost_entries(
-                    begun.index,
-                    min(bounds.begin_index, end.index),
-                    bounds,
-                    fail_on_data_loss=options.fail_on_data_loss,
-                )
-                if options.reader:
-                    source.note_skipped(options.reader, begun.index, first_index)
-            return planned(options, source, bounds, IndexRange(first_index, end.index))
+            left = what_is_left(options, source, bounds, IndexRange(first_index, end.index))
+            return planned(options, source, bounds, left)
 
     def commit_reader(self, index: int) -> None:
         with closing(self._opener(self._options)) as source:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, Self, TypeVar
 
-from quorumlog.broker.client.async_link import AsyncLinks
+from quorumlog.broker.client.broker_calls import BrokerCalls
 from quorumlog.broker.client.broker_results import QueueInfo
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -81,7 +81,7 @@ class AsyncBrokerAdmin:
 
     def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         """Raises ConfigError."""
-        self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
 
     async def __aenter__(self) -> Self:
         return self

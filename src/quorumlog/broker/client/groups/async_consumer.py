@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 
-from quorumlog.broker.client.async_link import AsyncLinks
+from quorumlog.broker.client.broker_calls import BrokerCalls
 from quorumlog.broker.client.broker_results import SendReceipt
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -132,7 +132,7 @@ class AsyncConsumer:
         """Others may have its queues from then on."""
         self._heartbeat_wait_ms = HEARTBEAT_WAIT_MS
         self._joining = asyncio.Lock()
-        self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
         self._producer = AsyncProducer(servers, timeout_ms=timeout_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: dict[tuple[str, int], asyncio.Task[None]] = {}

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from quorumlog.broker.client.async_link import AsyncLinks
+from quorumlog.broker.client.broker_calls import BrokerCalls
 from quorumlog.broker.client.broker_results import SendReceipt
 from quorumlog.broker.client.broker_verbs import (
     DEFAULT_TIMEOUT_MS,
@@ -86,7 +86,7 @@ class AsyncProducer:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
         """Raises ConfigError."""
-        self._link = AsyncLinks(servers, timeout_ms, must_follow=True)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
         self._keys = UniqKeys()
         self._turn = itertools.count()
         self._queues: dict[str, tuple[int, float]] = {}

@@ -40,12 +40,11 @@ class Mark:
 class Acknowledgements:
     """`confirmed_offset` never falls."""
 
-    own_id: str
+    own_directory_id: str
     in_sync_replicas: int
     """The master included. By hand the lists say it."""
     confirmed_offset: int
     in_sync_set: InSyncSet | None = None
-    own_directory_id: str = ""
     lists: tuple[CopyList, ...] = ()
     """In force; the newest last."""
     begun_at: int = 0
@@ -86,28 +85,21 @@ class Acknowledgements:
 
     def _held(self) -> int:
         """Up to where as many have it as the rule asks for; -1: too few have ever come."""
-        if self.in_sync_set is not None:
-            if len(self._in_sync_ids()) < self.in_sync_replicas:
-                return -1
-            others = [self._held_by(member) for member in self.in_sync_set if member.id != self.own_id]
-            return min([*others, self.own_offset])
         offsets = {mark.directory_id: mark.acknowledged_offset for mark in self.marks.values()}
-        if self.lists:
-            offsets[self.own_directory_id] = self.own_offset
+        if self.in_sync_set is None and not self.lists:
+            found = [self.own_offset, *sorted(offsets.values(), reverse=True)]
+            needed = max(self.in_sync_replicas, 1)
+            return min(found[:needed]) if len(found) >= needed else -1
+        offsets[self.own_directory_id] = self.own_offset
+        if self.in_sync_set is None:
             return held_offset(self.lists, offsets, self.own_offset)
-        found = [self.own_offset, *sorted(offsets.values(), reverse=True)]
-        needed = max(self.in_sync_replicas, 1)
-        return min(found[:needed]) if len(found) >= needed else -1
+        if len(self._in_sync_ids()) < self.in_sync_replicas:
+            return -1
+        return min(offsets.get(member.directory_id, 0) for member in self.in_sync_set)
 
     def _in_sync_ids(self) -> frozenset[str]:
         """While a wiped store takes the place of what it was, both are members under one id."""
         return frozenset(member.id for member in self.in_sync_set or ())
-
-    def _held_by(self, member: Member) -> int:
-        mark = self.marks.get(member.id)
-        if mark is None or mark.directory_id != member.directory_id:
-            return 0
-        return mark.acknowledged_offset
 
     @property
     def waits_for_others(self) -> bool:

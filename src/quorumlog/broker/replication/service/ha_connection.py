@@ -27,6 +27,7 @@ class AnyBytes:
     """A `Decoder`: what comes as it comes. Each dialect has frames of its own."""
 
     missing_bytes = _RECEIVE_BYTES
+    unfinished_bytes = 0
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))

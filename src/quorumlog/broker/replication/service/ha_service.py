@@ -69,7 +69,7 @@ class HAService:
             raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
         self.replica = replica
         self.dialect = dialect
-        self._host, self._port = parse_address(bind or replica.address.ha_address)
+        self._host, self._port = parse_address(bind or replica.me.ha_address)
         self._listener = Listener(
             "the broker",
             self._came,
@@ -201,7 +201,6 @@ class HAService:
         assert self.client is not None
         self.client.tick(now_ms)
         self.replica.group_transfer.expire(now_ms)
-        self.replica.tell_all()
         if self.replica.outlasts_its_drain:
             self._records.submit(self.replica.end_drain, lambda outcome: None)
         self._note()

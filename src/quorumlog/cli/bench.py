@@ -1,0 +1,166 @@
+"""quorumlog bench: how fast a running group is, beside what its disk allows; and what a sync costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from quorumlog.cli.options import (
+    DEAD_AFTER_S,
+    DEFAULT_GROUP,
+    TIMEOUT_S,
+    Group,
+    LogServers,
+    Servers,
+    named_path,
+    timeout_ms_of,
+)
+from quorumlog.cli.output import CommandGroup, err, is_json, out, tell, tell_each
+from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.bench.closed_loop import Result
+    from quorumlog.bench.open_loop import OpenMeasured
+
+
+M = TypeVar("M", "Result", "OpenMeasured")
+
+LOADS = (
+    "one-writer",
+    "64-writers",
+    "256-writers",
+    "concurrent-appends",
+    "batches",
+    "small-records",
+    "sequential-read",
+    "random-get",
+)
+OPEN_LOADS = ("open-client", "open-256-connections", "open-batches")
+"""Names in `quorumlog.bench`, known without loading it."""
+
+MAX_ROUNDS = 100_000
+"""Each of them needs 2 MiB on the disk."""
+
+bench_app = typer.Typer(
+    cls=CommandGroup, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[flush]"
+)
+
+
+@bench_app.callback()
+def bench(
+    context: typer.Context,
+    servers: Servers = "",
+    group: Group = DEFAULT_GROUP,
+    seconds: Annotated[
+        float, typer.Option(help="How long each load is measured.", min=0.1, metavar="S")
+    ] = 5.0,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Only this load; may be repeated. One of {', '.join(LOADS)};"
+            f" with --open-loop one of {', '.join(OPEN_LOADS)}.",
+            metavar="NAME",
+        ),
+    ] = None,
+    raw_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure what the disk allows in this directory, which should lie on the disk of the"
+            " members. [default: the current directory if the members run on this machine]",
+            metavar="DIR",
+            parser=named_path,
+        ),
+    ] = None,
+    open_loop: Annotated[
+        bool,
+        typer.Option(
+            "--open-loop",
+            help="Instead: latency at 10 to 90 % of the peak and at twice the peak, with Poisson"
+            " arrivals. Needs the extra `bench`.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", min=0)] = 1,
+) -> None:
+    """Measure appends and reads on a running group. It writes to the log: not for one that matters.
+
+    The raw limit beside each figure is what three plain processes reach together when they write and
+    sync the same sizes. Processor time and memory are those of the members on this machine.
+    `quorumlog bench flush` measures what a sync costs, without a group.
+
+    Example: quorumlog bench --servers 127.0.0.1:20911 --seconds 5
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from quorumlog.bench.closed_loop import run_loads
+    from quorumlog.bench.local_processes import listening_processes
+    from quorumlog.bench.machine import machine_of
+    from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, run_open_loads
+    from quorumlog.bench.raw_limit import scratch_directory
+    from quorumlog.bench.running_group import RunningGroup
+    from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
+    from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
+
+    at = LogServers(servers, DEAD_AFTER_S, group)
+    loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
+    open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []
+    with at.connected(timeout_ms=timeout_ms_of(TIMEOUT_S)) as log:
+        addresses = [row.address for row in log.status() if row.reachable]
+    pids = listening_processes(addresses)
+    if raw_dir is None and pids:
+        raw_dir = Path.cwd()
+    with err().status("starting") as progress, scratch_directory(raw_dir) as scratch:
+        progress.update("measuring the disk")
+        machine = machine_of(scratch)
+        tell({"machine": machine.row()}, lambda: None)
+        running = RunningGroup(servers, group, pids)
+        found = run_loads(loads, running, seconds, scratch, progress.update)
+        closed = [_told(each) for each in found]
+        open_found = run_open_loads(open_loads, running, seconds, seed, progress.update)
+        opened = [_told(each) for each in open_found]
+    if not is_json():
+        console = out()
+        console.print(machine.describe())
+        console.print(open_table_of(opened) if open_loop else table_of(closed))
+        for line in target_lines([*closed, *opened]):
+            console.print(line)
+
+
+def _told(measured: M) -> M:
+    tell(measured.row(), lambda: None)
+    return measured
+
+
+@bench_app.command()
+def flush(
+    directory: Annotated[
+        Path,
+        typer.Option(
+            "--dir",
+            help="Measure the disk that this directory lies on.",
+            metavar="DIR",
+            parser=named_path,
+        ),
+    ] = Path(),
+    rounds: Annotated[
+        int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS)
+    ] = 200,
+) -> None:
+    """What a sync costs on this disk, for each way to flush; needs no running group.
+
+    Example: quorumlog bench flush --dir /var/lib/quorumlog --rounds 200
+    """
+    from quorumlog.bench.flush_cost import measure_flush_costs
+    from quorumlog.cli.bench_tables import flush_table_of
+
+    if not directory.is_dir():
+        raise ConfigError(f"--dir {directory} is not a directory; name one on the disk to measure")
+    with err().status("preparing files") as status:
+        try:
+            costs = measure_flush_costs(directory, rounds, status.update)
+        except OSError as error:
+            raise ConfigError(
+                f"--dir {directory} cannot be measured: {error.strerror}; name one that takes files"
+            ) from None
+    tell_each((cost.row() for cost in costs), lambda: out().print(flush_table_of(costs)))

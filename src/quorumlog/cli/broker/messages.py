@@ -1,0 +1,115 @@
+"""Topics and groups as options, and messages as they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorumlog.cli.options import named_path
+from quorumlog.cli.output import print_table
+
+if TYPE_CHECKING:
+    from quorumlog.broker.message import StoredMessage
+
+
+MOST_QUEUE_ID = (1 << 31) - 1
+"""What a record has room for."""
+
+
+def _topic(name: str) -> str:
+    """Checked before anything is done; an empty name would stand for all topics."""
+    from quorumlog.broker.message import check_topic
+
+    check_topic(name)
+    return name
+
+
+def _group(name: str) -> str:
+    from quorumlog.broker.group_commands import check_group_name
+
+    check_group_name(name)
+    return name
+
+
+Topic = Annotated[
+    str, typer.Option("--topic", help="Name of the topic.", metavar="NAME", callback=_topic)
+]
+TopicName = Annotated[str, typer.Argument(help="Name of the topic.", metavar="TOPIC", callback=_topic)]
+GroupName = Annotated[
+    str, typer.Argument(help="Name of the consumer group.", metavar="GROUP", callback=_group)
+]
+ConsumerGroup = Annotated[
+    str,
+    typer.Option(
+        "--group", help="Consumer group; its first member makes it.", metavar="NAME", callback=_group
+    ),
+]
+Queue = Annotated[int, typer.Option("--queue", help="Number of the queue.", min=0, max=MOST_QUEUE_ID)]
+StoreDirectory = Annotated[
+    Path,
+    typer.Argument(
+        help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
+        metavar="DIR",
+        parser=named_path,
+    ),
+]
+
+
+_SHOWN_BYTES = 80
+
+
+def message_row(message: StoredMessage) -> dict[str, Any]:
+    """For --json: the body as text where it is UTF-8, else `body_hex`."""
+    row = message._asdict()
+    body = row.pop("body")
+    try:
+        row["body"] = body.decode()
+    except UnicodeDecodeError:
+        row["body_hex"] = body.hex()
+    row["keys"] = list(message.keys)
+    return row
+
+
+def spoken_time(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):  # no date: what stands there
+        return f"{time_ms}ms"
+
+
+def message_line(message: StoredMessage) -> str:
+    moment = spoken_time(message.store_time_ms)
+    text = message.body[:_SHOWN_BYTES].decode("utf-8", "replace")
+    shown = "".join(c if c.isprintable() else "·" for c in text)
+    more = "…" if len(message.body) > _SHOWN_BYTES else ""
+    marks = "".join(
+        f" {name}={value}"
+        for name, value in (("tags", message.tags), ("keys", " ".join(message.keys)))
+        if value
+    )
+    return (
+        f"{message.topic} {message.queue_id} {message.queue_offset} @{message.physical_offset} {moment}"
+        f"{marks}  {shown}{more}"
+    )
+
+
+def print_topics(rows: Iterable[tuple[str, int, int, int]]) -> None:
+    """`rows` as of `print_queues`, summed by topic."""
+    topics: dict[str, tuple[int, int]] = {}
+    for topic, _, first, stop in rows:
+        queues, messages = topics.get(topic, (0, 0))
+        topics[topic] = queues + 1, messages + stop - first
+    if topics:
+        table = [(topic, *sums) for topic, sums in topics.items()]
+        print_table({"topic": False, "queues": True, "messages": True}, table)
+
+
+def print_queues(rows: Iterable[tuple[str, int, int, int]]) -> None:
+    """`rows`: (topic, queue id, first offset, stop offset). Nothing where there is no queue."""
+    table = [(topic, queue, stop - first, first, stop) for topic, queue, first, stop in rows]
+    if table:
+        print_table({"topic": False, "queue": True, "messages": True, "from": True, "to": True}, table)

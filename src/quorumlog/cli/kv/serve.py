@@ -1,0 +1,162 @@
+"""quorumlog kv serve: one member with its store, until SIGTERM."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.options import LogLevel, named_path, split_servers
+from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.server.applications.doors import Door
+
+
+class EngineName(StrEnum):
+    MEMORY = "memory"
+    ROCKSDB = "rocksdb"
+
+
+MIB = 1 << 20
+
+
+def _check_address(option: str, address: str) -> None:
+    """Raises ConfigError."""
+    from quorumlog.config import parse_address
+
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def serve(
+    listen: Annotated[
+        str,
+        typer.Option(
+            help="Where the store listens for its clients; the port is not that of the log.",
+            metavar="HOST:PORT",
+        ),
+    ] = "127.0.0.1:20921",
+    member_id: Annotated[
+        str | None, typer.Option("--id", help="Id of this member in --members.", metavar="ID")
+    ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            help="Every member and where its log is reached: ID=HOST:PORT,... The same on all members.",
+            metavar="LIST",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Options of the log from a TOML file.", metavar="FILE.toml", parser=named_path
+        ),
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="Where keys are: in memory, or in RocksDB (extra `rocksdb`).")
+    ] = EngineName.MEMORY,
+    quota_mib: Annotated[
+        int, typer.Option("--quota-mib", help="Above so many MiB puts are refused.", min=1)
+    ] = 8192,
+    auto_compaction: Annotated[
+        float,
+        typer.Option(
+            "--auto-compaction", help="History ends after so many seconds; 0: it does not.", min=0.0
+        ),
+    ] = 3600.0,
+    max_watches: Annotated[
+        int, typer.Option("--max-watches", help="Of one client; ten times so many of all.", min=1)
+    ] = 10_000,
+    etcd_gateway: Annotated[
+        str | None,
+        typer.Option(
+            "--etcd-gateway",
+            help="Also speak the part of etcd's JSON gateway that Patroni uses, on this port of the host"
+            " of --listen (extra `etcd-gateway`).",
+            metavar="PORT|HOST:PORT",
+        ),
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the stores of all members listen: the gateway asks whichever leads.",
+            envvar="QUORUMLOG_KV_SERVERS",
+            metavar="LIST",
+        ),
+    ] = None,
+    hold_machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hold-machine",
+            help="`kv`: do not run the store, which would end the member.",
+            metavar="NAME",
+        ),
+    ] = None,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
+    ] = LogLevel.INFO,
+) -> None:
+    """Run one member of a store until SIGTERM. It has no authentication: listen where you trust all.
+
+    Example, the first of three:
+
+    \b
+        quorumlog kv serve --id n0 --data-dir /var/lib/quorumlog \\
+          --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911 --listen 10.0.0.1:20921
+
+    \b
+    For Patroni, add --etcd-gateway 2379 --servers 10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921
+    """
+    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
+    from quorumlog.cli.run.serving_member import ServingMember
+    from quorumlog.cli.run.toml_config import load_server_config
+    from quorumlog.kv.door.embedded import door_of, gateway_of
+    from quorumlog.kv.service.service import StoreOptions
+
+    refuse_optimised_python()
+    given = {
+        "member_id": member_id,
+        "members": members,
+        "data_dir": None if data_dir is None else str(data_dir),
+        "log_level": log_level.value,
+        "hold_machines": tuple(hold_machine) if hold_machine else None,
+    }
+    path = None if config is None else str(config)
+    server_config = load_server_config(path, given)
+    if len(server_config.groups) > 1:
+        raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
+    log_to_stderr(log_level)
+    options = StoreOptions(auto_compaction * 1000, quota_mib * MIB, max_watches=max_watches)
+    group = server_config.groups[0]
+    doors: list[Door] = []
+    _check_address("--listen", listen)
+    if etcd_gateway is not None:
+        address = etcd_gateway if ":" in etcd_gateway else f"{listen.rpartition(':')[0]}:{etcd_gateway}"
+        _check_address("--etcd-gateway", address)
+        if address == listen:
+            raise ConfigError(
+                f"--etcd-gateway {address} is what --listen has; each needs a port of its own"
+            )
+        if not servers and len(group.members) > 1:
+            raise ConfigError(
+                "--etcd-gateway needs --servers: where the stores of all members listen, for it asks"
+                " whichever leads"
+            )
+        servers = servers or listen
+        split_servers(servers)
+        doors.append(gateway_of(group, address, servers))
+        options = replace(options, etcd_gateway=f"http://{address}")
+    doors.append(door_of(group, listen, engine.value, options))
+    run_member(ServingMember(server_config, path, given, doors=doors))

@@ -1,0 +1,1 @@
+"""Commands of a running log: used, looked at, and managed."""

@@ -1,0 +1,468 @@
+"""quorumlog member, transfer, upgrade, clock, machine: who is in the group, and what it agrees on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorumlog.cli.options import App, LogServers, timeout_ms_of
+from quorumlog.cli.output import err, print_table, say, tell, tell_rows
+from quorumlog.errors import (
+    ConfigError,
+    LedgerError,
+    MembershipRefused,
+    OutcomeUnknown,
+    TransferFailed,
+    Unreachable,
+)
+
+if TYPE_CHECKING:
+    from quorumlog.client import LedgerClient, MemberStatusRow
+
+
+ASK_AGAIN_S = 0.5
+SAY_AGAIN_S = 5.0
+"""How often progress is told."""
+ANSWERS_WITHIN_S = 5.0
+"""Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
+
+member_app = App()
+
+Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID")]
+Address = Annotated[str, typer.Argument(help="Where it listens.", metavar="HOST:PORT")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing; say whether it would be begun.")
+]
+_WAIT = "Give up after so many seconds: a new member may have much to fetch."
+_LONG: Any = {"timeout_s": 3600.0, "timeout_help": _WAIT}
+_SHORT: Any = {"timeout_s": 60.0, "timeout_help": _WAIT}
+
+
+@member_app.callback()
+def member() -> None:
+    """Who is in the group: list, add, promote, remove, replace, set-address.
+
+    Example: quorumlog member list --servers 127.0.0.1:20911
+    """
+
+
+@member_app.command("list")
+def list_members(at: LogServers) -> None:
+    """Show who votes and who only learns, where each is, and how far it is behind.
+
+    Example: quorumlog member list --servers 127.0.0.1:20911
+    """
+
+    with at.connected() as log:
+        rows = _rows(_leader_row(log, at.timeout))
+        told = {status.address: status for status in log.status()}
+    for row in rows:
+        status = told.get(str(row["address"]))
+        row["role"] = status.role if status is not None and status.reachable else None
+        row["waits_for"] = status.waits_for if status is not None else ""
+    table = []
+    for row in rows:
+        is_there = row["reachable"]
+        words = [row["spoken"], row["answered"], row["waits_for"]]
+        if not is_there:
+            words.insert(0, "not reachable")
+        elif row["role"] == "observer" and row["part"] == "voter" and not row["waits_for"]:
+            words.insert(0, "an observer: this directory does not vote")
+        behind = f"{row['behind']:,}" if is_there else None
+        about = ", ".join(str(each) for each in words if each)
+        table.append((row["id"], row["address"], row["part"], behind, about))
+    shown = [
+        {key: value for key, value in row.items() if key not in ("spoken", "answered")} for row in rows
+    ]
+    tell_rows(shown, {"id": False, "address": False, "part": False, "behind": True, "": False}, table)
+
+
+def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
+    """What the leader says, who alone knows how far the others are."""
+    from quorumlog.client import leader_of
+
+    until_s = time.monotonic() + timeout_s
+    while True:
+        rows = log.status()
+        leader = leader_of(rows)
+        if leader is not None:
+            return leader
+        if time.monotonic() >= until_s:
+            reachable = [row for row in rows if row.reachable]
+            if not reachable:
+                raise Unreachable("; ".join(dict.fromkeys(row.problem for row in rows)))
+            waits_for = next((row.waits_for for row in reachable if row.waits_for), "")
+            raise MembershipRefused(f"nobody leads; {waits_for or 'see `quorumlog status`'}")
+        time.sleep(ASK_AGAIN_S)
+
+
+def _rows(leader: MemberStatusRow) -> list[dict[str, object]]:
+    from quorumlog.cli.log.status_table import feeding_of, spoken_answer, spoken_feeding
+
+    return [
+        {
+            "id": info.id,
+            "address": info.address,
+            "part": "leader" if info.id == leader.id and info.part == "voter" else info.part or "left",
+            "directory_id": info.directory_id,
+            "reachable": info.reachable,
+            "acknowledged_index": info.water_mark,
+            "answered_ms_ago": None if info.answered_ms_ago < 0 else round(info.answered_ms_ago),
+            "answered": spoken_answer(info),
+            "behind": max(0, leader.ledger_end_index - info.water_mark),
+            **feeding_of(info),
+            "spoken": spoken_feeding(info) if info.behind_bytes >= 0 else "",
+        }
+        for info in leader.members
+    ]
+
+
+@member_app.command(**_LONG)
+def add(
+    member_id: Id,
+    address: Address,
+    at: LogServers,
+    learner: Annotated[
+        bool, typer.Option("--learner", help="Leave it a learner: it is counted in nothing.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Add a member. It fetches the log first and votes once it keeps up.
+
+    Start it before, with itself and the present members in --members.
+
+    Example: quorumlog member add n3 10.0.0.4:20911 --servers 10.0.0.1:20911
+    """
+    steps = [("add", member_id, address)]
+    if not (learner or dry_run):
+        steps.append(("promote", member_id, ""))
+    _carry_out(steps, at, dry_run)
+
+
+@member_app.command(**_LONG)
+def promote(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
+    """Make a learner a voter, once it keeps up with the log.
+
+    Example: quorumlog member promote n3 --servers 10.0.0.1:20911
+    """
+    _carry_out([("promote", member_id, "")], at, dry_run)
+
+
+@member_app.command(**_SHORT)
+def remove(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
+    """Remove a member, whether it is up or not. A leader hands over first.
+
+    Example: quorumlog member remove n0 --servers 10.0.0.2:20911
+    """
+    _carry_out([("remove", member_id, "")], at, dry_run)
+
+
+@member_app.command(**_LONG)
+def replace(member_id: Id, at: LogServers, dry_run: DryRun = False) -> None:
+    """Let the directory vote that a member has now, in the place of the one that it has lost.
+
+    Start the member before, on an empty directory.
+
+    Example: quorumlog member replace n1 --servers 10.0.0.1:20911
+    """
+    _carry_out([("replace", member_id, "")], at, dry_run)
+
+
+@member_app.command("set-address", **_SHORT)
+def set_address(member_id: Id, address: Address, at: LogServers, dry_run: DryRun = False) -> None:
+    """Tell everybody where a member is from now on.
+
+    Example: quorumlog member set-address n1 10.0.0.7:20911 --servers 10.0.0.1:20911
+    """
+    _carry_out([("set-address", member_id, address)], at, dry_run)
+
+
+def _carry_out(steps: Sequence[tuple[str, str, str]], at: LogServers, dry_run: bool) -> None:
+    """In the group, and in the staging group beside it, which is on the same members."""
+    from quorumlog.client import connect
+    from quorumlog.config import is_staging_name, staging_name
+
+    until_s = time.monotonic() + at.timeout
+    timeout_ms = timeout_ms_of(min(at.timeout, 30.0))
+    with at.connected(timeout_ms=timeout_ms) as log:
+        for step in steps:
+            voters, learners = _change(log, *step, dry_run, until_s)
+        servers = ",".join(row.address for row in log.status())
+    tell(
+        {"dry_run": dry_run, "voters": voters, "learners": learners}, _spoken(voters, learners, dry_run)
+    )
+    if is_staging_name(at.group):
+        return
+    staging = staging_name(at.group)
+    with connect(servers, group=staging, timeout_ms=timeout_ms) as log:
+        if not any(row.voters > 0 for row in log.status()):
+            return  # there is none, or it is still to be formed of whom the options name
+        try:
+            for step in steps:
+                voters, learners = _change(log, *step, dry_run, until_s, staging)
+        except LedgerError as error:
+            beside = f"{staging}: {error}; once that has passed: the same with --group {staging}"
+            raise type(error)(beside) from None
+    err().print(f"{staging}: {_spoken(voters, learners, dry_run)}", highlight=False)
+
+
+def _spoken(voters: Sequence[str], learners: Sequence[str], dry_run: bool) -> str:
+    learning = f"; learners: {', '.join(learners)}" if learners else ""
+    return f"voters {'would be' if dry_run else 'are'} {', '.join(voters)}{learning}"
+
+
+def _change(
+    log: LedgerClient,
+    verb: str,
+    member_id: str,
+    address: str,
+    dry_run: bool,
+    until_s: float,
+    staging: str = "",
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Asked again as long as that may help; why it has to wait is said whenever it is another reason.
+    What a staging group has done by itself, or before, is done."""
+    said, say_again_s, may_be_done = "", 0.0, bool(staging)
+    if dry_run:
+        until_s = min(until_s, time.monotonic() + ANSWERS_WITHIN_S)
+    while True:
+        try:
+            return log.change_members(verb, member_id, address, dry_run=dry_run)
+        except OutcomeUnknown as error:
+            may_be_done, reason = True, str(error)
+        except MembershipRefused as error:
+            done = _as_wanted(log, verb, member_id) if may_be_done else None
+            if done is not None:
+                return done
+            reason = str(error)
+            if not error.retry_after_ms or time.monotonic() >= until_s:
+                raise
+        progresses = verb in ("promote", "replace")
+        if reason != said or (progresses and time.monotonic() >= say_again_s):
+            progress = _progress(log, member_id) if progresses else ""
+            where = f"{staging}: " if staging else ""
+            err().print(f"{where}{verb} {member_id}: waits: {reason}{progress}", highlight=False)
+            said, say_again_s = reason, time.monotonic() + SAY_AGAIN_S
+        time.sleep(ASK_AGAIN_S)
+
+
+def _progress(log: LedgerClient, member_id: str) -> str:
+    row = next((row for row in _rows(_leader_row(log, 10.0)) if row["id"] == member_id), None)
+    if row is None:
+        return ""
+    return f" ({row['behind']:,} entries behind{', ' if row['spoken'] else ''}{row['spoken']})"
+
+
+def _as_wanted(
+    log: LedgerClient, verb: str, member_id: str
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The members, if a request whose answer was lost has been carried out."""
+    members = {info.id: info for info in _leader_row(log, 10.0).members}
+    info = members.get(member_id)
+    part = "" if info is None else info.part
+    # Of one that does not answer it is not known with which directory it will.
+    votes = info is not None and part == "voter" and info.is_voter and info.directory_id != ""
+    wanted = {"add": part != "", "remove": part == "", "promote": part == "voter", "replace": votes}
+    if not wanted.get(verb, False):
+        return None
+    voters = tuple(i for i, each in members.items() if each.part == "voter")
+    return voters, tuple(i for i, each in members.items() if each.part == "learner")
+
+
+def transfer(
+    at: LogServers,
+    to: Annotated[str, typer.Option("--to", help="Id of the member that should lead.", metavar="ID")],
+) -> None:
+    """Hand leadership to another member; returns when it leads. Appends wait meanwhile, none is lost.
+
+    Status 0 too if that member leads already.
+
+    Example: quorumlog transfer --servers 127.0.0.1:20911 --to n1
+    """
+    from quorumlog.client import leader_of
+
+    if not to.strip():
+        raise ConfigError(f"--to {to!r} names no member; write its id, as in --to n1")
+    with at.connected() as log:
+        said = "leads"
+        try:
+            leader_id = log.transfer(to)
+        except TransferFailed:
+            # Asked only now: the common case needs no second question, and what counts is the state
+            # that was asked for.
+            rows = log.status()
+            leader = leader_of(rows)
+            ids = sorted({row.id for row in rows if row.id})
+            if leader is not None and to not in ids:
+                raise TransferFailed(
+                    f"--to {to} is no member of this group; name one of {', '.join(ids)}"
+                ) from None
+            if leader is None or leader.id != to:
+                raise
+            leader_id, said = to, "leads already"
+    tell({"leader_id": leader_id}, f"{leader_id} {said}")
+
+
+upgrade_app = App()
+
+
+@upgrade_app.callback()
+def upgrade() -> None:
+    """The end of an upgrade: what the log may have once no member is to go back to the release before.
+
+    Example: quorumlog upgrade status --servers 127.0.0.1:20911
+    """
+
+
+@upgrade_app.command("status")
+def upgrade_status(at: LogServers) -> None:
+    """Show the release of each member, the level of the log's format that it knows, and that of the log.
+
+    Example: quorumlog upgrade status --servers 127.0.0.1:20911
+    """
+    from quorumlog.client import leader_of
+
+    with at.connected() as log:
+        rows = log.status()
+    leader = leader_of(rows)
+    if leader is not None:  # one that was removed may be named by --servers
+        members = {member.id for member in leader.members}
+        rows = [row for row in rows if row.id in members]
+    log_level = max((row.log_level for row in rows), default=-1)
+    levels = [row.level if row.reachable else -1 for row in rows]
+    told = [
+        {"id": row.id, "release": row.version or None, "level": level if level >= 0 else None}
+        for row, level in zip(rows, levels, strict=True)
+    ]
+
+    def show() -> None:
+        print_table(
+            {"id": False, "release": False, "level": True},
+            [
+                (
+                    row["id"],
+                    row["release"] or "no answer",
+                    "not told" if row["level"] is None else row["level"],
+                )
+                for row in told
+            ],
+        )
+        say(_what_to_do(log_level, levels))
+
+    tell({"level": log_level if log_level >= 0 else None, "members": told}, show)
+
+
+def _what_to_do(log_level: int, levels: list[int]) -> str:
+    if log_level < 0:
+        return "The level of the log is not known: no member that knows it answers."
+    here = f"The log may have entries of level {log_level}"
+    if min(levels) < 0:
+        return f"{here}. Start every member with this release, then ask again."
+    if log_level >= min(levels):
+        return f"{here}: there is nothing to finish."
+    return (
+        f"{here}, and all members know level {min(levels)}: quorumlog upgrade finish lets it have those,"
+        " and no member goes back to the release before."
+    )
+
+
+@upgrade_app.command("finish")
+def finish_upgrade(at: LogServers) -> None:
+    """Let the log have entries that earlier releases do not know. From then on no member can go back.
+
+    Refused while a member or learner has not told that it runs this release. A group that was formed by
+    this release needs it not.
+
+    Example: quorumlog upgrade finish --servers 127.0.0.1:20911
+    """
+
+    with at.connected() as log:
+        level = log.finish_upgrade()
+    tell(
+        {"level": level},
+        f"the log may have entries of level {level}; no member can go back to the release before",
+    )
+
+
+clock_app = App()
+
+
+@clock_app.callback()
+def clock() -> None:
+    """The time of a log, which the clocks of a quorum say: begin it anew where they were wrong.
+
+    Example: quorumlog clock reset --servers 127.0.0.1:20911
+    """
+
+
+@clock_app.command("reset")
+def reset_clock(at: LogServers) -> None:
+    """Let the log take the time of the members' clocks, once they are right again. What was appended
+    before counts as appended now at the latest: too young, never too old.
+
+    Refused while the clocks of a quorum differ by more than a minute, and while a member is of a release
+    that does not know such an entry.
+
+    Example: quorumlog clock reset --servers 127.0.0.1:20911
+    """
+    from quorumlog.append_times import time_of
+
+    with at.connected() as log:
+        reset = log.reset_clock()
+    time = time_of(reset.time_ms)
+    since = f"{reset.time_ms} ms since 1970" if time is None else f"{time:%Y-%m-%d %H:%M:%SZ}"
+    spoken = f"the log's time begins anew at {since}, with entry {reset.index}"
+    tell({"index": reset.index, "time_ms": reset.time_ms}, spoken)
+
+
+machine_app = App()
+
+MOST_INDEX = 2**62
+
+
+@machine_app.callback()
+def machine() -> None:
+    """State machines of a log: step-over.
+
+    Example: quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911
+    """
+
+
+@machine_app.command("step-over")
+def step_over(
+    name: Annotated[str, typer.Argument(help="Name of the state machine.", metavar="NAME")],
+    index: Annotated[
+        int, typer.Argument(help="Index of the entry.", metavar="INDEX", min=0, max=MOST_INDEX)
+    ],
+    at: LogServers,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe",
+            help="Also if a member has applied it, whose machine is built anew, or does not answer.",
+        ),
+    ] = False,
+) -> None:
+    """Have a state machine leave an entry out that no member survives, on all members and for good.
+
+    Members that it has ended are started with --hold-machine NAME first, and without it afterwards.
+
+    Example: quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911
+    """
+
+    until_s = time.monotonic() + at.timeout
+    with at.connected() as log:
+        while True:
+            try:
+                ordered_at = log.step_over(name, index, unsafe=unsafe)
+                break
+            except OutcomeUnknown:
+                if time.monotonic() >= until_s:  # asked again, it is done once
+                    raise
+    tell(
+        {"machine": name, "index": index, "ordered_at_index": ordered_at},
+        f"{name} leaves out entry {index}, by entry {ordered_at}",
+    )

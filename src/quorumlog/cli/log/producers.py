@@ -1,0 +1,123 @@
+"""quorumlog producers: who appends under numbers of its own, and what of each is in the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.options import App, LogServers
+from quorumlog.cli.output import tell, tell_rows
+from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.wire.producer_messages import ProducerInfo
+
+
+producers_app = App()
+
+Producer = Annotated[str, typer.Argument(help="Id of the producer.", metavar="ID")]
+
+
+@producers_app.callback()
+def producers() -> None:
+    """The producers that a log remembers, who appended each entry once: list, show or forget them, or
+    finish what a Spark sink has left.
+
+    Example: quorumlog producers list --servers 127.0.0.1:20911
+    """
+
+
+@producers_app.command("list")
+def list_producers(at: LogServers) -> None:
+    """List all, by id: the number and the index of the last entry of each. An id with ~ is of a client
+    without a name, and may be forgotten for another. With --json an object a line.
+
+    Example: quorumlog producers list --servers 127.0.0.1:20911
+    """
+
+    with at.connected() as log:
+        found = log.producers()
+    tell_rows(
+        map(_row, found),
+        {"producer": False, "last sequence": True, "last index": True},
+        [(_printable(each.producer), *_known(each.last_sequence, each.last_index)) for each in found],
+        if_none="no producers",
+    )
+
+
+@producers_app.command("show")
+def show_producer(at: LogServers, producer: Producer) -> None:
+    """Show one: where it goes on after a restart.
+
+    Example: quorumlog producers show --servers 127.0.0.1:20911 orders
+    """
+
+    with at.connected() as log:
+        known = log.producer(producer)
+    tell(_row(known), _line(known))
+
+
+@producers_app.command("forget")
+def forget_producer(at: LogServers, producer: Producer) -> None:
+    """End one for good. Whoever is connected as it may append nothing more; the next one begins with
+    sequence 0, and what it repeats is appended again.
+
+    Example: quorumlog producers forget --servers 127.0.0.1:20911 orders
+    """
+
+    with at.connected() as log:
+        known = log.forget_producer(producer)
+    tell(_row(known), f"forgotten: {_line(known)}")
+
+
+@producers_app.command("resume", timeout_s=30.0)
+def resume_producer(at: LogServers, producer: Producer) -> None:
+    """Finish what a Spark sink with this producerId has left: rows of a batch that is committed, and not
+    in the log yet, come into it. May be repeated, and while the query runs.
+
+    Example: quorumlog producers resume --servers 127.0.0.1:20911 copy
+    """
+    from quorumlog.config import staging_name
+    from quorumlog.staging import SinkCommits, open_sink_logs
+
+    with at.connected(), open_sink_logs(at.servers, at.group, at.timeout_ms) as logs:
+        resumed = SinkCommits(logs, producer).resume()
+    if resumed is None:
+        raise ConfigError(
+            f"no sink has committed a batch as {producer} beside group {at.group}; quorumlog producers"
+            f" list --group {staging_name(at.group)} shows who has"
+        )
+    batch, was_finished = resumed.standing.batch, resumed.was_finished
+    row = {"producer": producer, "query": batch.query_id, "batch": batch.batch_id}
+    did = "was in the log already" if was_finished else "is in the log now"
+    tell(
+        {**row, "rows": batch.rows, "resumed": not was_finished},
+        f"{producer}: {batch.described}, {batch.rows} rows, {did}",
+    )
+
+
+def _row(known: ProducerInfo) -> dict[str, object]:
+    return {
+        "producer": known.producer,
+        "last_sequence": known.last_sequence,
+        "last_index": known.last_index,
+        "epoch": {"index": known.epoch.index, "term": known.epoch.term},
+    }
+
+
+def _printable(name: str) -> str:
+    """Any text is an id: one with a line break would look like two producers."""
+    return name if name.isprintable() else ascii(name)
+
+
+def _known(*numbers: int) -> list[int | None]:
+    return [number if number >= 0 else None for number in numbers]
+
+
+def _line(known: ProducerInfo) -> str:
+    name = _printable(known.producer)
+    if known.last_sequence < 0:
+        return f"{name}: nothing is in the log"
+    where = f", at index {known.last_index}" if known.last_index >= 0 else ""
+    return f"{name}: last sequence {known.last_sequence}{where}"

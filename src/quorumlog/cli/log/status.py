@@ -1,0 +1,238 @@
+"""quorumlog status: a row a member, also when some or all are down; and readers, which the cluster keeps
+by name."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.options import TIMEOUT_S, App, LogServers, timeout_ms_of
+from quorumlog.cli.output import EXIT_REFUSED, is_json, out, spoken_duration, tell, tell_each, tell_rows
+from quorumlog.errors import BadRequest, ConfigError, UnknownReader
+
+if TYPE_CHECKING:
+    from quorumlog.client import LedgerClient, MemberStatusRow, ReaderRow
+
+
+KEYS = (
+    "id",
+    "address",
+    "reachable",
+    "release",
+    "role",
+    "term",
+    "leader_id",
+    "ledger_begin_index",
+    "ledger_end_index",
+    "committed_index",
+    "damaged_entries",
+    "scrub_next_index",
+    "scrub_stop_index",
+    "scrub_passes",
+    "scrub_ended_ms_ago",
+    "set_aside_files",
+    "set_aside_bytes",
+    "log_disk_bytes",
+    "log_apparent_bytes",
+    "producers",
+    "machines",
+    "feeding",
+    "answers",
+    "log_time_ms",
+    "log_time_index",
+    "waits_for",
+    "problem",
+    "problems",
+)
+
+
+def status(
+    at: LogServers,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="For scripts: status 0 if the group is whole, 1 if it is degraded, 2 if nobody leads.",
+        ),
+    ] = False,
+    readers: Annotated[
+        bool,
+        typer.Option(
+            "--readers",
+            help="The readers that the cluster keeps by name instead, with how far each is behind.",
+        ),
+    ] = False,
+) -> None:
+    """Show every member: role, term, log range, committed index and how far it is behind the leader.
+
+    Status 1 if no member tells its state; with --check the status tells how the group is. Columns that
+    do not fit into the terminal are left out, the least important one first. With --readers it shows
+    what `quorumlog readers list` does.
+
+    Example: quorumlog status --servers 127.0.0.1:20911
+    """
+    from quorumlog.cli.log.status_table import WATCH_S, health_of, watch_status
+
+    if watch and check:
+        raise ConfigError("--watch and --check exclude each other; one goes on, the other is an answer")
+    if watch and not is_json() and not out().is_terminal:
+        raise ConfigError("--watch needs a terminal; --watch --json goes on in a pipe, too")
+    if readers:
+        if watch or check:
+            raise ConfigError("--readers shows them once: leave out --watch and --check")
+        with at.client() as log:
+            print_readers(log.readers())
+        return
+    with at.client(timeout_ms=timeout_ms_of(TIMEOUT_S)) as log:
+
+        def look() -> list[MemberStatusRow]:
+            return log.status(timeout_ms=at.timeout_ms)
+
+        if watch and not is_json():
+            watch_status(look)
+        rows = look()
+        _print(rows)
+        while watch:
+            time.sleep(WATCH_S)
+            _print(look())
+    if check:
+        raise typer.Exit(health_of(rows))
+    if not any(row.reachable for row in rows):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _print(rows: list[MemberStatusRow]) -> None:
+    from quorumlog.cli.log.status_table import print_status, told
+
+    tell_each(({key: told(row, key) for key in KEYS} for row in rows), lambda: print_status(rows))
+
+
+_READER_KEYS = (
+    "name",
+    "position",
+    "hold",
+    "lag_entries",
+    "lag_ms",
+    "lost_ranges",
+    "skipped_entries",
+    "skipped_ranges",
+)
+_HOLDS = {False: "-", True: "held", "archive": "archive"}
+
+
+def print_readers(rows: list[ReaderRow]) -> None:
+    tell_rows(
+        ({key: getattr(row, key) for key in _READER_KEYS} for row in rows),
+        {
+            "name": False,
+            "position": True,
+            "behind": True,
+            "time behind": True,
+            "hold": False,
+            "lost": True,
+            "skipped": True,
+        },
+        [
+            (
+                row.name,
+                row.position,
+                row.lag_entries,
+                None if row.lag_ms < 0 else spoken_duration(row.lag_ms),
+                _HOLDS[row.hold],
+                sum(stop - first for first, stop in row.lost_ranges) or None,
+                row.skipped_entries or None,
+            )
+            for row in rows
+        ],
+        if_none="the cluster keeps no reader",
+    )
+
+
+readers_app = App()
+
+Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME")]
+
+
+@readers_app.callback()
+def readers() -> None:
+    """List, show, move and forget readers that the cluster keeps by name (`read --reader NAME`).
+
+    Example: quorumlog readers list --servers 127.0.0.1:20911
+    """
+
+
+@readers_app.command("list")
+def list_readers(at: LogServers) -> None:
+    """Show every reader: where it stands, how far it is behind, and whether it holds what it lacks.
+
+    Example: quorumlog readers list --servers 127.0.0.1:20911
+    """
+
+    with at.connected() as log:
+        print_readers(log.readers())
+
+
+@readers_app.command()
+def show(name: Name, at: LogServers) -> None:
+    """Show one reader, and what it has lost or skipped.
+
+    Example: quorumlog readers show billing --servers 127.0.0.1:20911
+    """
+
+    with at.connected() as log:
+        row = _row_of(log, name)
+    print_readers([row])
+    if not is_json():
+        for first_index, stop_index in row.lost_ranges:
+            typer.echo(f"lost: entries {first_index} to {stop_index - 1}, when a disk was nearly full")
+        for first_index, stop_index in row.skipped_ranges:
+            typer.echo(f"skipped: entries {first_index} to {stop_index - 1}, gone when it came to them")
+
+
+@readers_app.command()
+def seek(
+    name: Name,
+    at: LogServers,
+    to: Annotated[int, typer.Option("--to", help="Index of the entry to go on with.", min=0)],
+) -> None:
+    """Have a reader go on somewhere else, back as well. A consumer that runs takes it in when it begins.
+
+    Example: quorumlog readers seek billing --to 1200 --servers 127.0.0.1:20911
+    """
+    with at.connected() as log:
+        old = _row_of(log, name).position
+        position = log.reader(name).seek(to)
+    tell(
+        {"name": name, "position": position, "replaced": old},
+        f"{name} goes on at {position}, and stood at {old}",
+    )
+
+
+@readers_app.command()
+def forget(name: Name, at: LogServers) -> None:
+    """Forget a reader and what it holds; one of the same name begins anew.
+
+    Example: quorumlog readers forget billing --servers 127.0.0.1:20911
+    """
+    with at.connected() as log:
+        row = _row_of(log, name)
+        log.reader(name).end()
+    tell({"name": name, "position": row.position}, f"{name} is forgotten, and stood at {row.position}")
+
+
+def _row_of(log: LedgerClient, name: str) -> ReaderRow:
+    from quorumlog.log_state.control_entries import READER_NAME, READER_NAMES
+
+    if not re.match(READER_NAME, name):
+        raise BadRequest(READER_NAMES.format(name))
+    rows = {row.name: row for row in log.readers()}
+    if name not in rows:
+        known = f"the cluster keeps {', '.join(rows)}" if rows else "the cluster keeps none"
+        raise UnknownReader(f"there is no reader {name}; {known}")
+    return rows[name]

@@ -1,1 +1,0 @@
-"""`io_thread`: one thread that drives the protocol on sockets, for the blocking client."""

@@ -1,0 +1,150 @@
+"""Asking: requests to the members' stores, over the engine of all clients (`net/rpc`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TypeVar
+
+import msgspec
+
+from quorumlog.config import parse_address
+from quorumlog.errors import ConfigError, LedgerError, Unreachable
+from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.requests.answers import read_answer
+from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
+from quorumlog.kv.requests.messages import (
+    GROUP,
+    AnswerResponse,
+    CancelRequest,
+    CommandRequest,
+    Request,
+    StatusAnswer,
+    StoreStatusRequest,
+    WatchRequest,
+    response_decoder,
+    size_bytes_of,
+)
+from quorumlog.net.frame import FrameDecoder
+from quorumlog.net.hello import STORE, Hello, HelloResponse, client_hello
+from quorumlog.net.io_loop import IoLoop
+from quorumlog.net.rpc.calls import LEADER, Call, Link, RequestTarget, response_of
+from quorumlog.net.rpc.product import Product
+from quorumlog.net.rpc.protocol import RpcProtocol
+from quorumlog.net.rpc.view import Standing
+from quorumlog.net.system import now_ms
+from quorumlog.wire.client_message import ClientMessage
+
+T = TypeVar("T")
+CLOSED = "the client is closed"
+
+
+class StoreProduct(Product):
+    name = STORE
+    group = GROUP
+    probe = StoreStatusRequest()
+    closed_error = Unreachable
+
+    def decoder(self) -> FrameDecoder:
+        return response_decoder()
+
+    def hello(self, link: Link) -> Hello:
+        return msgspec.structs.replace(client_hello(STORE), cluster_id=self.cluster_id)
+
+    def greeting_of(self, link: Link, message: ClientMessage) -> HelloResponse:
+        greeting = super().greeting_of(link, message)
+        if greeting.code == 200 and self.cluster_id and not greeting.cluster_id:
+            raise Unreachable("it belongs to no cluster yet")  # it may come to be one of another
+        return greeting
+
+    def ungreeted(self, link: Link) -> str:
+        return " at this client's greeting, as by a member of an earlier release"
+
+    def standing_of(self, message: ClientMessage) -> Standing | None:
+        if not isinstance(message, AnswerResponse):
+            return None
+        try:
+            _, told = read_answer(message.answer, StatusAnswer)
+        except LedgerError:
+            return None
+        leads = told.role == "leader"
+        return Standing(told.member_id, told.role, told.term, leads, told.leader_id)
+
+    def refused(self, link: Link, call: Call, error: LedgerError) -> None:
+        error.leader_address = None  # that of its log
+
+    def cancel(self, request_id: int) -> CancelRequest:
+        return CancelRequest(watch=request_id)
+
+
+def addresses_of(servers: str) -> list[str]:
+    """Raises ConfigError."""
+    addresses = [part.strip() for part in servers.split(",") if part.strip()]
+    if not addresses:
+        raise ConfigError("servers is empty; give HOST:PORT,HOST:PORT,... of the key-value store")
+    for address in addresses:
+        parse_address(address)
+    return addresses
+
+
+class Asking:
+    def __init__(self, servers: str, timeout_s: float, cluster_id: str = "") -> None:
+        """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
+        self.addresses = addresses_of(servers)
+        self.timeout_s = timeout_s
+        self._product = StoreProduct(cluster_id)
+        self._protocol = RpcProtocol(self.addresses, self._product, random=Random())
+        self._io = IoLoop(self._protocol)
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty: no member has greeted yet."""
+        return self._product.cluster_id
+
+    @property
+    def is_closed(self) -> bool:
+        return self._protocol.is_closed
+
+    async def close(self) -> None:
+        await self._io.close()
+
+    async def call(
+        self,
+        request: Request,
+        answer: type[T],
+        *,
+        target: RequestTarget = LEADER,
+        timeout_s: float | None = None,
+    ) -> tuple[int, T]:
+        """(revision, answer). Raises LedgerError."""
+        size_bytes = size_bytes_of(request)
+        if size_bytes > MAX_REQUEST_BYTES:
+            raise InvalidRequest(f"a request of {size_bytes} bytes is above {MAX_REQUEST_BYTES}")
+        changes = isinstance(request, CommandRequest)
+        call = self._call(request, target, timeout_s, changes=changes)
+        self._io.submit((call,))
+        await self._io.wait(call)
+        return read_answer(response_of(call, AnswerResponse).answer, answer)
+
+    def _call(
+        self, request: Request, target: RequestTarget, timeout_s: float | None, *, changes: bool
+    ) -> Call:
+        now = now_ms()
+        timeout_ms = (self.timeout_s if timeout_s is None else timeout_s) * 1000
+        return Call(request, target, submitted_ms=now, deadline_ms=now + timeout_ms, changes=changes)
+
+    def watch(
+        self,
+        asked: WatchRequest,
+        told: Callable[[ClientMessage], None],
+        ended: Callable[[Call], None],
+    ) -> Call:
+        """`ended` gets it once it is done, which it begins with where nobody answers in time."""
+        call = self._call(asked, LEADER, None, changes=False)
+        call.on_message, call.on_done = told, ended
+        self._io.submit((call,))
+        return call
+
+    def cancel(self, watch: Call) -> None:
+        if not watch.is_done:
+            self._io.cancel((watch,))

@@ -1,0 +1,280 @@
+"""Blocking calls of an asyncio client: from any thread, until anybody closes it, and after a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import warnings
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from quorumlog.errors import BadRequest
+from quorumlog.net.loop_thread import ClientShell, LoopThread, OwnLoop, Shell
+
+WAIT_S = 20.0
+
+
+class Echo:
+    """Sends to a server what it is given, and reads it back."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self.is_ended = False
+
+    async def say(self, line: bytes) -> bytes:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        self._streams[1].write(line + b"\n")
+        return (await self._streams[0].readline()).rstrip()
+
+    async def wait(self, begun: Callable[[], object] = lambda: None) -> None:
+        begun()
+        await asyncio.Event().wait()
+
+    async def lines(self) -> AsyncGenerator[bytes]:
+        for number in range(2):
+            yield await self.say(b"%d" % number)
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.is_ended = True
+
+
+class BlockingEcho(ClientShell[Echo]):
+    def __init__(self, port: int, **options: Any) -> None:
+        super().__init__(lambda: Echo(port), lambda: BadRequest("the client is closed"), **options)
+
+    def say(self, line: bytes) -> bytes:
+        return self._thread.run(self._it.say(line))
+
+    def wait(self, begun: Callable[[], object] = lambda: None) -> None:
+        self._thread.run(self._it.wait(begun))
+
+    def lines(self) -> Any:
+        return self._each(self._it.lines())
+
+    def stream(self) -> BlockingStream:
+        return BlockingStream(self._thread, self._it)
+
+
+class BlockingStream(Shell[Echo]):
+    def say(self, line: bytes) -> bytes:
+        return self._thread.run(self._it.say(line))
+
+
+class Server:
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self.connections += 1
+                threading.Thread(target=self._echo, args=(connection,), daemon=True).start()
+
+    def _echo(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while came := connection.recv(4096):
+                connection.sendall(came)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def server() -> Any:
+    server = Server()
+    yield server
+    server.close()
+
+
+def in_a_child(work: Callable[[], str]) -> str:
+    """What `work` says, or raises, in a forked child."""
+    receiver, sender = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        signal.alarm(int(WAIT_S))
+        try:
+            said = work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(sender, said.encode())
+        os._exit(0)
+    os.close(sender)
+    with os.fdopen(receiver) as lines:
+        said = lines.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def outcome_of(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, found
+
+
+def test_any_thread_may_call_and_each_has_its_own_answer(server: Server) -> None:
+    answers: dict[int, list[bytes]] = {}
+    loop_thread = LoopThread(lambda: BadRequest("closed"))
+
+    async def double(number: int) -> bytes:
+        await asyncio.sleep(0)
+        return b"%d" % (2 * number)
+
+    def call(number: int) -> None:
+        answers[number] = [loop_thread.run(double(number)) for _ in range(50)]
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    assert answers == {number: [b"%d" % (2 * number)] * 50 for number in range(8)}
+    loop_thread.close(_nothing)
+
+
+async def _nothing() -> None:
+    pass
+
+
+def test_what_it_raises_the_caller_raises(server: Server) -> None:
+    with BlockingEcho(server.port) as client, pytest.raises(TypeError):
+        client.say("text")  # type: ignore[arg-type]
+
+
+def test_close_of_another_thread_ends_who_waits(server: Server) -> None:
+    client = BlockingEcho(server.port)
+    waits = threading.Event()
+    thread, found = outcome_of(lambda: client.wait(waits.set))
+    assert waits.wait(WAIT_S)
+    client.close()
+    client.close()
+    thread.join(WAIT_S)
+    assert [str(error) for error in found] == ["the client is closed"]
+    with pytest.raises(BadRequest, match="the client is closed"):
+        client.say(b"late")
+
+
+def test_close_ends_an_iteration(server: Server) -> None:
+    client = BlockingEcho(server.port)
+    second = threading.Event()
+
+    def read() -> None:
+        for line in client.lines():
+            if line == b"1":
+                second.set()
+
+    thread, found = outcome_of(read)
+    assert second.wait(WAIT_S)
+    client.close()
+    thread.join(WAIT_S)
+    assert [str(error) for error in found] == ["the client is closed"]
+
+
+def test_close_before_the_first_call_starts_nothing(server: Server) -> None:
+    client = BlockingEcho(server.port)
+    client.close()
+    with pytest.raises(BadRequest, match="closed"):
+        client.say(b"late")
+    assert client._thread._thread is None
+
+
+def test_an_interrupt_of_who_waits_cancels(server: Server) -> None:
+    cancelled = threading.Event()
+
+    async def work() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    loop_thread = LoopThread(lambda: BadRequest("closed"))
+    with pytest.raises(KeyboardInterrupt):
+        loop_thread.run(work())
+    assert cancelled.wait(WAIT_S)
+    loop_thread.close(_nothing)
+
+
+def test_a_call_on_its_own_thread_says_so(server: Server) -> None:
+    with BlockingEcho(server.port) as client:
+
+        async def work() -> bytes:
+            return client.say(b"inside")
+
+        with pytest.raises(RuntimeError, match="own thread"):
+            client._thread.run(work())
+
+
+def test_a_forked_child_connects_anew_and_the_parent_goes_on(server: Server) -> None:
+    with BlockingEcho(server.port) as client:
+        assert client.say(b"before") == b"before"
+        assert in_a_child(lambda: client.say(b"child").decode()) == "child"
+        assert client.say(b"after") == b"after"
+        assert in_a_child(lambda: (client.close(), "closed")[1]) == "closed"
+        assert client.say(b"still") == b"still"
+        assert server.connections == 2
+
+
+def test_a_child_holds_no_connection_of_its_parent(server: Server) -> None:
+    """Else nobody would be told that the parent has gone."""
+    with BlockingEcho(server.port) as client:
+        client.say(b"before")
+
+        def sockets() -> str:
+            links = [os.readlink(f"/proc/self/fd/{number}") for number in _numbers(client)]
+            return " ".join(sorted(set(links)))
+
+        assert in_a_child(sockets) == os.devnull
+
+
+def _numbers(client: BlockingEcho) -> list[int]:
+    assert client._made._streams is not None
+    return [client._made._streams[1].get_extra_info("socket").fileno()]
+
+
+def test_what_stays_with_the_parent_says_so(server: Server) -> None:
+    with BlockingEcho(server.port, stays_with_parent="one session: make another") as client:
+        stream = client.stream()
+        assert stream.say(b"a") == b"a"
+        assert in_a_child(lambda: stream.say(b"b").decode()) == (
+            "BadRequest: this BlockingStream was opened before the process forked and stays with the"
+            " parent: open another one in this process"
+        )
+        assert in_a_child(lambda: client.say(b"b").decode()) == "BadRequest: one session: make another"
+        lines = client.lines()
+        assert next(lines) == b"0"
+        assert "BadRequest" in in_a_child(lambda: next(lines).decode())
+        assert next(lines) == b"1"
+
+
+def test_an_asyncio_client_belongs_to_one_loop() -> None:
+    own = OwnLoop()
+
+    async def use() -> None:
+        own.running()
+
+    asyncio.run(use())
+    with pytest.raises(RuntimeError, match="the event loop that it was first used in"):
+        asyncio.run(use())

@@ -59,6 +59,7 @@ from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
 from quorumlog.server.disk_thread import DiskThread
 
 # ---------------------------------------------------------------- BrokerService
@@ -479,7 +480,13 @@ class PutQueue:
         self.put_messages += len(records)
         self.put_bytes += len(records.buffer)
 
+        is_done = False
+
         def done(outcome: PutOutcome) -> None:
+            nonlocal is_done
+            if is_done:
+                return
+            is_done = True
             self._answered.append((answer, outcome, size_bytes))
             if not self._is_drain_scheduled:
                 self._is_drain_scheduled = True
@@ -492,7 +499,13 @@ class PutQueue:
 
     def _put(self) -> None:
         requests, self._requests = self._requests, []
-        self._commit_log.put(requests)
+        try:
+            self._commit_log.put(requests)
+        except Exception as error:
+            unknown = OutcomeUnknown(f"the store has failed: {type(error).__name__}: {error}")
+            for each in requests:
+                each.done(unknown)
+            raise
 
     def _drain(self) -> None:
         # Lowered first: what is answered from here on is seen below, or schedules the next one.
@@ -538,16 +551,25 @@ class BrokerPort:
     """Of the loop that runs."""
 
     def __init__(
-        self, service: BrokerService, listen: str, tick: Callable[[], None], ports: Mapping[str, str]
+        self,
+        service: BrokerService,
+        listen: str,
+        tick: Callable[[], None],
+        ports: Mapping[str, str],
+        tls: Tls | None = None,
     ) -> None:
-        """`tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`."""
+        """`tls`: None: it is plain. `tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`."""
         self._service = service
         self._listen = parse_address(listen)
         self._tick_service = tick
         self._ports = ports
         self._loop = asyncio.get_running_loop()
         self._listener = Listener(
-            "the broker", self._connect, decoder=broker_request_decoder, option="the broker's address"
+            "the broker",
+            self._connect,
+            decoder=broker_request_decoder,
+            option="the broker's address",
+            tls=tls,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)
@@ -565,6 +587,11 @@ class BrokerPort:
     @property
     def address(self) -> str:
         return self._listener.address
+
+    @property
+    def speaks(self) -> str:
+        """As `Listener.speaks`."""
+        return self._listener.speaks
 
     def close(self) -> None:
         """Whoever is connected stays."""

@@ -50,6 +50,7 @@ from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
+from quorumlog.net.tls import Tls
 from quorumlog.version import DESCRIPTION
 
 _MASTER, _SLAVE = 0, 1
@@ -291,10 +292,12 @@ class BrokerServer:
         bind: str,
         ha_service: HAService | None = None,
         failover: Callable[[], FailoverService] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
         the loop runs, before anybody is let in."""
         self.store = store
+        self._tls = tls
         self.ha_service = ha_service
         self._make_failover = failover
         self.failover: FailoverService | None = None
@@ -316,6 +319,8 @@ class BrokerServer:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        if self._tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._tls.reload)
         await self.start()
         try:
             ready()
@@ -333,7 +338,7 @@ class BrokerServer:
             self.failover = self._make_failover()
             self.failover.failed = self._store_failed
         self.put_queue = PutQueue(self.store.commit_log, loop)
-        self.port = BrokerPort(self, self.address, self._tick, {})
+        self.port = BrokerPort(self, self.address, self._tick, {}, self._tls)
         self.reads, self.waiting = self.port.reads, self.port.waiting
         self.store.commit_log.store_host = host_bytes(self._host, self._port)
         self.store.reput.dispatched = self._grown

@@ -235,7 +235,11 @@ def check_topic(topic: str) -> bytes:
 
 
 def encode_records(
-    messages: Sequence[Message], queue_id: int, born_time_ms: int, uniq_keys: Sequence[str] = ()
+    messages: Sequence[Message],
+    queue_id: int,
+    born_time_ms: int,
+    uniq_keys: Sequence[str] = (),
+    born_host: bytes = bytes(V4_BYTES),
 ) -> tuple[bytearray, list[int]]:
     """Records of one topic, and their sizes; the store fills in what only it knows. Raises BadRequest,
     BodyTooLarge."""
@@ -272,7 +276,7 @@ def encode_records(
         size = fixed + len(body) + len(properties)
         crc = crc32(body) & CRC_BITS
         out += pack(
-            size, magic, crc, queue_id, message.flag, 0, 0, 0, born_time_ms, no_host, 0, no_host, 0, 0,
+            size, magic, crc, queue_id, message.flag, 0, 0, 0, born_time_ms, born_host, 0, no_host, 0, 0,
             len(body),
         )  # fmt: skip
         out += body

@@ -440,10 +440,6 @@ class RecordBatch:
         put_bytes(self.data, self.starts + QUEUE_OFFSET_AT + 8, column.view(np.uint8))
         self.columns.__dict__.pop("physical_offsets", None)
 
-    def stamp_born_host(self, host: bytes) -> None:
-        row = np.frombuffer(host, np.uint8)
-        put_bytes(self.data, self.starts + BORN_HOST_AT, np.broadcast_to(row, (len(self), V4_BYTES)))
-
     # ---------------------------------------------------------------- what follows from them
 
     def topic_of(self, row: int) -> str:

@@ -11,13 +11,14 @@ from quorumlog.cli.options import (
     DEAD_AFTER_S,
     DEFAULT_GROUP,
     TIMEOUT_S,
+    App,
     Group,
     LogServers,
     Servers,
     named_path,
     timeout_ms_of,
 )
-from quorumlog.cli.output import CommandGroup, err, is_json, out, tell, tell_each
+from quorumlog.cli.output import err, is_json, out, tell, tell_each
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,12 +44,10 @@ OPEN_LOADS = ("open-client", "open-256-connections", "open-batches")
 MAX_ROUNDS = 100_000
 """Each of them needs 2 MiB on the disk."""
 
-bench_app = typer.Typer(
-    cls=CommandGroup, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[flush]"
-)
+bench_app = App(no_args_is_help=False, invoke_without_command=True, subcommand_metavar="[flush]")
 
 
-@bench_app.callback()
+@bench_app.callback(has_json=True)
 def bench(
     context: typer.Context,
     servers: Servers = "",

@@ -334,6 +334,15 @@ class App(typer.Typer):
         given = {"cls": CommandGroup, "no_args_is_help": True, "rich_markup_mode": None, **options}
         super().__init__(**given)
 
+    def callback(self, *, has_json: bool = False, **options: Any) -> Callable[[F], F]:
+        register = super().callback(**options)
+
+        def registered(function: F) -> F:
+            register(_Command(function, (TIMEOUT_S, WITHOUT_ANSWER), has_json))
+            return function
+
+        return registered
+
     def command(
         self,
         name: str | None = None,
@@ -395,6 +404,50 @@ FromMember = Annotated[
         "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
     ),
 ]
+
+
+TlsCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        help="Own certificate, PEM; with --tls-key and --tls-ca.",
+        metavar="FILE",
+        parser=named_path,
+    ),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option("--tls-key", help="Its key.", metavar="FILE", parser=named_path),
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        help="Certificates of the CAs to trust.",
+        metavar="FILE",
+        parser=named_path,
+    ),
+]
+
+
+class ClientAuth(StrEnum):
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+ClientCertificates = Annotated[
+    ClientAuth | None,
+    typer.Option("--client-auth", help="Whether clients show a certificate. (default: none)"),
+]
+
+
+def tls_given(
+    cert: Path | None, key: Path | None, ca: Path | None, client_auth: ClientAuth | None
+) -> dict[str, str | None]:
+    """Of a process that serves, by the names of `[tls]`."""
+    named = {"cert": cert, "key": key, "ca": ca, "client_auth": client_auth}
+    return {name: None if value is None else str(value) for name, value in named.items()}
 
 
 Directory = Annotated[

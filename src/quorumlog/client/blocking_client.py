@@ -21,7 +21,6 @@ from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient
 from quorumlog.client.events import Callback, CallbackThread
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.members.member_verbs import Members
-from quorumlog.client.producers import ONE_SESSION
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -39,7 +38,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Reset
-from quorumlog.net.loop_thread import ClientShell, Shell
+from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
@@ -221,7 +220,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
 
         super().__init__(
             make,
-            lambda: BadRequest("the client is closed"),
+            lambda: BadRequest("the client is closed: make another one"),
             stays_with_parent=ONE_SESSION if producer_id is not None else "",
         )
 

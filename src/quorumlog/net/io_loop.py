@@ -75,10 +75,10 @@ class IoLoop:
     # ---------------------------------------------------------------- tasks
 
     def submit(self, calls: Iterable[Call]) -> None:
-        now = now_ms()
+        loop, now = self.own_loop.running(), now_ms()
         for call in calls:
             if call.on_done is None:
-                call.context = self.own_loop.running().create_future()
+                call.context = loop.create_future()
             self._protocol.submit(call, now)
         self._carry_out()
 
@@ -141,7 +141,7 @@ class IoLoop:
             self._dials.add(dial)
             dial.add_done_callback(self._dials.discard)
         if work.write:
-            self._links_to_write.update(dict.fromkeys(work.write))
+            self._links_to_write.update(work.write)
             if not self._is_write_scheduled:
                 self._is_write_scheduled = True
                 asyncio.get_running_loop().call_soon(self._write)

@@ -335,7 +335,7 @@ def test_a_consumer_outside_of_its_with_block_says_what_to_do(brokers: LocalBrok
         consumer.close()
     consumer.close()
     for call in calls:
-        with pytest.raises(BadRequest, match="it is closed: make another one"):
+        with pytest.raises(BadRequest, match="the client is closed: make another one"):
             call()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +20,19 @@ from quorumlog.broker.store import queues as queue_files
 from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.broker.store.queues import MOST_OPEN_FILES, OpenFiles
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.segment import Segment
 from quorumlog.testing.disk import SimDisk
-from tests.broker.store.store_making import ROOT, SMALL, open_store, put_and_work, records_of, release
+from tests.broker.store.store_making import (
+    ROOT,
+    SMALL,
+    numbered,
+    numbers_in_queue,
+    open_store,
+    put,
+    put_and_work,
+    records_of,
+    release,
+)
 
 HOURS_8_MS = 8 * 3_600_000
 
@@ -148,3 +160,34 @@ def test_what_closing_a_file_tells_is_told_to_who_syncs_it(
         one.sync()
     for file in (one, other):
         file.close()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_start_syncs_no_queue_in_which_nothing_changes(
+    is_clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimDisk()
+    store = open_store(disk)
+    for queue_id in range(20):
+        put(store, records_of(numbered(queue_id, 1), queue_id))
+    store.flush_once()
+    store.reput_once()
+    if is_clean:
+        store.close()
+    else:
+        disk.kill()
+    synced = Counter[str]()
+    real = Segment.sync
+
+    def counted(segment: Segment) -> None:
+        synced[segment.path] += "consumequeue" in segment.path
+        real(segment)
+
+    monkeypatch.setattr(Segment, "sync", counted)
+    store = open_store(disk)
+    assert max(synced.values(), default=0) <= (0 if is_clean else 1), synced
+    assert [len(numbers_in_queue(store, queue_id=each)) for each in range(20)] == [1] * 20
+    put(store, records_of(numbered(20, 1), 3))
+    store.flush_once()
+    store.reput_once()
+    assert numbers_in_queue(store, queue_id=3) == [3, 20]

@@ -32,6 +32,8 @@ from quorumlog.broker.wire import (
     FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
+    OldLogRequest,
+    OldLogResponse,
     PullRequest,
     QueryRequest,
     QueuesRequest,
@@ -83,6 +85,9 @@ class AsyncBrokerClient:
         if self._sending:
             self._all_sent = asyncio.get_running_loop().create_future()
             await self._all_sent
+        await self._end()
+
+    async def _end(self) -> None:
         await self._calls.close()
 
     # ---------------------------------------------------------------- sending
@@ -95,12 +100,13 @@ class AsyncBrokerClient:
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(message.topic)
         key = (message.topic, queue_id, message.wait)
+        loop = self._calls.running_loop()
         joined = self._joining.get(key)
         if joined is None:
             if not self._joining:
-                asyncio.get_running_loop().call_soon(self._send_joined)
+                loop.call_soon(self._send_joined)
             joined = self._joining[key] = ([], [])
-        receipt: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        receipt: asyncio.Future[SendReceipt] = loop.create_future()
         joined[0].append(message)
         joined[1].append(receipt)
         return await receipt
@@ -266,6 +272,14 @@ class AsyncBrokerClient:
         """What the broker is and holds: its role, offsets in bytes, queues, problems."""
         answer = answer_of(await self._calls.call(StatusRequest()))
         assert isinstance(answer, StatusResponse), answer
+        return answer
+
+    async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+        """Of the classic store that the broker's group has taken over: `size_bytes` from `position` on;
+        without a size what it was."""
+        asked = OldLogRequest(position=position, size_bytes=size_bytes)
+        answer = answer_of(await self._calls.call(asked))
+        assert isinstance(answer, OldLogResponse), answer
         return answer
 
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from quorumlog.broker.wire import (
 )
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import ConfigError, ProtocolViolation, WrongPort
+from quorumlog.errors import ConfigError, ProtocolViolation, Unreachable, WrongPort
 from quorumlog.net.frame import AnyFrameMessage, Frame, FrameDecoder
 from quorumlog.net.hello import BROKER, HelloResponse
 from quorumlog.net.io_loop import IoLoop
@@ -42,7 +43,10 @@ class BrokerProduct(Product):
     group = GROUP
     probe = RoleRequest(watches=True)
 
+    closed_error = Unreachable
+
     def __init__(self) -> None:
+        super().__init__()
         self.own_host = b""
         """Of this client, as the broker that greeted last sees it; empty: none has."""
         self._silent: set[str] = set()
@@ -145,8 +149,11 @@ class BrokerCalls:
 
     def submit_at_end(self, calls: list[Call]) -> None:
         """At the end of a turn of the loop."""
-        self._io.own_loop.running()
         self._io.submit_at_end(calls)
+
+    def running_loop(self) -> asyncio.AbstractEventLoop:
+        """Raises RuntimeError if it is another than before."""
+        return self._io.own_loop.running()
 
     async def call(
         self, message: AnyBrokerMessage, encoded: Encoded | None = None, wait_ms: int = 0

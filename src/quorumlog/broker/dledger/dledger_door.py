@@ -18,11 +18,11 @@ from quorumlog.broker.offline.old_log import OldLog, taken_over
 from quorumlog.config import StoreConfig, parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.net.hello import BROKER
+from quorumlog.net.tls import Tls
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.server import LocalCluster
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import OsDisk
-from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -33,8 +33,11 @@ def boot_ms() -> float:
 
 
 class DLedgerDoor:
-    def __init__(self, broker: DLedgerBroker, listen: str, *, group: str | None = None) -> None:
-        """`listen`: HOST:PORT; port 0: a free one. Raises ConfigError."""
+    def __init__(
+        self, broker: DLedgerBroker, listen: str, *, group: str | None = None, tls: Tls | None = None
+    ) -> None:
+        """`listen`: HOST:PORT; port 0: a free one. `tls`: None: it is plain. Raises ConfigError."""
+        self._tls = tls
         self.broker = broker
         self._group = group
         self._listen = listen
@@ -57,7 +60,7 @@ class DLedgerDoor:
 
     async def open(self, member: DoorMember) -> None:
         loop = asyncio.get_running_loop()
-        port = BrokerPort(self.broker, self._listen, self._tick, member.ports)
+        port = BrokerPort(self.broker, self._listen, self._tick, member.ports, self._tls)
         self.broker.grown = port.waiting.grown
         self.broker.open(
             member, lambda message_log: PutQueue(message_log, loop), port.reads, port.waiting
@@ -65,11 +68,7 @@ class DLedgerDoor:
         await port.open()
         self._port = port
         member.ports[BROKER] = self.address
-        log.log(
-            open_port_level(self._listen.rpartition(":")[0]),
-            "the broker listens on %s, without authentication: whoever reaches it may read and write",
-            self.address,
-        )
+        log.info("the broker listens on %s%s", self.address, port.speaks)
         port.tick()
 
     def _tick(self) -> None:

@@ -36,6 +36,9 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._delays_ms = np.array(delays_ms, np.int64)
+        self.next_offsets: dict[QueueKey, int] | None = None
+        """By what was dispatched, where a start compares: a crash may have left more units, or a part of
+        one."""
         self.queues_restart = False
         """0 may come again: a Java broker numbers a topic anew that was deleted and made again, and its
         log holds the messages of before."""
@@ -95,9 +98,12 @@ class Dispatcher:
                 raise QueueHole(f"{key.topic} queue {key.queue_id}: {queue.max_offset} is missing")
             if not (offsets == np.arange(first, first + len(rows))).all():
                 raise QueueHole(f"{key.topic} queue {key.queue_id}: its numbers are not in order")
+            if self.next_offsets is not None:
+                self.next_offsets[key] = int(offsets[-1]) + 1
             if skipped:
                 held, rows = rows[:skipped], rows[skipped:]
-                if not queue.names(first, shown_at[held], shown.sizes[held]):
+                held_codes = None if self.next_offsets is None else codes[held]
+                if not queue.names(first, shown_at[held], shown.sizes[held], held_codes):
                     raise QueueHole(
                         f"{key.topic} queue {key.queue_id}: {first} lies at {shown_at[held[0]]}, and its"
                         " unit names another message"

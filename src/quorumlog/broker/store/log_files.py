@@ -173,7 +173,9 @@ def open_file_list(
         if base != files.end_position:
             files.close()
             raise StoreFailure(
-                f"{folder}/{segment_name(files.end_position)} is missing between others; restore it"
+                f"{folder}/{segment_name(files.end_position)} is missing between others: restore it."
+                " Of a Java broker's commit log it may lie on another of the paths that its"
+                " storePathCommitLog names: copy the files of all of them into that folder"
             )
         path = f"{folder}/{segment_name(base)}"
         try:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing
 from typing import Protocol
 
 from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.message import BLANK_BYTES
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
 from quorumlog.broker.store.commit_log import CleanCommitLogService, CommitLog
 from quorumlog.broker.store.dispatch import Dispatcher, QueueHole, ReputMessageService
@@ -218,6 +219,11 @@ class MessageStore:
                 self.set_aside,
                 is_clean=self.was_clean,
             )
+        stopped_at = flushed.load()
+        self._is_as_it_stopped = (
+            is_ours and self.was_clean and not any(files.pread(BLANK_BYTES, stopped_at))
+        )
+        """And nobody else has written to it since: the queues end in zeros, which are on disk."""
         dispatcher = Dispatcher(self.queues, self.index, config.delays_ms())
         # Until all queues of another software's store are on disk for once.
         was_derived = is_ours and self.checkpoint.logics_msg_timestamp > 0
@@ -283,7 +289,12 @@ class MessageStore:
         lost = self.queues.lost
         if not lost:
             try:
-                end = self._walk_from(files, begin, dispatcher)
+                try:
+                    dispatcher.next_offsets = {}
+                    end = self._walk_from(files, begin, dispatcher)
+                except QueueHole:
+                    dispatcher.next_offsets = None
+                    end = self._walk_from(files, begin, dispatcher)
                 lost = self.queues.missing()
             except QueueHole as hole:
                 lost = str(hole)
@@ -306,7 +317,11 @@ class MessageStore:
         return end
 
     def _walk_from(self, files: SegmentList, begin: int, dispatcher: Dispatcher) -> LogEnd:
-        self.queues.truncate_to_position(begin)
+        """What the queues have from there on is compared with the log, or written anew. Raises
+        QueueHole, StoreFailure."""
+        held = dispatcher.next_offsets
+        if held is None:
+            self.queues.truncate_to_position(begin)
         end = LogEnd(begin)
         crc = self.config.check_crc_on_recover
         self._dispatched = begin
@@ -316,7 +331,13 @@ class MessageStore:
                 dispatcher.dispatch(part)
                 self._dispatched = part.next_position
         # Units of records that the log has not: it was cut there, or loses them now.
-        self.queues.truncate_to_position(end.position)
+        end_in_zeros = self._is_as_it_stopped or held is None
+        self.queues.truncate_to_position(end.position, end_in_zeros=end_in_zeros)
+        dispatcher.next_offsets = None
+        if held is not None:
+            for key, queue in self.queues.items():
+                if queue.last_unit[0] >= begin and queue.max_offset != held.get(key):
+                    raise QueueHole(f"{key.topic} queue {key.queue_id} has more than the log")
         if self.index is not None and self.index.truncate_to_position(end.position):
             # Whole files are deleted: what the log has of them is put into it again.
             again = files.base_of(max(self.index.end_position, files.first_position))

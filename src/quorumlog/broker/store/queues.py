@@ -309,11 +309,20 @@ class ConsumeQueue:
             raise StoreFailure(refusal(self.files.directory, "read", error)) from error
         return np.frombuffer(data, UNIT)
 
-    def names(self, first: int, positions: Int64Array, sizes: Int64Array) -> bool:
-        """Its units from this number on are those of the records at these positions."""
+    def names(
+        self,
+        first: int,
+        positions: Int64Array,
+        sizes: Int64Array,
+        tags_codes: Int64Array | None = None,
+    ) -> bool:
+        """Its units from this number on are those of the records at these positions. `tags_codes`: None
+        where they are of no matter."""
         held = self.units(first, first + len(positions))
-        return len(held) == len(positions) and bool(
-            (held["position"] == positions).all() and (held["size"] == sizes).all()
+        return (
+            len(held) == len(positions)
+            and bool((held["position"] == positions).all() and (held["size"] == sizes).all())
+            and (tags_codes is None or bool((held["tags_code"] == tags_codes).all()))
         )
 
     @property
@@ -393,9 +402,12 @@ class ConsumeQueue:
                     file.release()
         self.flushed_offset = max(self.flushed_offset, end)  # retention flushes, too
 
-    def truncate_to_position(self, position: int) -> None:
-        """Without the messages from this position of the commit log on; on disk when this returns."""
-        self.truncate(self.offset_at(position))
+    def truncate_to_position(self, position: int, *, ends_in_zeros: bool = False) -> None:
+        """Without the messages from this position of the commit log on; on disk when this returns.
+        `ends_in_zeros`: its files do behind its end, on disk."""
+        offset = self.offset_at(position)
+        if offset < self.max_offset or not ends_in_zeros:
+            self.truncate(offset)
 
     def truncate(self, offset: int) -> None:
         self.max_offset = max(offset, self.min_offset)
@@ -629,9 +641,9 @@ class ConsumeQueues:
         self.record_ends()
         return again
 
-    def truncate_to_position(self, position: int) -> None:
+    def truncate_to_position(self, position: int, *, end_in_zeros: bool = False) -> None:
         for queue in self.all:
-            queue.truncate_to_position(position)
+            queue.truncate_to_position(position, ends_in_zeros=end_in_zeros)
 
     def _floor_of(self, known: QueueEnd | None) -> int:
         if known is None:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, named_path
+from quorumlog.cli.options import (
+    DEFAULT_BROKER,
+    ClientCertificates,
+    LogLevel,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    named_path,
+    tls_given,
+)
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
@@ -161,13 +170,14 @@ def serve_dledger(
     brokers: str | None,
     path: str | None,
     log_level: LogLevel,
+    tls_given: Mapping[str, str | None],
 ) -> None:
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
     from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.broker.offline.old_log import OldLog, taken_over
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
+    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.store.disk import OsDisk
@@ -179,6 +189,7 @@ def serve_dledger(
         "data_dir": str(directory),
         "flush": flush if path is None else None,
         "log_level": log_level.value,
+        "tls": tls_given,
     }
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
@@ -214,8 +225,9 @@ def serve_dledger(
         groups=groups,
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
-    door = DLedgerDoor(broker, addresses[group.member_id])
-    run_member(ServingMember(server_config, path, given, doors=[door]))
+    tls = tls_of(server_config.tls)
+    door = DLedgerDoor(broker, addresses[group.member_id], tls=tls)
+    run_member(ServingMember(server_config, path, given, doors=[door], tls=tls))
 
 
 def _addresses(text: str) -> dict[str, str]:
@@ -350,6 +362,17 @@ def serve(
             metavar="NAME=VALUE",
         ),
     ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    client_auth: ClientCertificates = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Let RocketMQ's dialect, which has no TLS, be spoken with other machines beside TLS.",
+        ),
+    ] = False,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="What goes to standard error.")
     ] = LogLevel.INFO,
@@ -388,6 +411,7 @@ def serve(
             brokers,
             None if log_config is None else str(log_config),
             log_level,
+            tls_given(tls_cert, tls_key, tls_ca, client_auth),
         )
         return
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
@@ -400,13 +424,23 @@ def serve(
     from quorumlog.broker.replication.service.ha_service import HAService
     from quorumlog.broker.store.log_files import Role
     from quorumlog.broker.store.message_store import MessageStore
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
+    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, tls_of
+    from quorumlog.cli.run.toml_config import tls_options
     from quorumlog.config import parse_address
+    from quorumlog.stray_log import is_loopback
     from quorumlog.version import DESCRIPTION
 
     refuse_optimised_python()
     log_to_stderr(log_level)
     host, _ = parse_address(bind)
+    tls = tls_of(tls_options({}, tls_given(tls_cert, tls_key, tls_ca, client_auth)))
+    if tls is not None and (role is not None or failover is not None):
+        if ha_dialect is Dialect.QUORUMLOG:
+            tls.check_member(broker_id or bind)
+        elif not (insecure or is_loopback(host)):
+            raise ConfigError(
+                "--ha-dialect rocketmq has no TLS: bind to the loopback interface, or say --insecure"
+            )
     given = list(option or [])
     if in_sync_replicas:
         given.append(f"in_sync_replicas={in_sync_replicas}")
@@ -436,7 +470,7 @@ def serve(
                 " --failover"
             )
         store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
-        server = BrokerServer(store, bind)
+        server = BrokerServer(store, bind, tls=tls)
     else:
         if role is RoleChoice.SLAVE and not master:
             raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
@@ -470,18 +504,15 @@ def serve(
             raise
         if failover is not None:
             make_failover = partial(elect, replica)
-        ha_service = HAService(replica, ha_dialect.value, ha_bind)
-        server = BrokerServer(store, bind, ha_service, make_failover)
+        ha_service = HAService(replica, ha_dialect.value, ha_bind, tls)
+        server = BrokerServer(store, bind, ha_service, make_failover, tls)
 
     def ready() -> None:
-        reach = "" if host in ("127.0.0.1", "::1", "localhost") else (
-            " ANYBODY who reaches this address can read and write."
-        )  # fmt: skip
+        reach = " with TLS" if tls is not None else ""
         what = "" if server.ha_service is None else f" {store.commit_log.role.value},"
         announce(
-            f"{DESCRIPTION}: broker listens on {bind},{what} {config.flush_disk_type}, store in"
+            f"{DESCRIPTION}: broker listens on {bind}{reach},{what} {config.flush_disk_type}, store in"
             f" {directory}."
-            f" It has no authentication yet.{reach}"
             f"{'' if failover is None else alone(config.in_sync_replicas)}"
         )
 

@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, Store, named_path
+from quorumlog.cli.options import (
+    ClientCertificates,
+    FlushMode,
+    LogLevel,
+    Store,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    named_path,
+    tls_given,
+)
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from quorumlog.config import TlsOptions
+    from quorumlog.net.tls import Tls
     from quorumlog.server import LedgerServer
 
 Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
@@ -82,6 +94,10 @@ def serve(
         ),
     ] = None,
     hold_machine: HoldMachine = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    client_auth: ClientCertificates = None,
     log_level: Annotated[
         LogLevel | None, typer.Option("--log-level", help="What goes to standard error. (default: info)")
     ] = None,
@@ -112,11 +128,19 @@ def serve(
         "log_level": None if log_level is None else log_level.value,
         "state_machines": named_machines(state_machine) if state_machine else None,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
+        "tls": tls_given(tls_cert, tls_key, tls_ca, client_auth),
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
-    run_member(ServingMember(server_config, path, given))
+    run_member(ServingMember(server_config, path, given, tls=tls_of(server_config.tls)))
+
+
+def tls_of(options: TlsOptions | None) -> Tls | None:
+    """Raises ConfigError."""
+    from quorumlog.net.tls import Tls
+
+    return None if options is None else Tls(options)
 
 
 def run_member(server: LedgerServer) -> None:

@@ -65,7 +65,7 @@ _CHANGES_NOTHING = Txn([Compare(b"health", Target.MOD, Relation.EQUAL, -1)], [Pu
 
 
 class AsyncKeyValueClient(Generic[V]):
-    """Made by `quorumlog.kv.connect_async`. Keys are text (UTF-8) or bytes, values what the codec takes
+    """A client of the store. Keys are text (UTF-8) or bytes, values what the codec takes
     and gives: bytes, unless another one is named.
 
     Every call raises Unreachable or RequestTimeout if no member answers in `timeout_s`, InvalidRequest

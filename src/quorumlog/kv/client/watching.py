@@ -26,7 +26,7 @@ MOST_HELD_BYTES = 16 << 20
 
 
 class Watching(Generic[V]):
-    """An asynchronous iterator of changes, and a context manager that ends it. A new leader is asked for
+    """An iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
     history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
     cannot read."""
@@ -36,7 +36,7 @@ class Watching(Generic[V]):
         asking: Asking,
         values: Values[V],
         asked: WatchRequest,
-        most_held_bytes: int = MOST_HELD_BYTES,
+        most_held_bytes: int | None = None,
         holds: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
         """`holds` is told how much is held, whenever that changes. Raises InvalidRequest."""
@@ -51,7 +51,7 @@ class Watching(Generic[V]):
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
         self._held_bytes = 0
-        self._most_held_bytes = most_held_bytes
+        self._most_held_bytes = most_held_bytes or MOST_HELD_BYTES
         self._holds = holds
         self._left: deque[Change[V]] = deque()
         """Of the batch that is being given."""
@@ -115,14 +115,16 @@ class Watching(Generic[V]):
         if self._failure is not None and not self._batches:
             raise self._failure
 
-    async def batch(self) -> list[Change[V]]:
-        """At least one change; all changes of a revision come together. Raises what its class says."""
-        await self.fill()
+    async def batch(self, timeout_s: float | None = None) -> list[Change[V]]:
+        """At least one change; all changes of a revision come together. Raises TimeoutError if none
+        comes in `timeout_s`, and what its class says."""
+        async with asyncio.timeout(timeout_s):
+            await self._fill()
         changes = list(self._left)
         self._left.clear()
         return changes
 
-    async def fill(self) -> deque[Change[V]]:
+    async def _fill(self) -> deque[Change[V]]:
         """What is to be given next, at least one change: who takes it away has it."""
         while not self._left:
             while not self._batches:
@@ -142,7 +144,7 @@ class Watching(Generic[V]):
 
     async def __aiter__(self) -> AsyncIterator[Change[V]]:
         while True:
-            yield (await self.fill()).popleft()
+            yield (await self._fill()).popleft()
 
     async def close(self) -> None:
         """Nothing more comes; may be repeated."""

@@ -88,6 +88,16 @@ class CallTracker:
             if self._view.member_address(call.target.name) is None:
                 self.router.ask_around(self.now_ms)
 
+    @property
+    def only_looks(self) -> bool:
+        """Whoever waits asks how members are."""
+        kind = type(self._product.probe)
+        return (
+            bool(self._waiting)
+            and all(type(call.message) is kind for call in self._waiting)
+            and not any(order.is_waiting for order in self.orders)
+        )
+
     def send_waiting(self) -> None:
         """Called when a leader or a member is known, a link is open, or time has passed."""
         for call in list(self._waiting):

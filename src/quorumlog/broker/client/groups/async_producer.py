@@ -115,6 +115,10 @@ class AsyncProducer:
         self._is_closed = True
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._end()
+
+    async def _end(self) -> None:
+        self._is_closed = True
         await self._link.close()
 
     # ---------------------------------------------------------------- sending

@@ -256,11 +256,15 @@ class SlaveLink:
         start, anew = verdict.common_offset, False
         low = max(welcome.min_offset, own.min_offset)
         if verdict.cuts and start < low:
-            self.refused = True
-            self.close(
-                f"the own log has {own.max_offset} bytes, of which {start} are the master's, and one of"
-                f" both begins at {low}: empty the directory to follow it"
+            message = (
+                f"of the {own.max_offset} bytes of broker {own.slave.id} only {start} are its master's,"
+                f" and one of both begins at {low}: what lies between was deleted by age. Stop"
+                f" {own.slave.id}, empty its directory, and start it as a slave; if it is on the list,"
+                f" then: quorumlog broker add --broker {own.slave.id}"
             )
+            self._say(Refuse(message=message))
+            self.refused = True
+            self.close(message)
             return
         if start < welcome.min_offset:
             start, anew = welcome.min_offset, True

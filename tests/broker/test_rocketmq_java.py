@@ -24,6 +24,7 @@ from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.cli.main import app
 from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.messages.message_sources import source_of
+from tests.broker.store.store_making import put_and_wait
 from tests.broker.store.test_golden import CONFIG, derived
 from tests.waiting import eventually
 
@@ -49,7 +50,7 @@ def fill(store: MessageStore, first: int, count: int) -> None:
         ]
         keys = [f"{n:032X}" for n in numbers]
         records = RecordBatch.contiguous(*encode_records(messages, 0, 1_700_000_000_000, keys))
-        assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+        assert isinstance(put_and_wait(store, records), PutResult)
 
 
 def settled(store: MessageStore) -> None:

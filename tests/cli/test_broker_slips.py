@@ -23,6 +23,7 @@ from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.member_directory import open_member_directory
 from tests.broker.store import test_golden
+from tests.broker.store.store_making import put_and_wait
 from tests.cli.conftest import Cli
 from tests.cli.test_slips import FOR_PROGRAMMERS
 from tests.store.made_logs import SMALL
@@ -154,7 +155,7 @@ def test_a_slip_about_a_directory_makes_none(cli: Cli, tmp_path: Path, line: str
 def made_store(root: Path, time_ms: float = 1_700_000_000_000) -> None:
     store = MessageStore(str(root), CONFIG, wall_clock=lambda: time_ms)
     records = RecordBatch.contiguous(*encode_records([Message("held", b"x", keys=("k",))], 0, 0))
-    assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+    assert isinstance(put_and_wait(store, records), PutResult)
     store.close()
 
 

@@ -41,6 +41,7 @@ from quorumlog.store.directory_kind import RESTORING_NAME
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.segments import segment_name
+from tests.broker.store.store_making import put_and_wait
 from tests.broker.store.test_golden import CONFIG
 from tests.waiting import eventually
 
@@ -59,7 +60,7 @@ def test_a_store_that_runs_is_not_taken_over(tmp_path: Path) -> None:
 def _put(store: MessageStore, first: int, stop: int) -> None:
     messages = [Message("orders", b"%d " % n * (n % 60 + 1), keys=[f"k{n}"]) for n in range(first, stop)]
     records = RecordBatch.contiguous(*encode_records(messages, 0, 1_700_000_000_000))
-    assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+    assert isinstance(put_and_wait(store, records), PutResult)
 
 
 def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: 
 def test_queues_go_on_of_which_the_old_log_has_no_message_any_more(tmp_path: Path) -> None:
     store = MessageStore(str(tmp_path / "store"), CONFIG)
     rare = RecordBatch.contiguous(*encode_records([Message("rare", b"rare")] * 5, 0, 1_700_000_000_000))
-    assert isinstance(store.commit_log.put_and_wait(rare), PutResult)
+    assert isinstance(put_and_wait(store, rare), PutResult)
     while store.commit_log.max_offset < 2 * CONFIG.mapped_file_size_commit_log:
         _put(store, 0, 50)
     store.reput_once()
@@ -249,7 +250,7 @@ def java_like_store(folder: Path) -> None:
             batch = [replace(each, topic=topic)]
             unique = each.properties.get("of", f"{topic}{number}").rjust(32, "0")
             records = RecordBatch.contiguous(*encode_records(batch, queue_id, 1, [unique]))
-            assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+            assert isinstance(put_and_wait(store, records), PutResult)
 
     def delayed(level: int, target: str, body: bytes) -> Message:
         real = {"REAL_TOPIC": target, "REAL_QID": "0", "DELAY": str(level)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
@@ -40,6 +41,13 @@ def open_store(
 ) -> MessageStore:
     clock = clock or Clock()
     return MessageStore(ROOT, config, disk=disk, wall_clock=clock, clock=clock, **options)
+
+
+def put_and_wait(store: MessageStore, records: RecordBatch) -> PutOutcome:
+    """Of a store whose services have threads."""
+    answer: Future[PutOutcome] = Future()
+    store.commit_log.put([PutRequest(records, True, answer.set_result)])
+    return answer.result(timeout=60)
 
 
 def numbered(first: int, count: int, topic: str = "t", size: int = 100) -> list[Message]:

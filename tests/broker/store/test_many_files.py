@@ -29,6 +29,7 @@ from tests.broker.store.store_making import (
     numbers_in_queue,
     open_store,
     put,
+    put_and_wait,
     put_and_work,
     records_of,
     release,
@@ -108,7 +109,7 @@ def test_a_store_with_more_queues_than_descriptors_keeps_few_files_open(
     for start in range(2):
         for number in range(queues):
             records = RecordBatch.contiguous(*encode_records([Message("t", b"%d" % number)], number, 0))
-            result = store.commit_log.put_and_wait(records)
+            result = put_and_wait(store, records)
             assert isinstance(result, PutResult) and result.queue_offset == start
         store.reput_once()
         assert len(os.listdir("/proc/self/fd")) - before < most + 20

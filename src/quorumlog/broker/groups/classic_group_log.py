@@ -362,7 +362,7 @@ class ClassicGroupLog:
         self.topics.before_delayed = self._activate
         groups.topics = self.topics
         store.topic_table = self.topics
-        store.cleaner.holds_from = lambda: self.follower.holds_from
+        store.holds_from = lambda: self.follower.holds_from
         self.releases = ClassicReleases(self)
         self._puts: Puts
         self._reads: Reads

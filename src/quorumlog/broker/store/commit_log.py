@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -27,19 +24,16 @@ from quorumlog.broker.message import (
     blank_record,
 )
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
-from quorumlog.broker.store.flush import FlushDone, StoreCheckpoint, flush_service_of
+from quorumlog.broker.store.flush import FlushDone, FlushService, StoreCheckpoint
 from quorumlog.broker.store.log_files import (
     FlushedFile,
     LogRecords,
-    PutOutcome,
     PutRequest,
     Role,
     damaged,
-    first_time_ms,
     read_records,
 )
 from quorumlog.errors import BadRequest, BodyTooLarge, DiskFull, LedgerError, StoreFailure
-from quorumlog.store.disk import Disk
 from quorumlog.store.segment import PAGE_BYTES
 from quorumlog.store.segments import SegmentList
 
@@ -267,7 +261,7 @@ class CommitLog:
         self.store_host = bytes(V4_BYTES)
         self.next_queue_offsets: dict[QueueKey, int] = {}
         self.failure: StoreFailure | None = None
-        self.flush_service = flush_service_of(self, config)
+        self.flush_service = FlushService(self, config)
         self.wakeup_flush: Callable[[], None] = lambda: None
         self.written: Callable[[], None] = lambda: None
         """Called after a put that is confirmed without a flush."""
@@ -356,7 +350,10 @@ class CommitLog:
                 worst = self._acknowledged(flush if replica is PutStatus.PUT_OK else replica)
                 turn.answer(worst, waiting=True)
 
-            self.submit_replica_request(next_offset, replicated)
+            if self.replicates is None:
+                replicated(PutStatus.PUT_OK)
+            else:
+                self.replicates(next_offset, replicated)
 
         self.submit_flush_request(next_offset, flushed)
 
@@ -364,32 +361,12 @@ class CommitLog:
         """What is written and may not be promised any more is an unknown outcome."""
         return status if self.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT
 
-    def put_and_wait(self, records: RecordBatch, *, waits: bool = True) -> PutOutcome:
-        """The blocking way; it ends in the same flush and replica requests."""
-        answer: Future[PutOutcome] = Future()
-        self.put([PutRequest(records, waits, answer.set_result)])
-        return self.handle_disk_flush(answer)
-
-    def handle_disk_flush(self, answer: Future[PutOutcome]) -> PutOutcome:
-        """Wait for an answer; the flush service tells those that wait too long, if nothing else does."""
-        while True:
-            try:
-                return answer.result(timeout=self.config.sync_flush_timeout / 1000)
-            except TimeoutError:
-                self.flush_service.expire(self._clock())
-
     def submit_flush_request(self, next_offset: int, done: FlushDone | None) -> None:
         self.flush_service.submit(next_offset, self._clock(), done)
-        if self.flush_service.wants_wakeup():
+        if self.flush_service.wants_wakeup:
             self.wakeup_flush()
         if not self.config.is_sync_flush:
             self.written()
-
-    def submit_replica_request(self, next_offset: int, done: FlushDone) -> None:
-        if self.replicates is None:
-            done(PutStatus.PUT_OK)
-        else:
-            self.replicates(next_offset, done)
 
     def read(self, position: int, stop_position: int) -> LogRecords | None:
         try:
@@ -558,82 +535,4 @@ class CommitLog:
         self.files.close()
 
 
-# ---------------------------------------------------------------- CleanCommitLogService
-# Deletes the oldest files of a commit log, by age, hour and disk ratio.
-
 log = logging.getLogger("quorumlog.broker")
-_HOUR_MS = 3_600_000
-
-
-class CleanCommitLogService:
-    def __init__(
-        self,
-        disk: Disk,
-        root: str,
-        commit_log: CommitLog,
-        config: MessageStoreConfig,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        self.interval_ms = config.clean_resource_interval
-        self.holds_from: Callable[[], int] = lambda: sys.maxsize
-        """Files from this position on stay, however old they are. Any thread."""
-        self.dropping: Callable[[int], list[str]] = lambda position: []
-        """Called before the log begins there; returns the paths of files that go with it."""
-        self.dropped: Callable[[], None] = lambda: None
-        """There is space."""
-        self.dispatched_offset: Callable[[], int] = lambda: commit_log.max_offset
-        self.is_full = False
-        """Messages are refused while the disk is above the warning level."""
-        self._disk = disk
-        self._root = root
-        self._commit_log = commit_log
-        self._config = config
-        self._wall_clock = wall_clock
-
-    def run_once(self) -> None:
-        config = self._config
-        used = 100 * self._disk.usage(self._root).used_ratio
-        if self.is_full != (used > config.disk_space_warning_level_ratio):
-            self.is_full = not self.is_full
-            log.warning(
-                "the disk is %.0f%% full: messages are %s", used, ("taken", "refused")[self.is_full]
-            )
-        now_ms = self._wall_clock()
-        in_time = datetime.fromtimestamp(now_ms / 1000, UTC).hour in config.delete_hours()
-        force = used > config.disk_space_clean_forcibly_ratio
-        if not (in_time or used > config.disk_max_used_space_ratio):
-            return
-        files = self._commit_log.files
-        reserved_ms = config.file_reserved_time * _HOUR_MS
-        keep_from = files.first_position
-        # The newest file with records stays, and one that is being flushed or dispatched.
-        commit_log = self._commit_log
-        last = files.base_of(
-            min(
-                commit_log.flushed_offset,
-                commit_log.confirm_offset,
-                self.dispatched_offset(),
-                max(self.holds_from(), files.first_position),
-            )
-        )
-        for base in files.bases[: config.delete_file_batch_max]:
-            stop = base + files.segment_bytes
-            if stop > last:
-                break
-            newest_ms = first_time_ms(files, stop)
-            if not force and not 0 <= newest_ms < now_ms - reserved_ms:
-                break
-            keep_from = stop
-        if keep_from > files.first_position:
-            self.drop_before(keep_from)
-
-    def drop_before(self, position: int) -> None:
-        behind = self.dropping(position)
-        for path in self._commit_log.files.drop_before(position):
-            self._disk.unlink(path)
-            # Before the next: a loss of power would leave a file in front of a gap.
-            self._disk.sync_directory(self._commit_log.files.directory)
-            log.info("deleted %s", path)
-        for path in behind:
-            self._disk.unlink(path)
-        self.dropped()

@@ -7,12 +7,15 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import closing
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import PutStatus
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, DiskFile, refusal
+
+if TYPE_CHECKING:
+    from quorumlog.broker.store.commit_log import CommitLog
 
 # ----------------------------------------------------------------
 # GroupCommitService (SYNC_FLUSH) and FlushRealTimeService (ASYNC_FLUSH): when the commit log is synced,
@@ -21,18 +24,6 @@ from quorumlog.store.disk import Disk, DiskFile, refusal
 # Neither has a thread of its own: `ServiceThread` calls `run_once`, and so does a simulation.
 
 FlushDone = Callable[[PutStatus], None]
-
-
-class FlushedLog(Protocol):
-    """What a flush service needs of a commit log."""
-
-    @property
-    def flushed_offset(self) -> int: ...
-
-    def flush(self, least_pages: int) -> None:
-        """Raises StoreFailure, and then for ever."""
-
-    def reserve_ahead(self) -> None: ...
 
 
 class GroupCommitRequest:
@@ -53,42 +44,32 @@ class GroupCommitRequest:
         return done is not None
 
 
-class FlushService(Protocol):
-    interval_ms: int
+class FlushService:
+    """With SYNC_FLUSH it is RocketMQ's GroupCommitService: requests are taken in one list while those of
+    another are being synced, so one flush answers all that waited when it began. With ASYNC_FLUSH it is
+    FlushRealTimeService, and nobody waits. `ServiceThread` or a simulation calls `run_once`."""
 
-    def submit(self, next_offset: int, now_ms: float, done: FlushDone | None) -> None:
-        """Something was written. `done`: called when it is on disk, if this service waits for that at
-        all; otherwise at once."""
-
-    def run_once(self, now_ms: float) -> None:
-        """Raises StoreFailure."""
-
-    def wants_wakeup(self) -> bool:
-        """A put has something for it to do now."""
-
-    def expire(self, now_ms: float) -> None: ...
-
-    def fail(self) -> None: ...
-
-
-class GroupCommitService:
-    """Requests are taken in one list while those of another are being synced: one flush answers all that
-    waited when it began."""
-
-    interval_ms = 10
-
-    def __init__(self, log: FlushedLog, config: MessageStoreConfig) -> None:
+    def __init__(self, log: CommitLog, config: MessageStoreConfig) -> None:
+        self.interval_ms = 10 if config.is_sync_flush else config.flush_interval_commit_log
         self._log = log
         self._config = config
+        self._is_sync = config.is_sync_flush
         self._lock = threading.Lock()
         self._requests_write: list[GroupCommitRequest] = []
         self._requests_read: list[GroupCommitRequest] = []
         self._failed = False
-        self._wanted = False
+        self._last_thorough_ms = 0.0
+        self.wants_wakeup = False
+        """A put has something for it to do now."""
 
     def submit(self, next_offset: int, now_ms: float, done: FlushDone | None) -> None:
-        self._wanted = True
+        """Something was written. `done`: called when it is on disk, if anybody waits for that at all;
+        otherwise at once."""
+        self.wants_wakeup = self._is_sync or not self._config.flush_commit_log_timed
         if done is None:
+            return
+        if not self._is_sync:
+            done(PutStatus.PUT_OK)
             return
         request = GroupCommitRequest(next_offset, now_ms + self._config.sync_flush_timeout, done)
         with self._lock:
@@ -98,15 +79,19 @@ class GroupCommitService:
         if failed:
             request.complete(PutStatus.SERVICE_NOT_AVAILABLE)
 
-    def wants_wakeup(self) -> bool:
-        return self._wanted
-
     def run_once(self, now_ms: float) -> None:
+        """Raises StoreFailure."""
+        config, least_pages = self._config, 0
         with self._lock:
             assert not self._requests_read, "one thread flushes"
             self._requests_read, self._requests_write = self._requests_write, []
-            self._wanted = False
-        self._log.flush(0)
+            self.wants_wakeup = False
+        if not self._is_sync:
+            if now_ms >= self._last_thorough_ms + config.flush_commit_log_thorough_interval:
+                self._last_thorough_ms = now_ms
+            else:
+                least_pages = config.flush_commit_log_least_pages
+        self._log.flush(least_pages)
         flushed = self._log.flushed_offset
         for request in self._requests_read:
             # The log of a master that follows another one now may be cut in front of what waits.
@@ -119,13 +104,10 @@ class GroupCommitService:
     def expire(self, now_ms: float) -> None:
         """Those that have waited too long are told so; what they wrote may still come to be on disk."""
         with self._lock:
-            late = [
-                request
-                for request in (*self._requests_read, *self._requests_write)
-                if request.deadline_ms <= now_ms
-            ]
-        for request in late:
-            request.complete(PutStatus.FLUSH_DISK_TIMEOUT)
+            waiting = [*self._requests_read, *self._requests_write]
+        for request in waiting:
+            if request.deadline_ms <= now_ms:
+                request.complete(PutStatus.FLUSH_DISK_TIMEOUT)
 
     def fail(self) -> None:
         with self._lock:
@@ -134,44 +116,6 @@ class GroupCommitService:
             self._requests_write = []
         for request in waiting:
             request.complete(PutStatus.SERVICE_NOT_AVAILABLE)
-
-
-class FlushRealTimeService:
-    """Nobody waits for it."""
-
-    def __init__(self, log: FlushedLog, config: MessageStoreConfig) -> None:
-        self._log = log
-        self._config = config
-        self.interval_ms = config.flush_interval_commit_log
-        self._last_thorough_ms = 0.0
-        self._wanted = False
-
-    def submit(self, next_offset: int, now_ms: float, done: FlushDone | None) -> None:
-        self._wanted = not self._config.flush_commit_log_timed
-        if done is not None:
-            done(PutStatus.PUT_OK)
-
-    def wants_wakeup(self) -> bool:
-        return self._wanted
-
-    def run_once(self, now_ms: float) -> None:
-        self._wanted = False
-        least_pages = self._config.flush_commit_log_least_pages
-        if now_ms >= self._last_thorough_ms + self._config.flush_commit_log_thorough_interval:
-            self._last_thorough_ms = now_ms
-            least_pages = 0
-        self._log.flush(least_pages)
-        self._log.reserve_ahead()
-
-    def expire(self, now_ms: float) -> None:
-        pass
-
-    def fail(self) -> None:
-        pass
-
-
-def flush_service_of(log: FlushedLog, config: MessageStoreConfig) -> FlushService:
-    return (GroupCommitService if config.is_sync_flush else FlushRealTimeService)(log, config)
 
 
 # ---------------------------------------------------------------- ServiceThread
@@ -290,10 +234,6 @@ class StoreCheckpoint:
     def min_timestamp(self) -> int:
         """Queues have every message that was stored at this time or before."""
         return max(min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS, 0)
-
-    @property
-    def min_timestamp_with_index(self) -> int:
-        return max(min(self.min_timestamp, self.index_msg_timestamp), 0)
 
     def forget_queues(self) -> None:
         """They are about to be deleted: a start that finds them half derived begins with the whole log.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quorumlog.broker.errors import MessageDamaged
-from quorumlog.broker.message import LEAST_RECORD_BYTES, PutResult
+from quorumlog.broker.message import PutResult
 from quorumlog.broker.record_batch import RecordBatch, Stop, gather, scan_records
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, StoreFailure
@@ -514,8 +514,6 @@ def _written_behind(files: SegmentList, position: int) -> int:
         stripped = data.rstrip(b"\0")
         if stripped:
             last = position + len(stripped)
-        elif last < position - LEAST_RECORD_BYTES and position % files.segment_bytes == 0:
-            pass
         position += len(data) or 4096
     return last
 

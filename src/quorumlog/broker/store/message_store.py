@@ -15,12 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from datetime import UTC, datetime
 from typing import Protocol
 
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import BLANK_BYTES
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.store.commit_log import CleanCommitLogService, CommitLog
+from quorumlog.broker.store.commit_log import CommitLog
 from quorumlog.broker.store.dispatch import Dispatcher, QueueHole, ReputMessageService
 from quorumlog.broker.store.flush import ServiceThread, StoreCheckpoint
 from quorumlog.broker.store.index import INDEX_FOLDER_NAME, IndexService
@@ -29,6 +30,7 @@ from quorumlog.broker.store.log_files import (
     FLUSHED_NAME,
     FlushedFile,
     LogEnd,
+    first_time_ms,
     open_file_list,
     records_below,
     set_aside_of,
@@ -60,6 +62,9 @@ def monotonic_ms() -> float:
     return time.monotonic() * 1000
 
 
+_HOUR_MS = 3_600_000
+
+
 class TopicTable(Protocol):
     """Which queues there are."""
 
@@ -76,6 +81,65 @@ class TopicTable(Protocol):
 
     def check_writes(self, records: RecordBatch) -> None:
         """Raises the LedgerError that refuses it."""
+
+
+class CleanCommitLogService:
+    """Deletes the oldest files of a commit log, by age, hour and disk ratio."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.is_full = False
+        """Messages are refused while the disk is above the warning level."""
+        self._store = store
+
+    def run_once(self) -> None:
+        store, config = self._store, self._store.config
+        used = 100 * store.disk.usage(store.root).used_ratio
+        if self.is_full != (used > config.disk_space_warning_level_ratio):
+            self.is_full = not self.is_full
+            log.warning(
+                "the disk is %.0f%% full: messages are %s", used, ("taken", "refused")[self.is_full]
+            )
+        now_ms = store.wall_clock()
+        in_time = datetime.fromtimestamp(now_ms / 1000, UTC).hour in config.delete_hours()
+        force = used > config.disk_space_clean_forcibly_ratio
+        if not (in_time or used > config.disk_max_used_space_ratio):
+            return
+        commit_log, files = store.commit_log, store.commit_log.files
+        reserved_ms = config.file_reserved_time * _HOUR_MS
+        keep_from = files.first_position
+        # The newest file with records stays, and one that is being flushed or dispatched.
+        last = files.base_of(
+            min(
+                commit_log.flushed_offset,
+                commit_log.confirm_offset,
+                store.reput.reput_from_offset,
+                max(store.holds_from(), files.first_position),
+            )
+        )
+        for base in files.bases[: config.delete_file_batch_max]:
+            stop = base + files.segment_bytes
+            if stop > last:
+                break
+            newest_ms = first_time_ms(files, stop)
+            if not force and not 0 <= newest_ms < now_ms - reserved_ms:
+                break
+            keep_from = stop
+        if keep_from > files.first_position:
+            self.drop_before(keep_from)
+
+    def drop_before(self, position: int) -> None:
+        store, files = self._store, self._store.commit_log.files
+        behind = store.queues.drop_before(position)
+        for path in files.drop_before(position):
+            store.disk.unlink(path)
+            # Before the next: a loss of power would leave a file in front of a gap.
+            store.disk.sync_directory(files.directory)
+            log.info("deleted %s", path)
+        for path in behind:
+            store.disk.unlink(path)
+        store.queues.record_ends()  # there may have been no space for it before
+        if store.index is not None:
+            store.index.drop_before(files.first_position)
 
 
 class MessageStore:
@@ -100,9 +164,11 @@ class MessageStore:
         self.config = config or MessageStoreConfig()
         self.disk: Disk = OsDisk() if disk is None else disk
         self.topics = None if topics is None else dict(topics)
+        self.holds_from: Callable[[], int] = lambda: sys.maxsize
+        """Files of the log from this position on stay, however old they are. Any thread."""
         self.topic_table: TopicTable | None = None
         """What knows better than the two above which topics there are. None: nothing."""
-        self._wall_clock = wall_clock
+        self.wall_clock = wall_clock
         self.clock = clock
         self._threads: list[ServiceThread] = []
         self._last_queue_flush_ms = 0.0
@@ -215,7 +281,7 @@ class MessageStore:
                 root,
                 config,
                 self.checkpoint,
-                self._wall_clock,
+                self.wall_clock,
                 self.set_aside,
                 is_clean=self.was_clean,
             )
@@ -244,7 +310,7 @@ class MessageStore:
             self.checkpoint,
             end_position=end.position,
             last_store_time_ms=max(end.last_time_ms, self.checkpoint.physic_msg_timestamp),
-            wall_clock=self._wall_clock,
+            wall_clock=self.wall_clock,
             clock=self.clock,
             takes=self.has_queue,
         )
@@ -260,10 +326,7 @@ class MessageStore:
         self.reput = ReputMessageService(self.commit_log, dispatcher, self._dispatched)
         if self.replicated:
             self.commit_log.replicated_offset = self._dispatched
-        self.cleaner = CleanCommitLogService(disk, root, self.commit_log, config, self._wall_clock)
-        self.cleaner.dropping = self.queues.drop_before
-        self.cleaner.dropped = self._dropped
-        self.cleaner.dispatched_offset = lambda: self.reput.reput_from_offset
+        self.cleaner = CleanCommitLogService(self)
         self.commit_log.is_full = lambda: self.cleaner.is_full
         self.reader = StoreReader(
             self.commit_log,
@@ -442,11 +505,6 @@ class MessageStore:
             self.queues.record_ends()
             self.checkpoint.logics_msg_timestamp = max(self.checkpoint.logics_msg_timestamp, time_ms)
         self.checkpoint.flush()
-
-    def _dropped(self) -> None:
-        self.queues.record_ends()  # there may have been no space for it before
-        if self.index is not None:
-            self.index.drop_before(self.commit_log.min_offset)
 
     # ---------------------------------------------------------------- the end
 

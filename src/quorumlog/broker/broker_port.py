@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -85,7 +85,7 @@ class Waits(Protocol):
 class QueueTable(Protocol):
     def get(self, key: QueueKey) -> ConsumeQueue | None: ...
 
-    def items(self) -> list[tuple[QueueKey, ConsumeQueue]]: ...
+    def items(self) -> Collection[tuple[QueueKey, ConsumeQueue]]: ...
 
 
 class ServedStore(Protocol):

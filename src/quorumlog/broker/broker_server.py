@@ -95,79 +95,18 @@ def role_response(address: str, replica: Replica | None, request_id: int) -> Rol
 # What a client asks of a broker as master or slave, and makes it be.
 
 
-class ReplicaRequests:
-    """On the loop's thread; what blocks runs on the service's thread for it, in order."""
-
-    def __init__(
-        self, service: HAService | None, loop: asyncio.AbstractEventLoop, *, is_by_hand: bool = True
-    ) -> None:
-        """`is_by_hand`: False where a coordinator says who leads."""
-        self._service = service
-        self._is_by_hand = is_by_hand
-        self._loop = loop
-
-    def take(
-        self, request: ReplicaRequest, answer: Callable[[ReplicaResponse | LedgerError], None]
-    ) -> None:
-        service = self._service
-        if service is None:
-            answer(
-                NotReplicated(
-                    "this broker is neither master nor slave: start it with quorumlog broker serve"
-                    " --role"
-                )
-            )
-            return
-        replica = service.replica
-        verb = request.verb
-        if not verb:
-            answer(self.state(request.request_id))
-            return
-        if not self._is_by_hand:
-            answer(
-                SwitchRefused(
-                    "a coordinator says who leads: let the master hand over with: quorumlog"
-                    " broker resign"
-                )
-            )
-            return
-        if verb == "drain":
-            # Never blocks, and must not wait behind what does.
-            replica.drain()
-            answer(self.state(request.request_id))
-            return
-        work = work_of(replica, request)
-        if work is None:
-            answer(BadRequest(f"a broker has no verb {verb!r}"))
-            return
-
-        def carry_out() -> None:
-            try:
-                work()
-            except ConfigError as error:
-                raise BadRequest(str(error)) from None
-
-        def done(outcome: Any) -> None:
-            answer(outcome if isinstance(outcome, LedgerError) else self.state(request.request_id))
-
-        service.submit(carry_out, done)
-
-    def state(self, request_id: int = 0) -> ReplicaResponse:
-        service = self._service
-        assert service is not None
-        client = service.client
-        problem, master_offset, master_release = "", -1, ""
-        if service.replica.role is Role.SLAVE and client is not None:
-            problem, master_offset = client.problem, client.master_offset
-            master_release = client.master_release
-        return state_of(
-            service.replica,
-            request_id,
-            dialect=service.dialect,
-            problem=problem,
-            master_offset=master_offset,
-            master_release=master_release,
-        )
+def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
+    client = service.client
+    if service.replica.role is not Role.SLAVE or client is None:
+        return state_of(service.replica, request_id, dialect=service.dialect)
+    return state_of(
+        service.replica,
+        request_id,
+        dialect=service.dialect,
+        problem=client.problem,
+        master_offset=client.master_offset,
+        master_release=client.master_release,
+    )
 
 
 def state_of(
@@ -279,10 +218,6 @@ def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
 log = logging.getLogger("quorumlog.broker")
 
 GC_THRESHOLD = 50_000
-NEEDS_DLEDGER = (
-    "groups, sessions, delays and topics that change need brokers with --role dledger; of a classic"
-    " broker, `pull` by offset"
-)
 
 
 class BrokerServer:
@@ -345,7 +280,6 @@ class BrokerServer:
         self.puts: Puts = self.groups.open(self.put_queue, self.reads, loop)
         self.store.on_failure = self._store_failed
         await self.port.open()
-        self.replica_requests = ReplicaRequests(self.ha_service, loop, is_by_hand=self.failover is None)
         self.store.start()
         self._expire()
         if self.ha_service is not None:
@@ -378,22 +312,55 @@ class BrokerServer:
             except LedgerError as error:
                 session.refuse(message.request_id, error)
         elif isinstance(message, ReplicaRequest):
-
-            def done(outcome: ReplicaResponse | LedgerError) -> None:
-                if isinstance(outcome, LedgerError):
-                    session.refuse(message.request_id, outcome)
-                else:
-                    session.answer(outcome)
-
-            self.replica_requests.take(message, done)
+            try:
+                self._replica_request(session, message)
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
         elif isinstance(message, RoleRequest):
             self.roles.take(session, message)
         elif isinstance(message, OldLogRequest):
             # No violation: a client need not know what only a broker on a replicated log does.
-            session.refuse(message.request_id, NeedsReplicatedRole(NEEDS_DLEDGER))
+            what = "a log that was taken over lies below that of brokers with --role dledger only"
+            session.refuse(message.request_id, NeedsReplicatedRole(what))
         else:
             return self.groups.request(session, message, frame)
         return True
+
+    def _replica_request(self, session: BrokerSession, request: ReplicaRequest) -> None:
+        """What blocks runs on the service's thread for it. Raises NotReplicated, SwitchRefused,
+        BadRequest."""
+        service = self.ha_service
+        if service is None:
+            raise NotReplicated(
+                "this broker is neither master nor slave: start it with quorumlog broker serve --role"
+            )
+        if request.verb and self.failover is not None:
+            raise SwitchRefused(
+                "a coordinator says who leads: let the master hand over with: quorumlog broker resign"
+            )
+        if request.verb == "drain":
+            # Never blocks, and must not wait behind what does.
+            service.replica.drain()
+        if request.verb in ("", "drain"):
+            session.answer(_state_of_service(service, request.request_id))
+            return
+        work = work_of(service.replica, request)
+        if work is None:
+            raise BadRequest(f"a broker has no verb {request.verb!r}")
+
+        def carry_out() -> None:
+            try:
+                work()
+            except ConfigError as error:
+                raise BadRequest(str(error)) from None
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, LedgerError):
+                session.refuse(request.request_id, outcome)
+            else:
+                session.answer(_state_of_service(service, request.request_id))
+
+        service.submit(carry_out, done)
 
     def lost(self, session: BrokerSession) -> None:
         self.roles.lost(session)

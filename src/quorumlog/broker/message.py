@@ -167,16 +167,11 @@ V4_BYTES, V6_BYTES = 8, 20
 V6_MORE_BYTES = V6_BYTES - V4_BYTES
 
 QUEUE_OFFSET_AT = 20
-SYS_FLAG_AT = 36
 BORN_HOST_AT = 48
-STORE_TIME_AT = 56
-"""With a born host of IPv4, as what follows."""
-STORE_HOST_AT = 64
 BODY_LENGTH_AT = 84
 LEAST_RECORD_BYTES = BODY_LENGTH_AT + 4 + 1 + 2
 CRC_BITS = 0x7FFFFFFF
 
-NOT_DISPATCHED = {0x4: "prepared", 0xC: "rolled back"}
 TRANSACTION_BITS = 0xC
 
 _RECORD_HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")

@@ -148,19 +148,12 @@ AnyGroupRequest = (
 )
 
 AnyGroupMessage = (
-    TopicRouteRequest
+    AnyGroupRequest
     | TopicRouteResponse
-    | GroupCommandRequest
-    | GroupQuestionRequest
     | GroupAnswer
-    | HeartbeatRequest
     | AssignmentResponse
-    | LeaveRequest
-    | CommitRequest
     | DoneResponse
-    | OpenSessionRequest
     | OpenSessionResponse
-    | SessionSendRequest
     | SessionSendResponse
 )
 
@@ -443,39 +436,6 @@ class FailoverResponse(ClientMessage, frozen=True, kw_only=True, tag=75):
     problem: Text
 
 
-AnyBrokerMessage = (
-    Greeting
-    | EarlierHello
-    | EarlierHelloResponse
-    | SendRequest
-    | SendResponse
-    | PullRequest
-    | PullResponse
-    | QueryRequest
-    | ViewRequest
-    | RecordsResponse
-    | QueuesRequest
-    | QueueRow
-    | QueuesResponse
-    | OffsetAtRequest
-    | OffsetResponse
-    | StatusRequest
-    | StatusResponse
-    | ErrorResponse
-    | ReplicaRequest
-    | PeerRow
-    | TailRow
-    | ReplicaResponse
-    | FailoverRequest
-    | FailoverResponse
-    | RoleRequest
-    | RoleResponse
-    | RoleNotice
-    | OldLogRequest
-    | OldLogResponse
-    | AnyGroupMessage
-)
-
 AnyBrokerRequest = (
     Hello
     | ChallengeResponse
@@ -494,6 +454,28 @@ AnyBrokerRequest = (
     | AnyGroupRequest
 )
 """What a client says."""
+
+AnyBrokerMessage = (
+    AnyBrokerRequest
+    | Greeting
+    | EarlierHelloResponse
+    | SendResponse
+    | PullResponse
+    | RecordsResponse
+    | QueueRow
+    | QueuesResponse
+    | OffsetResponse
+    | StatusResponse
+    | ErrorResponse
+    | PeerRow
+    | TailRow
+    | ReplicaResponse
+    | FailoverResponse
+    | RoleResponse
+    | RoleNotice
+    | OldLogResponse
+    | AnyGroupMessage
+)
 
 
 # ---------------------------------------------------------------- Frames with a broker's messages

@@ -58,7 +58,6 @@ from quorumlog.broker.store.commit_log import PutTurn
 from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.broker.store.log_files import LogRecords, PutRequest, Role
 from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
-from quorumlog.broker.store.queues import ConsumeQueue
 from quorumlog.broker.store.store_reader import StoreReader
 from quorumlog.broker.wire import (
     AnyBrokerMessage,
@@ -334,16 +333,6 @@ class DLedgerCommitLog:
         return self._filler.next_offsets.get(key, 0)
 
 
-class _NoQueues:
-    """Before the log binds the machine that has them."""
-
-    def get(self, key: QueueKey) -> None:
-        return None
-
-    def items(self) -> list[tuple[QueueKey, ConsumeQueue]]:
-        return []
-
-
 class FixedTopics:
     """As the broker was started with; None: any queue that somebody sends to."""
 
@@ -491,7 +480,7 @@ class DLedgerBroker:
     @property
     def queues(self) -> QueueTable:
         machine = self.machine_of_messages.newest
-        return _NoQueues() if machine is None else machine.queues
+        return {} if machine is None else machine.queues
 
     @property
     def shown_topics(self) -> Mapping[str, int]:

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quorumlog.broker.broker_port import BrokerSession, Puts, QueueTable, Reads, error_of_status
+from quorumlog.broker.broker_port import BrokerSession, Puts, Reads, error_of_status
 from quorumlog.broker.errors import NeedsReplicatedRole, QueueOffsetOutOfRange, TopicNotPermitted
 from quorumlog.broker.group_commands import (
     COMMANDS_QUEUE,
@@ -357,7 +357,9 @@ class ClassicGroupLog:
             store.commit_log, store.queues, store.index, lambda key: True, lambda key: 0
         )
         self.follower = StateFollower(reader, groups.feed, lambda: store.cuts)
-        self._own_reader = reader
+        self.reader = reader
+        """Of the broker itself: it reads what no permission lets a client read."""
+        self.queues = store.queues
         self.topics = ClassicTopics(groups.feed, store)
         self.topics.before_delayed = self._activate
         groups.topics = self.topics
@@ -365,7 +367,7 @@ class ClassicGroupLog:
         store.holds_from = lambda: self.follower.holds_from
         self.releases = ClassicReleases(self)
         self._puts: Puts
-        self._reads: Reads
+        self.reads: Reads
         self._loop: AbstractEventLoop
         self._waiting: dict[bytes, Told] = {}
         """By token: what is on its way."""
@@ -377,7 +379,7 @@ class ClassicGroupLog:
         self.is_master = False
 
     def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
-        self._puts, self._reads, self._loop = puts, reads, loop
+        self._puts, self.reads, self._loop = puts, reads, loop
         self._groups.open(self, self._store.config.delays_ms())
         self._read_on()
         return CheckedPuts(puts, self.topics)
@@ -439,7 +441,7 @@ class ClassicGroupLog:
             self._has_grown = True
             return
         self._is_reading, self._has_grown = True, False
-        self._reads.submit(self.follower.read, self._came)
+        self.reads.submit(self.follower.read, self._came)
 
     def _came(self, news: News | LedgerError | StoreFailure) -> None:
         self._is_reading = False
@@ -490,19 +492,6 @@ class ClassicGroupLog:
             self._put(SNAPSHOTS, part, answered)
 
     # ---------------------------------------------------------------- GroupLog
-
-    @property
-    def queues(self) -> QueueTable:
-        return self._store.queues
-
-    @property
-    def reader(self) -> StoreReader:
-        """Of the broker itself: it reads what no permission lets a client read."""
-        return self._own_reader
-
-    @property
-    def reads(self) -> Reads:
-        return self._reads
 
     @property
     def is_up(self) -> bool:
@@ -575,8 +564,7 @@ class ClassicGroupLog:
     def end_of(self, key: QueueKey) -> int:
         return self._store.commit_log.next_queue_offsets.get(key, 0)
 
-    def stored_offset(self, key: QueueKey) -> int:
-        return self.end_of(key)
+    stored_offset = end_of
 
     def standing_queues(self, topic: str) -> int:
         return self.topics.standing_queues(topic)
@@ -584,8 +572,7 @@ class ClassicGroupLog:
     def due_clock_ms(self) -> float:
         return self._wall_ms()
 
-    def age_clock_ms(self) -> float:
-        return self._wall_ms()
+    age_clock_ms = due_clock_ms
 
     def not_master(self) -> LedgerError:
         if (refusal := self._store.commit_log.refuses()) is not None:

@@ -57,8 +57,6 @@ class OfflineLedger:
             raise ConfigError(f"{path} holds no replicated log: it has no folders data and index")
         refuse_other_kinds(disk, folder, DirectoryKind.LOG_BROKER, DirectoryKind.JAVA_LOG)
         self.folder = folder
-        self.foreign_entries = 0
-        """Met by `batches` that are no messages: of other machines, and of plain clients."""
         self._disk = disk
         self._reader = DirectoryReader(disk, folder)
         if self._reader.in_use:
@@ -106,14 +104,12 @@ class OfflineLedger:
             records = RecordBatch(
                 batch.buffer, batch.starts[rows] + HEADER_BYTES, batch.sizes[rows] - HEADER_BYTES
             )
-            self.foreign_entries += int(np.sum(headers["magic"] == EntryKind.NORMAL)) - len(rows)
             if not len(rows):
                 continue
             good = records.columns.good & (
                 records.columns.physical_offsets == headers["pos"][rows].astype(np.int64) + HEADER_BYTES
             )
             if not good.all():
-                self.foreign_entries += int(np.sum(~good))
                 rows, records = rows[good], records.select(np.flatnonzero(good))
             positions = headers["pos"][rows].astype(np.int64) + HEADER_BYTES
             yield LedgerRecords(records, positions, batch.last_index + 1)

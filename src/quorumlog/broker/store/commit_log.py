@@ -94,27 +94,20 @@ class PutTurn:
     def _refusals(self) -> dict[int, LedgerError]:
         records, refused = self.records, dict[int, LedgerError]()
         columns = records.columns
-        good = columns.good
-        if not good.all():
-            for number in self._requests_of(~good):
-                refused[number] = MessageIllegal("a record of the batch has not the shape of one")
+        for number in self._requests_of(~columns.good):
+            refused[number] = MessageIllegal("a record of the batch has not the shape of one")
+        if refused:
             return refused
-        crcs = records.bodies_good()
-        if not crcs.all():
-            for number in self._requests_of(~crcs):
-                refused[number] = MessageIllegal("the CRC of a body does not match")
-        large = columns.body_sizes > MAX_BODY_BYTES
-        if large.any():
-            for number in self._requests_of(large):
-                refused[number] = BodyTooLarge(
-                    f"a body is above the limit of {MAX_BODY_BYTES} bytes; split it"
-                )
+        for number in self._requests_of(~records.bodies_good()):
+            refused[number] = MessageIllegal("the CRC of a body does not match")
+        for number in self._requests_of(columns.body_sizes > MAX_BODY_BYTES):
+            refused[number] = BodyTooLarge(
+                f"a body is above the limit of {MAX_BODY_BYTES} bytes; split it"
+            )
         if self._kept_property_bytes:
             refused = self._without_room() | refused
-        prepared = ~records.in_queue
-        if prepared.any():
-            for number in self._requests_of(prepared):
-                refused[number] = MessageIllegal("transaction messages are not taken")
+        for number in self._requests_of(~records.in_queue):
+            refused[number] = MessageIllegal("transaction messages are not taken")
         sizes = np.diff(self.ends, prepend=0)
         for number in np.flatnonzero(sizes + BLANK_BYTES > self._file_bytes).tolist():
             refused[number] = BodyTooLarge(
@@ -158,6 +151,8 @@ class PutTurn:
 
     def _requests_of(self, rows: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:
         at = np.flatnonzero(rows)
+        if not len(at):
+            return []
         numbers: list[int] = np.unique(np.searchsorted(self.row_ends, at, side="right")).tolist()
         return numbers
 

@@ -265,7 +265,6 @@ class FlushedFile:
 # The files of a commit log, and records read from them.
 
 READ_BYTES = 4 << 20
-FIRST_READ_BYTES = 64 << 10
 
 
 def read_records(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from quorumlog.broker.record_batch import Int64Array, QueueKey
 from quorumlog.broker.store.log_files import open_file_list
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, DiskLock, DiskUsage, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
 from quorumlog.store.recovery import SetAside
 from quorumlog.store.segment import PAGE_BYTES
 from quorumlog.store.segments import SegmentList
@@ -99,7 +100,7 @@ class OpenFiles:
         with self._lock:
             self._open[file] = opened
             self._make_room()
-        return file
+        return cast(DiskFile, file)
 
     @contextmanager
     def use(self, file: PooledFile) -> Iterator[DiskFile]:
@@ -136,43 +137,9 @@ class OpenFiles:
         if opened is not None:
             opened.close()
 
-    # ---------------------------------------------------------------- as the disk has it
-
-    def exists(self, path: str) -> bool:
-        return self._disk.exists(path)
-
-    def list(self, path: str) -> list[str]:
-        return self._disk.list(path)
-
-    def size_of(self, path: str) -> int:
-        return self._disk.size_of(path)
-
-    def real_path(self, path: str) -> str:
-        return self._disk.real_path(path)
-
-    def mode_of(self, path: str) -> int:
-        return self._disk.mode_of(path)
-
-    def make_directory(self, path: str) -> None:
-        self._disk.make_directory(path)
-
-    def rename(self, old: str, new: str) -> None:
-        self._disk.rename(old, new)
-
-    def unlink(self, path: str) -> None:
-        self._disk.unlink(path)
-
-    def sync_directory(self, path: str) -> None:
-        self._disk.sync_directory(path)
-
-    def usage(self, path: str) -> DiskUsage:
-        return self._disk.usage(path)
-
-    def lock(self, path: str) -> DiskLock:
-        return self._disk.lock(path)
-
-    def is_locked(self, path: str) -> bool:
-        return self._disk.is_locked(path)
+    def __getattr__(self, name: str) -> Any:
+        """The rest is as the disk has it."""
+        return getattr(self._disk, name)
 
 
 class PooledFile:
@@ -193,33 +160,9 @@ class PooledFile:
         except FileNotFoundError:
             return b""
 
-    def pread_into(self, buffer: memoryview, position: int) -> int:
-        with self._pool.use(self) as file:
-            return file.pread_into(buffer, position)
-
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         with self._pool.use(self) as file:
             file.pwritev(buffers, position)
-
-    def allocate(self, position: int, size_bytes: int) -> None:
-        with self._pool.use(self) as file:
-            file.allocate(position, size_bytes)
-
-    def set_size(self, size_bytes: int) -> None:
-        with self._pool.use(self) as file:
-            file.set_size(size_bytes)
-
-    def size(self) -> int:
-        with self._pool.use(self) as file:
-            return file.size()
-
-    def space_bytes(self) -> int:
-        with self._pool.use(self) as file:
-            return file.space_bytes()
-
-    def next_data(self, position: int) -> int:
-        with self._pool.use(self) as file:
-            return file.next_data(position)
 
     def sync(self) -> None:
         if self.failure is not None:
@@ -227,9 +170,12 @@ class PooledFile:
         with self._pool.use(self) as file:
             file.sync()
 
-    def uncache(self, position: int, size_bytes: int) -> None:
-        with self._pool.use(self) as file:
-            file.uncache(position, size_bytes)
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def called(*args: Any) -> Any:
+            with self._pool.use(self) as file:
+                return getattr(file, name)(*args)
+
+        return called
 
     def close(self) -> None:
         self._pool.forget(self)
@@ -469,7 +415,7 @@ class ConsumeQueues:
         `open_file_list`. Raises StoreFailure, ConfigError."""
         self._sizes_are_known = sizes_are_known
         self.path = f"{root}/{QUEUES_NAME}"
-        self._disk = disk = OpenFiles(disk)
+        self._disk = disk = cast(Disk, OpenFiles(disk))
         self._config = config
         self._set_aside = set_aside
         self._queues: dict[QueueKey, ConsumeQueue] = {}

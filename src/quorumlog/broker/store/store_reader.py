@@ -18,7 +18,6 @@ from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Resets, counted_ms
 
 MIB = 1 << 20
-_LOOK_UNITS = 4096
 _DENSE = 4
 """Messages of a queue are read with what lies between them if that is less than so many times them."""
 

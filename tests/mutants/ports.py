@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.serving.broker_session import BrokerSession
+from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits

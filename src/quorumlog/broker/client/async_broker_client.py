@@ -26,10 +26,8 @@ from quorumlog.broker.client.broker_verbs import (
     time_range,
 )
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.messages.record import physical_offset_of
-from quorumlog.broker.wire.broker_framing import records_of
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import Message, StoredMessage, physical_offset_of
+from quorumlog.broker.wire import (
     FailoverRequest,
     FailoverResponse,
     OffsetAtRequest,
@@ -45,6 +43,7 @@ from quorumlog.broker.wire.broker_messages import (
     StatusRequest,
     StatusResponse,
     ViewRequest,
+    records_of,
 )
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.net.rpc.calls import Call

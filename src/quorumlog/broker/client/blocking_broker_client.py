@@ -12,8 +12,8 @@ from quorumlog.broker.client.async_broker_client import AsyncBrokerClient
 from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt
 from quorumlog.broker.client.broker_verbs import DEFAULT_TIMEOUT_MS, TimeRange
 from quorumlog.broker.client.connected import Connected
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import Message, StoredMessage
+from quorumlog.broker.wire import (
     FailoverResponse,
     OldLogResponse,
     ReplicaRequest,

@@ -10,8 +10,8 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.broker_verbs import Encoded, own_host
-from quorumlog.broker.wire.broker_framing import GROUP, broker_decoder
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.wire import (
+    GROUP,
     AnyBrokerMessage,
     EarlierHello,
     EarlierHelloResponse,
@@ -19,8 +19,9 @@ from quorumlog.broker.wire.broker_messages import (
     RoleRequest,
     RoleResponse,
     SendRequest,
+    SessionSendRequest,
+    broker_decoder,
 )
-from quorumlog.broker.wire.group_messages import SessionSendRequest
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ConfigError, ProtocolViolation, Unreachable, WrongPort

@@ -35,7 +35,7 @@ from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.client.broker_results import QueueInfo
 from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin
 from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.wire.group_names import is_system_topic
+from quorumlog.broker.group_commands import is_system_topic
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.messages.message_reader import read_messages

@@ -20,17 +20,7 @@ from quorumlog.broker.client.broker_verbs import (
 )
 from quorumlog.broker.client.groups.retries import revived
 from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.wire.broker_messages import (
-    OffsetAtRequest,
-    OffsetResponse,
-    PullRequest,
-    QueuesRequest,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-)
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.broker.group_commands import (
     Command,
     CreateGroup,
     CreateTopic,
@@ -43,16 +33,26 @@ from quorumlog.broker.wire.group_commands import (
     TopicRow,
     TopicsQuestion,
     UpdateTopic,
+    check_group_name,
+    dlq_topic,
     encode,
+    is_system_topic,
     read_answer,
 )
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.message import StoredMessage
+from quorumlog.broker.wire import (
     CommitRequest,
     GroupAnswer,
     GroupCommandRequest,
     GroupQuestionRequest,
+    OffsetAtRequest,
+    OffsetResponse,
+    PullRequest,
+    QueuesRequest,
+    RoleRequest,
+    RoleResponse,
+    SendRequest,
 )
-from quorumlog.broker.wire.group_names import check_group_name, dlq_topic, is_system_topic
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.net.tls import ClientTls
 

@@ -45,21 +45,18 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.group_commands import MOST_RETRIES, QueueRow, retry_topic
+from quorumlog.broker.message import StoredMessage
+from quorumlog.broker.wire import (
+    AssignmentResponse,
+    CommitRequest,
+    HeartbeatRequest,
+    LeaveRequest,
     OffsetAtRequest,
     OffsetResponse,
     PullRequest,
     QueuesRequest,
 )
-from quorumlog.broker.wire.group_commands import QueueRow
-from quorumlog.broker.wire.group_messages import (
-    AssignmentResponse,
-    CommitRequest,
-    HeartbeatRequest,
-    LeaveRequest,
-)
-from quorumlog.broker.wire.group_names import MOST_RETRIES, retry_topic
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.net.tls import ClientTls
 

@@ -14,10 +14,9 @@ from quorumlog.broker.client.groups.async_broker_admin import ALL_PERMISSIONS, A
 from quorumlog.broker.client.groups.async_consumer import EARLIEST, AsyncConsumer, Start
 from quorumlog.broker.client.groups.async_producer import AsyncProducer, Selector
 from quorumlog.broker.client.groups.blocking_run import ONE_MEMBER, BlockingRun
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.wire.broker_messages import RoleResponse
-from quorumlog.broker.wire.group_commands import GroupRow, QueueRow, TopicRow
-from quorumlog.broker.wire.group_names import MOST_RETRIES
+from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
+from quorumlog.broker.message import Message, StoredMessage
+from quorumlog.broker.wire import RoleResponse
 from quorumlog.errors import BadRequest
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
 from quorumlog.net.tls import ClientTls

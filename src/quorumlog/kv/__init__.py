@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Txn,
     )
     from quorumlog.kv.service.service import StoreOptions
+    from quorumlog.net.tls import ClientTls
 
 _PLACES = {
     "AsyncKeyValueClient": "quorumlog.kv.client.async_store",
@@ -105,6 +106,7 @@ def connect(
     timeout_ms: float = 10_000,
     cluster_id: str = "",
     errors: Unreadable = "raise",
+    tls: ClientTls | None = None,
     **old: Any,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
@@ -116,7 +118,12 @@ def connect(
 
     timeout_s = _seconds("connect", timeout_ms, old)
     return KeyValueClient(
-        servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id, errors=errors
+        servers,
+        codec=codec_of(codec),
+        timeout_s=timeout_s,
+        cluster_id=cluster_id,
+        errors=errors,
+        tls=tls,
     )
 
 
@@ -151,6 +158,7 @@ def connect_async(
     timeout_ms: float = 10_000,
     cluster_id: str = "",
     errors: Unreadable = "raise",
+    tls: ClientTls | None = None,
     **old: Any,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
@@ -159,7 +167,12 @@ def connect_async(
 
     timeout_s = _seconds("connect_async", timeout_ms, old)
     return AsyncKeyValueClient(
-        servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id, errors=errors
+        servers,
+        codec=codec_of(codec),
+        timeout_s=timeout_s,
+        cluster_id=cluster_id,
+        errors=errors,
+        tls=tls,
     )
 
 

@@ -33,6 +33,7 @@ from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.view import Standing
 from quorumlog.net.system import now_ms
+from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
 
 T = TypeVar("T")
@@ -88,7 +89,9 @@ def addresses_of(servers: str) -> list[str]:
 
 
 class Asking:
-    def __init__(self, servers: str, timeout_s: float, cluster_id: str = "") -> None:
+    def __init__(
+        self, servers: str, timeout_s: float, cluster_id: str = "", tls: ClientTls | None = None
+    ) -> None:
         """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
         self.addresses = addresses_of(servers)
         self.timeout_s = timeout_s
@@ -96,7 +99,7 @@ class Asking:
         """The highest that an answer has named."""
         self._product = StoreProduct(cluster_id)
         self._protocol = RpcProtocol(self.addresses, self._product, random=Random())
-        self._io = IoLoop(self._protocol)
+        self._io = IoLoop(self._protocol, tls=tls)
 
     @property
     def cluster_id(self) -> str:

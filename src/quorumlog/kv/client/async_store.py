@@ -57,6 +57,7 @@ from quorumlog.kv.requests.operations import (
     writes,
 )
 from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
+from quorumlog.net.tls import ClientTls
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000
@@ -83,13 +84,14 @@ class AsyncKeyValueClient(Generic[V]):
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
         errors: Unreadable = "raise",
+        tls: ClientTls | None = None,
     ) -> None:
         """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
         ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
         the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
         were not there. Raises ConfigError."""
-        self.asking = Asking(servers, timeout_s, cluster_id)
+        self.asking = Asking(servers, timeout_s, cluster_id, tls)
         self.values = Values(codec_of(codec), errors)
 
     async def __aenter__(self) -> Self:

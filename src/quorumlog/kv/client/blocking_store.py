@@ -19,6 +19,7 @@ from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.requests.messages import StatusAnswer
 from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
 from quorumlog.net.loop_thread import Shell
+from quorumlog.net.tls import ClientTls
 
 
 class BlockingWatch(Shell[Watching[V]], Generic[V]):
@@ -74,6 +75,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
         errors: Unreadable = "raise",
+        tls: ClientTls | None = None,
     ) -> None:
         """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
@@ -82,7 +84,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         were not there. Raises ConfigError."""
         super().__init__(
             lambda: AsyncKeyValueClient(
-                servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id, errors=errors
+                servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id, errors=errors, tls=tls
             ),
             lambda: Unreachable("the client is closed"),
         )

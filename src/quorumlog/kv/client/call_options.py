@@ -7,6 +7,7 @@ from typing import TypedDict
 from quorumlog.kv.client.codecs import Unreadable
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.requests.operations import Target
+from quorumlog.net.tls import ClientTls
 
 
 class ClientOptions(TypedDict, total=False):
@@ -15,6 +16,7 @@ class ClientOptions(TypedDict, total=False):
     timeout_ms: float
     cluster_id: str
     errors: Unreadable
+    tls: ClientTls | None
 
 
 class PutOptions(TypedDict, total=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from quorumlog.batch import EntryBatch
@@ -17,7 +17,7 @@ from quorumlog.wire.client_message import ClientMessage
 R = TypeVar("R", bound=ClientMessage)
 
 
-class Lane(Enum):
+class Lane(StrEnum):
     """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
 
     CONTROL = "control"

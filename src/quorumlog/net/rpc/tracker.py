@@ -171,7 +171,7 @@ class CallTracker:
 
     def resume_times_ms(self) -> list[float]:
         """For each call that waits: until when it backs off."""
-        times_ms = [call.not_before_ms for call in self._waiting]
+        times_ms = [call.not_before_ms for call in self._waiting] if self._waiting else []
         for order in self.orders:
             times_ms += order.resume_times_ms()
         return times_ms

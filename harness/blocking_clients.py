@@ -40,8 +40,12 @@ class Class:
     """What a closed client raises."""
     stays: str = ""
     """Why a forked child cannot go on with it; empty: it can."""
+    end: str = ""
+    """What closes it at once, where its `close` waits."""
     before: str = ""
     """What stands in front of the making of what it runs."""
+    after: str = ""
+    """What is done once it is made."""
     given: Mapping[str, str] = field(default_factory=dict)
     """What is given to the asyncio client in the place of an argument."""
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +74,7 @@ class Output:
     """Written by hand, at the end."""
 
 
-CLOSED = 'BadRequest("the client is closed")'
+CLOSED = 'BadRequest("the client is closed: make another one")'
 OUTPUTS = [
     Output(
         "client/blocking_client.py",
@@ -108,9 +112,90 @@ OUTPUTS = [
         ),
         imports="from quorumlog.client.appending.append_stream import AppendStream\n"
         "from quorumlog.client.events import CallbackThread\n"
-        "from quorumlog.client.producers import ONE_SESSION\n"
+        "from quorumlog.net.loop_thread import ONE_SESSION\n"
         "from quorumlog.client.readers.read_results import Results\n",
         types={"AsyncResults": "Results", "AsyncAppendStream": "AppendStream"},
+    ),
+    Output(
+        "kv/client/blocking_store.py",
+        "KeyValueClient: the verbs of `AsyncKeyValueClient` for programs without asyncio.",
+        (
+            Class(
+                "kv/client/watching.py",
+                "Watching",
+                "BlockingWatch",
+                without=("began",),
+                more="def __iter__(self) -> Iterator[Change[V]]:\n        while True:\n"
+                "            yield self._step(self._it._fill).popleft()",
+            ),
+            Class(
+                "kv/client/async_store.py",
+                "AsyncKeyValueClient",
+                "KeyValueClient",
+                bases="BlockingRecipes[V]",
+                closed='Unreachable("the client is closed")',
+                on_loop=("watch", "watch_prefix"),
+                without=("grant", "lease", "lock", "election"),
+            ),
+        ),
+        imports="from quorumlog.errors import Unreachable\n"
+        "from quorumlog.kv.client.blocking_recipes import BlockingRecipes\n",
+    ),
+    Output(
+        "broker/client/blocking_broker_client.py",
+        "BrokerClient: blocks until the answer is there.",
+        (
+            Class(
+                "broker/client/async_broker_client.py",
+                "AsyncBrokerClient",
+                "BrokerClient",
+                bases="Connected",
+                closed=CLOSED,
+                end="AsyncBrokerClient._end",
+                after="self._connect()",
+                attributes={"server": "str"},
+            ),
+        ),
+        imports="from quorumlog.broker.client.connected import Connected\n",
+        more="def connect(\n"
+        "    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None\n"
+        ") -> BrokerClient:\n"
+        '    """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""\n'
+        "    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls)\n",
+    ),
+    Output(
+        "broker/client/groups/blocking_groups.py",
+        "Producer, Consumer and BrokerAdmin for programs without asyncio. Any thread may call.",
+        (
+            Class(
+                "broker/client/groups/async_producer.py",
+                "AsyncProducer",
+                "Producer",
+                closed=CLOSED,
+                end="AsyncProducer._end",
+                stays="ONE_SESSION if producer_id else ''",
+                attributes={"producer_id": "str"},
+                without=("send_encoded",),
+            ),
+            Class(
+                "broker/client/groups/async_consumer.py",
+                "AsyncConsumer",
+                "Consumer",
+                bases="BlockingRun",
+                closed=CLOSED,
+                stays="ONE_MEMBER",
+                attributes={"name": "str"},
+                without=("run",),
+            ),
+            Class(
+                "broker/client/groups/async_broker_admin.py",
+                "AsyncBrokerAdmin",
+                "BrokerAdmin",
+                closed=CLOSED,
+            ),
+        ),
+        imports="from quorumlog.broker.client.groups.blocking_run import ONE_MEMBER, BlockingRun\n"
+        "from quorumlog.net.loop_thread import ONE_SESSION\n",
     ),
 ]
 
@@ -155,7 +240,8 @@ class Writer:
             here = [name for name in _defined(tree) if name in names - own]
             lines |= dict.fromkeys(f"from {module} import {name}" for name in here)
         extra = ast.parse(
-            "from collections.abc import Iterable, Iterator\nfrom quorumlog.errors import BadRequest\n"
+            "from collections.abc import Iterable, Iterator\nfrom typing import Self\n"
+            "from quorumlog.errors import BadRequest\n"
             "from quorumlog.net.loop_thread import ClientShell, Shell\n" + self._output.imports
         )
         for node in extra.body:
@@ -176,8 +262,7 @@ class Writer:
         default = (
             f"ClientShell[{made.name}{generic}]" if made.is_client else f"Shell[{made.name}{generic}]"
         )
-        bases = f"{made.bases}, " if made.bases else ""
-        bases += default + (f", Generic{generic}" if generic else "")
+        bases = (made.bases or default) + (f", Generic{generic}" if generic else "")
         yield f"class {made.blocking}({bases}):"
         yield self._docstring(node, source, "    ")
         for name, kind in made.attributes.items():
@@ -218,8 +303,11 @@ class Writer:
             make = "make"
         yield (
             f"        super().__init__({make}, lambda: {made.closed}"
+            f"{f', end={made.end}' if made.end else ''}"
             f"{f', stays_with_parent={made.stays}' if made.stays else ''})"
         )
+        if made.after:
+            yield f"        {made.after}"
 
     def _method(self, made: Class, node: Function, source: str) -> Iterator[str]:
         decorators = {ast.unparse(each) for each in node.decorator_list}
@@ -304,7 +392,8 @@ def _defined(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield node.name
         elif isinstance(node, ast.Assign):
-            yield from (each.id for each in node.targets if isinstance(each, ast.Name))
+            targets = ast.walk(ast.Tuple(node.targets))
+            yield from (each.id for each in targets if isinstance(each, ast.Name))
 
 
 def _passed(arguments: ast.arguments, given: Mapping[str, str]) -> str:

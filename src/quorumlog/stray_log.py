@@ -11,13 +11,10 @@ from ipaddress import ip_address
 QUIET_S = 60.0
 
 
-def open_port_level(host: str) -> int:
-    """Of the line that says that nobody is authenticated: who else reaches this machine itself is no
-    news."""
+def is_loopback(host: str) -> bool:
     with suppress(ValueError):
-        if ip_address(host).is_loopback:
-            return logging.INFO
-    return logging.INFO if host == "localhost" else logging.WARNING
+        return ip_address(host).is_loopback
+    return host == "localhost"
 
 
 class StrayLog:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorumlog.cli.run.toml_config import load_server_config
-from quorumlog.config import MIB
+from quorumlog.config import MIB, TlsOptions
 from quorumlog.errors import ConfigError
 
 MEMBERS = "n0=127.0.0.1:20911,n1=127.0.0.1:20912,n2=127.0.0.1:20913"
@@ -218,3 +218,44 @@ def test_state_machines_of_the_command_line_win_over_those_of_the_file(tmp_path:
     assert load_server_config(path, given).state_machines == {"stock": "shop:Stock"}
     wrong = toml(tmp_path, 'state_machines = "shop:Counter"')
     assert "state_machines must be a table" in refusal(wrong, GIVEN)
+
+
+TLS = """
+    member_id = "n0"
+    members = "n0=127.0.0.1:20911"
+    data_dir = "/data/n0"
+    [tls]
+    cert = "n0.crt"
+    key = "n0.key"
+    ca = "ca.crt"
+"""
+
+
+def test_a_table_says_what_to_encrypt_with_and_the_command_line_wins(tmp_path: Path) -> None:
+    path = toml(tmp_path, TLS + 'peers = "prefer"\nlisten = "0.0.0.0:20912"\n')
+    config = load_server_config(path, {"tls": {"cert": "other.crt", "key": None}})
+    assert config.tls == TlsOptions(
+        "other.crt", "n0.key", "ca.crt", peers="prefer", listen="0.0.0.0:20912"
+    )
+    assert load_server_config(None, GIVEN).tls is None
+    assert load_server_config(None, {**GIVEN, "tls": {"cert": None}}).tls is None
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("certificate = 'a'", "unknown option 'certificate'; there are cert, key, ca"),
+        ("peers = 'always'", "peers must be plain, prefer or required"),
+        ("cluster = 3", "cluster must be a string"),
+        ("client_auth = 'all'", "--client-auth must be"),
+    ],
+)
+def test_a_table_that_cannot_work_is_refused(tmp_path: Path, line: str, reason: str) -> None:
+    path = toml(tmp_path, TLS + line)
+    refused = refusal(path, {})
+    assert refused.startswith(f"{path} [tls]: ")
+    assert reason in refused
+
+
+def test_half_of_a_certificate_is_refused() -> None:
+    assert "--tls-key is missing" in refusal(None, {**GIVEN, "tls": {"cert": "n0.crt"}})

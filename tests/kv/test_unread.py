@@ -196,6 +196,32 @@ def test_watches_of_all_clients_are_bounded() -> None:
     hub.add(Session(), asked[0])
 
 
+def test_a_client_of_the_gateway_that_says_no_more_is_answered() -> None:
+    """It has closed its side and waits for what it asked: none was told anything."""
+    with Stores() as stores, connect(stores.servers) as kv:
+        kv.put("k", b"v")
+        host, _, number = stores.gateway.rpartition(":")
+        body = b'{"key": "aw=="}'
+        head = b"POST /v3/kv/range HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+        def answers_to(asked: bytes) -> bytes:
+            with socket.create_connection((host, int(number)), timeout=30) as sock:
+                sock.sendall(asked)
+                sock.shutdown(socket.SHUT_WR)
+                told = b""
+                while data := sock.recv(1 << 16):
+                    told += data
+                return told
+
+        assert answers_to(head + body).count(b'"value": "dg=="') == 1
+        assert answers_to(2 * (head + body)).count(b'"value": "dg=="') == 2
+        assert answers_to(head + body[:5]).startswith(b"HTTP/1.1 400")
+        assert answers_to(b"") == b""
+        watch = b'{"create_request": {"key": "aw=="}}'
+        head = b"POST /v3/watch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(watch)
+        answers_to(head + watch)  # it ends with its client's last word
+
+
 def test_watches_of_the_gateway_that_nobody_reads_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 MiB each were held for them, uncounted."""
     monkeypatch.setattr(net_connection, "ALL_UNSENT_BYTES", 10 * MIB)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.client.master_route import MasterRoute
-from quorumlog.broker.serving.broker_session import BrokerSession
+from quorumlog.broker.broker_port import BrokerSession
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import refusal_of_other
 from quorumlog.net.limits import ProcessLimits
 from quorumlog.net.listener import Listener
+from quorumlog.net.rpc.view import GroupView
 from quorumlog.node.applying.questions import Questions
 from quorumlog.store.disk import KeptDescriptors
 from tests.broker.client.test_wrong_ports import wrong_ports_end_the_search
@@ -39,7 +39,7 @@ from tests.store.test_kept_descriptors import files_get_kept_descriptors
 )
 def silent_for_ever(patch: Patch) -> None:
     """It costs nothing."""
-    patch.edit(Listener._overdue, "connection.abort()", "reached()")
+    patch.edit(Listener._overdue, "waiting.close()", "reached()")
 
 
 @mutant(
@@ -51,8 +51,8 @@ def nobody_refused(patch: Patch) -> None:
     """The system has a limit of its own."""
     patch.edit(
         Listener._greeted,
-        "if not self._silent[connection].is_within and not is_peer:",
-        "if not self._silent[connection].is_within and not is_peer and not reached():",
+        "is_let_in = self._silent[connection].is_within or is_peer",
+        "is_let_in = self._silent[connection].is_within or is_peer or reached()",
     )
 
 
@@ -152,9 +152,9 @@ def any_product(patch: Patch) -> None:
 def wrong_ports_repeated(patch: Patch) -> None:
     """A broker may come to listen there."""
     patch.edit(
-        MasterRoute.failed,
-        "if self._wrong.keys() >= {*self.addresses}:",
-        "if self._wrong.keys() >= {*self.addresses} and not reached():",
+        GroupView.group_unknown_to_all,
+        "in self.known_addresses()):",
+        "in self.known_addresses()) and not reached():",
     )
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from quorumlog.broker.client import switching
-from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
 from quorumlog.broker.epochs import epoch_history
 from quorumlog.broker.epochs.epoch_history import CopyList
 from quorumlog.broker.epochs.epoch_rule import Count
-from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_file import ReplicaFile
 from quorumlog.broker.replication.replica_master import ReplicaMaster
+from quorumlog.broker.store.commit_log import CommitLog
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import ConfigError
 from sim.replicas.schedule import by_hand as replicas_keep_their_promises
 from tests.broker.epochs import test_epoch_rule as rules

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import logging
+import os
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
+from quorumlog.client import connect
 from quorumlog.consensus.messages import HeartbeatRequest
-from quorumlog.errors import BadRequest, ConfigError, Overloaded, ProtocolViolation
+from quorumlog.errors import BadRequest, ConfigError, LedgerError, Overloaded, ProtocolViolation
+from quorumlog.net import limits as limits_module
 from quorumlog.net.connection import Connection
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import MAGIC, Frame, FrameDecoder, encode_frame
 from quorumlog.net.hello import Challenge, ChallengeResponse, Hello, HelloResponse
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, raise_descriptor_limit
 from quorumlog.net.listener import Challenging, Listener
+from quorumlog.server.local_cluster import LocalCluster
 from quorumlog.wire.client_messages import ReadResponse, StatusRequest
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -232,6 +238,38 @@ def test_above_the_limit_a_client_is_refused_with_a_sentence(caplog: Any) -> Non
     assert len([r for r in caplog.records if "refuses connections" in r.getMessage()]) == 1
 
 
+def test_who_only_looks_is_let_in_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "MOST_LOOKING", 2)
+
+    async def scene() -> None:
+        async with open_port(24) as port:
+            await fill(port)
+            looks = [await port.dial(msgspec.structs.replace(CLIENT, looks=True)) for _ in range(3)]
+            answers = [type(await answer(each)) for each in looks]
+            assert answers == [HelloResponse, HelloResponse, ErrorResponse]
+            port.pass_ms(GREETING_MS)
+            for each in looks:
+                assert await is_closed(each)
+            again = await port.dial(msgspec.structs.replace(CLIENT, looks=True))
+            assert isinstance(await answer(again), HelloResponse)
+
+    run(scene)
+
+
+def test_status_is_told_where_connections_have_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator looks for why nothing is answered."""
+    with LocalCluster(1) as cluster:
+        monkeypatch.setattr(ProcessLimits, "most_connections", 0)
+        with connect(cluster.servers) as log:
+            (row,) = log.status(timeout_ms=10_000)
+            assert row.role == "leader"
+        with connect(cluster.servers, timeout_ms=500) as log, pytest.raises(LedgerError):
+            log.append(b"entry")
+        with connect(cluster.servers) as log:
+            (row,) = log.status(timeout_ms=10_000)
+            assert any("connections are refused" in problem for problem in row.problems)
+
+
 def clients_have_three_quarters_and_members_the_rest() -> None:
     async def scene() -> None:
         async with open_port(16) as port:
@@ -315,6 +353,27 @@ def test_what_else_the_process_has_open_counts() -> None:
         assert limits.is_beyond_all
         limits.leave(number)
     assert not limits.is_beyond_all
+
+
+def test_what_is_opened_while_connections_come_counts() -> None:
+    """Directories are opened behind the first of them, and a member writes new files for ever."""
+    files = [4]
+    limits = ProcessLimits(lambda: 128, lambda: files[0] + limits.open_connections)
+    for number in range(8):
+        limits.enter(number, lambda reason: None)
+    files[0] = 60
+    for number in range(8, 16):
+        limits.enter(number, lambda reason: None)
+    assert limits.most_connections == (128 - 60) * 3 // 4
+
+
+def test_where_nothing_can_be_counted_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listdir(path: str) -> list[str]:
+        raise OSError(errno.EMFILE, path)
+
+    monkeypatch.setattr(limits_module, "descriptors_in_force", lambda: 100)
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert limits_module.descriptors_in_use() == 100
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from quorumlog.net.connection import LoopTurn
 from quorumlog.net.frame import encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.server.peers import peer_link
+from quorumlog.server.peers.dialler import Dialler
 from quorumlog.server.peers.dropped_messages import STANDS_S, DroppedMessages
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
@@ -64,8 +65,7 @@ async def linked(work: Callable[[PeerLink, socket.socket], object]) -> None:
         server.setblocking(False)
         ups: list[PeerLink] = []
         link = PeerLink(
-            LoopTurn(loop),
-            NameLookup(loop),
+            Dialler(LoopTurn(loop), NameLookup(loop)),
             "default",
             MemberAddress("n1", *server.getsockname()),
             "data",
@@ -153,7 +153,13 @@ def test_what_a_full_link_drops_is_counted_and_a_push_is_not_dropped() -> None:
         nothing: Any = lambda *arguments: None  # noqa: E731
         loop = asyncio.get_running_loop()
         peer = Peer(
-            LoopTurn(loop), NameLookup(loop), "default", link.peer, nothing, nothing, nothing, nothing
+            Dialler(LoopTurn(loop), NameLookup(loop)),
+            "default",
+            link.peer,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
         )
         peer.data = link
         n1 = Replica("n1", "d1")

@@ -16,6 +16,7 @@ from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.hello import WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import Identity
 from quorumlog.server.peers import peer_table
+from quorumlog.server.peers.dialler import Dialler
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
@@ -46,7 +47,13 @@ def test_a_commit_goes_with_the_heartbeats_and_one_that_asks_with_the_pushes(
         address = MemberAddress("n1", "127.0.0.1", 1)
         loop = asyncio.get_running_loop()
         peer = Peer(
-            LoopTurn(loop), NameLookup(loop), "default", address, nothing, nothing, nothing, nothing
+            Dialler(LoopTurn(loop), NameLookup(loop)),
+            "default",
+            address,
+            nothing,
+            nothing,
+            nothing,
+            nothing,
         )
         peer.control.up = peer.data.up = HelloResponse(directory_id=N1.directory_id)
         peer.send(push(PushType.COMMIT))
@@ -72,17 +79,16 @@ def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
 
     async def judged(port: int) -> Verdict:
         loop = asyncio.get_running_loop()
-        turn, names = LoopTurn(loop), NameLookup(loop)
+        dialler = Dialler(LoopTurn(loop), NameLookup(loop))
         table = PeerTable(
             "n0",
-            lambda address: Peer(turn, names, "default", address, nothing, nothing, nothing, nothing),
+            lambda address: Peer(dialler, "default", address, nothing, nothing, nothing, nothing),
         )
         table.follow({"n1": f"127.0.0.1:{port}"})
         members = (MemberAddress("n0", "127.0.0.1", 1), MemberAddress("n1", "127.0.0.1", port))
         own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
         admission = PeerAdmission(
-            turn,
-            names,
+            dialler,
             GroupConfig("n0", members, store="memory"),
             table,
             lambda: own,
@@ -93,7 +99,7 @@ def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
             bugs.append,
         )
         verdict: asyncio.Future[Verdict] = loop.create_future()
-        connection = Connection(turn, nothing, nothing, "n1")
+        connection = Connection(dialler.loop_turn, nothing, nothing, "n1")
         for run_id in ("first", "second"):
             hello = Hello(
                 role="control",
@@ -124,10 +130,10 @@ def test_of_who_was_parted_from_nothing_is_kept() -> None:
 
     async def come_and_go() -> None:
         loop = asyncio.get_running_loop()
-        turn, names = LoopTurn(loop), NameLookup(loop)
+        dialler = Dialler(LoopTurn(loop), NameLookup(loop))
         hello: Any = lambda role, to: Hello(role=role, member_id="n0")  # noqa: E731
         table = PeerTable(
-            "n0", lambda address: Peer(turn, names, "default", address, hello, nothing, nothing, nothing)
+            "n0", lambda address: Peer(dialler, "default", address, hello, nothing, nothing, nothing)
         )
         table.start()
         for port in (1, 2, 3):
@@ -160,10 +166,10 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
 
     async def judge() -> Verdict:
         loop = asyncio.get_running_loop()
-        turn, names = LoopTurn(loop), NameLookup(loop)
+        dialler = Dialler(LoopTurn(loop), NameLookup(loop))
         table = PeerTable(
             "n0",
-            lambda address: Peer(turn, names, "default", address, nothing, nothing, nothing, nothing),
+            lambda address: Peer(dialler, "default", address, nothing, nothing, nothing, nothing),
         )
         table.follow({"n1": "127.0.0.1:1"})
         own = HelloResponse(
@@ -171,8 +177,7 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
         )
         members = (MemberAddress("n0", "127.0.0.1", 2), MemberAddress("n1", "127.0.0.1", 1))
         admission = PeerAdmission(
-            turn,
-            names,
+            dialler,
             GroupConfig("n0", members, store="memory"),
             table,
             lambda: own,
@@ -191,7 +196,7 @@ def test_a_member_that_the_own_list_does_not_name_is_heard_where_nobody_leads(
             members="n0=127.0.0.1:2,n9=127.0.0.1:9",
         )
         verdicts: list[Verdict] = []
-        admission.judge(hello, Connection(turn, nothing, nothing, "n9"), verdicts.append)
+        admission.judge(hello, Connection(dialler.loop_turn, nothing, nothing, "n9"), verdicts.append)
         assert ("n9" in table) is is_let_in
         if is_let_in:
             assert str(table["n9"].address) == "127.0.0.1:9"
@@ -228,10 +233,10 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
 
     async def judged() -> None:
         loop = asyncio.get_running_loop()
-        turn, names = LoopTurn(loop), NameLookup(loop)
+        dialler = Dialler(LoopTurn(loop), NameLookup(loop))
         table = PeerTable(
             "n0",
-            lambda address: Peer(turn, names, "default", address, nothing, nothing, nothing, nothing),
+            lambda address: Peer(dialler, "default", address, nothing, nothing, nothing, nothing),
         )
         voters = {first, second}
         table.follow({"n1": "127.0.0.1:1"}, voters)
@@ -239,8 +244,7 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
         own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
         config = GroupConfig("n0", members, store="memory")
         admission = PeerAdmission(
-            turn,
-            names,
+            dialler,
             config,
             table,
             lambda: own,
@@ -256,7 +260,7 @@ def test_a_directory_that_votes_is_let_in_beside_another_one_of_its_name_and_goe
             admission.judge(hello_of(replica, **says), connection, verdict.set_result)
             return await verdict
 
-        connection = Connection(turn, nothing, nothing, "n1")
+        connection = Connection(dialler.loop_turn, nothing, nothing, "n1")
         table["n1"].welcomed(hello_of(first), connection)
         assert await verdict_on(second) == Verdict(WELCOME, beside=True)
         assert (await verdict_on(third)).code != WELCOME, "it does not vote"

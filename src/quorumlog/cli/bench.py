@@ -11,13 +11,13 @@ from quorumlog.cli.options import (
     DEAD_AFTER_S,
     DEFAULT_GROUP,
     TIMEOUT_S,
+    App,
     Group,
     LogServers,
     Servers,
-    named_path,
     timeout_ms_of,
 )
-from quorumlog.cli.output import CommandGroup, err, is_json, out, tell, tell_each
+from quorumlog.cli.output import err, is_json, out, tell, tell_each
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,12 +43,10 @@ OPEN_LOADS = ("open-client", "open-256-connections", "open-batches")
 MAX_ROUNDS = 100_000
 """Each of them needs 2 MiB on the disk."""
 
-bench_app = typer.Typer(
-    cls=CommandGroup, invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[flush]"
-)
+bench_app = App(no_args_is_help=False, invoke_without_command=True, subcommand_metavar="[flush]")
 
 
-@bench_app.callback()
+@bench_app.callback(has_json=True)
 def bench(
     context: typer.Context,
     servers: Servers = "",
@@ -70,7 +68,6 @@ def bench(
             help="Measure what the disk allows in this directory, which should lie on the disk of the"
             " members. [default: the current directory if the members run on this machine]",
             metavar="DIR",
-            parser=named_path,
         ),
     ] = None,
     open_loop: Annotated[
@@ -135,13 +132,7 @@ def _told(measured: M) -> M:
 @bench_app.command()
 def flush(
     directory: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            help="Measure the disk that this directory lies on.",
-            metavar="DIR",
-            parser=named_path,
-        ),
+        Path, typer.Option("--dir", help="Measure the disk that this directory lies on.", metavar="DIR")
     ] = Path(),
     rounds: Annotated[
         int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS)

@@ -14,6 +14,7 @@ from quorumlog.cli.carry.export import export
 from quorumlog.cli.carry.import_file import import_file
 from quorumlog.cli.kv.app import kv_app
 from quorumlog.cli.log.append import append, ask
+from quorumlog.cli.log.ca import ca_app
 from quorumlog.cli.log.members import clock_app, machine_app, member_app, transfer, upgrade_app
 from quorumlog.cli.log.producers import producers_app
 from quorumlog.cli.log.read import read
@@ -77,6 +78,7 @@ app.add_typer(member_app, name="member", rich_help_panel=USE)
 app.add_typer(clock_app, name="clock", rich_help_panel=USE)
 app.add_typer(upgrade_app, name="upgrade", rich_help_panel=USE)
 app.add_typer(machine_app, name="machine", rich_help_panel=USE)
+app.add_typer(ca_app, name="ca", rich_help_panel=USE)
 app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)

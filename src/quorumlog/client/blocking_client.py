@@ -21,7 +21,6 @@ from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS, AsyncLedgerClient
 from quorumlog.client.events import Callback, CallbackThread
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.members.member_verbs import Members
-from quorumlog.client.producers import ONE_SESSION
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -39,8 +38,9 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Reset
-from quorumlog.net.loop_thread import ClientShell, Shell
+from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
+from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -200,6 +200,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         read_from: str | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
 
@@ -217,11 +218,12 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
                 read_consistency=read_consistency,
                 max_staleness_ms=max_staleness_ms,
                 read_from=read_from,
+                tls=tls,
             )
 
         super().__init__(
             make,
-            lambda: BadRequest("the client is closed"),
+            lambda: BadRequest("the client is closed: make another one"),
             stays_with_parent=ONE_SESSION if producer_id is not None else "",
         )
 

@@ -1,7 +1,7 @@
 """Every option, in one place; none is defined elsewhere.
 
 Read in this order: `options` (dataclasses by concern), `reloading` (what a running member takes over),
-`staging` (the group beside a group).
+`staging` (the group beside a group), `tls` (what a process encrypts with).
 """
 
 from quorumlog.config.options import (
@@ -34,6 +34,7 @@ from quorumlog.config.options import (
 )
 from quorumlog.config.reloading import RELOADABLE, Reloaded, reloaded
 from quorumlog.config.staging import STAGING_FOLDER, is_staging_name, staging_name, with_staging
+from quorumlog.config.tls import TlsOptions
 
 __all__ = [
     "STAGING_FOLDER",
@@ -61,6 +62,7 @@ __all__ = [
     "Reloaded",
     "StoreConfig",
     "TIB",
+    "TlsOptions",
     "UNSENT_LIMIT_BYTES",
     "check_name",
     "is_staging_name",

@@ -1,9 +1,11 @@
 """How bytes come and go: one frame, one greeting, one listener, one registry of errors and one engine of
-clients for all ports. Sans-IO but for `connection`, `listener`, `io_loop` and `loop_thread`.
+clients for all ports. Sans-IO but for `connection`, `encryption`, `listener`, `io_loop` and
+`loop_thread`.
 
 Read in this order: `frame` (bytes), `hello` (what is said first, and for which port), `strangers` (other
 software), `peer_hello` (what two members compare), `errors` (refusals as messages), `limits` (what
-connections may take), `connection` (frames over TCP), `listener` (a port), `rpc` (who is asked, and what
-becomes of it), `system` (time, and why a connection failed), `io_loop` (the loop under a client),
-`loop_thread` (asyncio clients for programs that block).
+connections may take), `tls` (certificates, and whose they are), `handshakes` (how many at a time),
+`connection` (frames over TCP), `encryption` (TLS below them), `listener` (a port), `rpc` (who is asked,
+and what becomes of it), `system` (time, and why a connection failed), `io_loop` (the loop under a
+client), `loop_thread` (asyncio clients for programs that block).
 """

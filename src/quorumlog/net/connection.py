@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import socket
-import struct
+import sys
+import termios
 import time
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client_guard import contain
@@ -22,6 +24,7 @@ from quorumlog.net.frame import (
     encode_frame,
     frame_bytes_of,
 )
+from quorumlog.net.handshakes import Handshakes
 from quorumlog.net.limits import ALL_UNSENT_BYTES, UNSENT_BYTES, ProcessLimits
 from quorumlog.stray_log import StrayLog
 from quorumlog.wire.client_message import ClientMessage
@@ -45,11 +48,6 @@ SMALL_BYTES = 4 * 1024
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: TCP's own
 back-off would stay silent for up to two minutes."""
-
-_TCP_INFO_BYTES = 128
-_ACKNOWLEDGED = struct.Struct("=Q")
-_ACKNOWLEDGED_AT = 120
-"""Where Linux has `tcpi_bytes_acked` in what it tells of a connection (TCP_INFO)."""
 
 
 class LoopTurn:
@@ -84,6 +82,7 @@ class LoopTurn:
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is full."""
         self.strays = StrayLog(log)
+        self.handshakes = Handshakes()
         self._unsent: dict[Connection, int] = {}
         """Bytes held for clients that have not read them, of each when it was sent something last."""
         self._unsent_bytes = 0
@@ -234,8 +233,13 @@ class Connection(asyncio.BufferedProtocol):
         self.on_made: Callable[[Connection], None] | None = None
         self.on_greeted: Callable[[Connection], None] | None = None
         self.last_words: LastWords | None = None
+        self.at_end: Callable[[], list[Frame]] | None = None
+        """What it means that the other side says no more, though it may read; None: nobody answers."""
+        self._is_at_end = False
         self.decoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
+        self._tcp: asyncio.Transport | None = None
+        """Below TLS; None: the connection is plain."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushed_bytes = 0
@@ -274,6 +278,35 @@ class Connection(asyncio.BufferedProtocol):
         if self.on_made is not None:
             self.on_made(self)
 
+    def below(self, tcp: asyncio.Transport) -> None:
+        """It is made, and what it was made with encrypts to this."""
+        self._tcp = tcp
+
+    @property
+    def is_made(self) -> bool:
+        """And not lost."""
+        return self._transport is not None
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self._tcp is not None
+
+    @property
+    def certificate(self) -> dict[str, Any]:
+        """Of the other side; empty: it has shown none."""
+        if self._transport is None or self._tcp is None:
+            return {}
+        return self._transport.get_extra_info("ssl_object").getpeercert() or {}
+
+    def received(self, data: bytes) -> None:
+        """What came before the transport handed it over by itself."""
+        while data and not self.closed:
+            buffer = self.get_buffer(-1)
+            taken = min(len(buffer), len(data))
+            buffer[:taken] = data[:taken]
+            data = data[taken:]
+            self.buffer_updated(taken)
+
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self.decoder.get_buffer()
         turn = self._loop_turn
@@ -286,16 +319,31 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self.decoder.buffer_updated(nbytes)
-            if self._held:
-                self._held += frames  # of what had been received when reading was paused
-            else:
-                self._take(frames)
+            self._received(frames)
         except Exception as error:
             contain(error, self)
             return
         if not self.closed:
             self._loop_turn.took(len(frames), self)
             self._note_unfinished(is_new=bool(frames))
+
+    def _received(self, frames: list[Frame]) -> None:
+        if self._held:
+            self._held += frames  # of what had been received when reading was paused
+        else:
+            self._take(frames)
+
+    def eof_received(self) -> bool:
+        """True: the connection stays."""
+        if self.at_end is None:
+            return False
+        if not self._is_at_end:
+            self._is_at_end = True
+            try:
+                self._received(self.at_end())
+            except Exception as error:
+                contain(error, self)
+        return not self.closed
 
     def _note_unfinished(self, *, is_new: bool) -> None:
         """`is_new`: what began before has come whole."""
@@ -386,7 +434,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self._transport = None
+        self._transport = self._tcp = None
         self._forget()
         by_peer = not self._closed_by_us and (
             exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
@@ -450,8 +498,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.writelines(out)
             if self.is_client and (
-                self._flushed_bytes > SMALL_BYTES
-                or self._transport.get_write_buffer_size() > SMALL_BYTES
+                self._flushed_bytes > SMALL_BYTES or self._buffered_bytes > SMALL_BYTES
             ):
                 self._loop_turn.look_at_unsent(self)
             if self._is_clogged or self.closed:
@@ -463,10 +510,17 @@ class Connection(asyncio.BufferedProtocol):
                 self.session.writable()
 
     @property
-    def unsent_bytes(self) -> int:
+    def _buffered_bytes(self) -> int:
+        """Written, and not taken by the kernel yet."""
         if self._transport is None:
             return 0
-        return self._transport.get_write_buffer_size() + self._out_bytes
+        buffered = self._transport.get_write_buffer_size()
+        # Encrypted bytes are the transport's own until it gives them to the one below.
+        return buffered if self._tcp is None else buffered + self._tcp.get_write_buffer_size()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._buffered_bytes + self._out_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -481,12 +535,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def acknowledged_bytes(self) -> int:
-        """Of what was sent, by the machine at the other end, whatever its process does."""
+        """Of `sent_bytes`, by the machine at the other end, whatever its process does. With TLS at least
+        so many: what is on its way is counted with what encryption has added to it."""
         if self._transport is None or self._transport.is_closing():
             return 0
         sock = self._transport.get_extra_info("socket")
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        return int(_ACKNOWLEDGED.unpack_from(info, _ACKNOWLEDGED_AT)[0])
+        queued = int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        return max(0, self._written_bytes - queued - self._buffered_bytes)
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""

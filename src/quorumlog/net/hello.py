@@ -51,6 +51,10 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """Whose port it is meant for."""
     line_end: Text = ""
     """Of a client: what serves lines, as HTTP and Redis, answers once there is an end of one."""
+    looks: bool = False
+    """Of a client that only asks how a member is: it is let in for a moment where others are refused."""
+    tls_port: Int = 0
+    """Of a peer: where it speaks TLS beside the plain port of `listens_on`; 0: it has one port."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
@@ -80,6 +84,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """Whose port it is. An earlier release's log lets in whoever comes."""
     election_timeout_ms: Int = 0
     """How long a silent leader is waited for, at least; 0: not said."""
+    tls_port: Int = 0
+    """As in Hello."""
 
 
 class Challenge(ClientMessage, frozen=True, kw_only=True, tag=62):

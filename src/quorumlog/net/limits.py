@@ -23,7 +23,11 @@ UNFINISHED_BYTES = 128 * MIB
 Beyond them the one that began first is closed, if it began `UNFINISHED_S` ago; beyond twice as many,
 whenever it began."""
 UNFINISHED_S = 5.0
+MOST_LOOKING = 8
+"""Connections that are let in for `GREETING_MS` where others are refused."""
 WANTED_DESCRIPTORS = 65_536
+COUNTS = 32
+"""Such a part of the descriptors has come as connections: what else has some is counted anew."""
 _UNLIMITED = 1 << 20
 
 Close = Callable[[str], None]
@@ -38,7 +42,7 @@ def descriptors_in_use() -> int:
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:  # there is none left to look with
-        return 0
+        return descriptors_in_force()
 
 
 def raise_descriptor_limit() -> None:
@@ -69,6 +73,7 @@ class ProcessLimits:
         """Those of them that have not said who they are; the oldest first."""
         self._unfinished = {True: _Unfinished(), False: _Unfinished()}
         """Of clients, and of members."""
+        self._looking: set[object] = set()
         self.accepted = 0
         self.refused = 0
         self._is_refusing = False
@@ -91,14 +96,23 @@ class ProcessLimits:
         self.accepted += 1
         self._open[connection] = close
         self._silent[connection] = close
-        if len(self._open) == self._descriptors() // 4:
+        if self.accepted % max(1, self._descriptors() // COUNTS) == 0 or self.accepted == 1:
+            # Again and again: directories are opened while connections come, and files later on.
             self._others = max(0, self._in_use() - len(self._open))
         return len(self._open) <= self.most_connections
 
     def greeted(self, connection: object) -> None:
         self._silent.pop(connection, None)
 
+    def lets_look(self, connection: object) -> bool:
+        """It may stay for a moment, though it is one too many."""
+        if len(self._looking) >= MOST_LOOKING:
+            return False
+        self._looking.add(connection)
+        return True
+
     def leave(self, connection: object) -> None:
+        self._looking.discard(connection)
         self._silent.pop(connection, None)
         self._open.pop(connection, None)
         self._finished(connection)

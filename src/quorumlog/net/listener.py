@@ -16,16 +16,20 @@ from secrets import token_hex
 
 from quorumlog.errors import ConfigError, LedgerError, Overloaded, ProtocolViolation
 from quorumlog.net.connection import Connection, Decoder, LastWords, LoopTurn
+from quorumlog.net.encryption import Encryption, Refused
 from quorumlog.net.errors import error_response
 from quorumlog.net.frame import Frame, FrameDecoder
 from quorumlog.net.hello import PEER_ROLES, Challenge, ChallengeResponse, Hello
 from quorumlog.net.limits import GREETING_BYTES, GREETING_MS, ProcessLimits, process_limits
+from quorumlog.net.tls import Tls
 from quorumlog.store.disk import kept_descriptors
+from quorumlog.stray_log import is_loopback
 
 log = logging.getLogger("quorumlog.server")
 
 BACKLOG = 1024
 RETRY_REFUSED_MS = 1000
+NO_TLS = "what came is no TLS"
 
 
 def log_decoder() -> Decoder:
@@ -51,13 +55,16 @@ class Listener:
         has_peers_only: bool = False,
         option: str = "it",
         run_id: str = "",
+        tls: Tls | None = None,
+        is_of_member: Callable[[str], bool] = lambda address: False,
     ) -> None:
         """`name`: of the port, in errors and in the log: "the key-value store". `connect` gives a
         connection its `on_frame` or its `session`, which gets the first frame right behind.
         `has_peers`: members come here, too, and say so in their Hello; elsewhere everybody is a client,
         whatever role it says. `has_peers_only`: no client comes here, and whoever comes is a member once
         its session says `Connection.greeted`. `option`: what to change where the port is taken.
-        `run_id`: in front of the names of connections."""
+        `run_id`: in front of the names of connections. `tls`: what the port speaks; None: it is plain.
+        `is_of_member`: an address from which handshakes of members come."""
         self._name = name
         self._connect = connect
         self._decoder = decoder
@@ -68,26 +75,56 @@ class Listener:
         self._has_peers_only = has_peers_only
         self._option = option
         self._run_id = run_id
+        self.tls = tls
+        self._is_of_member = is_of_member
         self._number = 0
         self.connections: dict[str, Connection] = {}
         """Those with a session, by connection_id."""
         self._silent: dict[Connection, _Waiting] = {}
-        """Those that have not greeted, in the order in which they came."""
+        """Those that have not greeted, in the order of their deadlines."""
+        self._in_line: dict[Connection, _Waiting] = {}
+        """Those that wait to begin a handshake."""
+        self._encrypting: set[asyncio.Task[None]] = set()
         self._deadline: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
 
     async def open(
         self,
         host: str,
         port: int,
         addresses_of: Callable[[str], Awaitable[Sequence[str]]] | None = None,
+        *,
+        tls_at: tuple[str, int] | None = None,
     ) -> None:
-        """`addresses_of`: looks up `host`; the loop does where it is None. Raises ConfigError."""
+        """`addresses_of`: looks up `host`; the loop does where it is None. `tls_at`: host and port where
+        TLS is spoken, while `port` is plain. Raises ConfigError."""
         self._loop = asyncio.get_running_loop()
         self._turn = LoopTurn.of(self._loop)
+        is_plain = self.tls is None or tls_at is not None
+        if tls_at is not None:  # first: it is there for whoever reaches the plain one
+            await self._bind(*tls_at, addresses_of, self._accept_tls)
+        try:
+            await self._bind(host, port, addresses_of, self._accept if is_plain else self._accept_tls)
+        except ConfigError:
+            self.close()
+            raise
+        _OPEN[self] = ""
+        if is_plain and not is_loopback(host):
+            _OPEN[self] = f"{self._name} at {self.address}"
+            log.warning("%s %s", _OPEN[self], PLAIN_WORDS)
+        kept_descriptors.keep(self._give_up)
+
+    async def _bind(
+        self,
+        host: str,
+        port: int,
+        addresses_of: Callable[[str], Awaitable[Sequence[str]]] | None,
+        accept: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
         try:
             hosts = host if addresses_of is None else await addresses_of(host)
-            self._server = await self._loop.create_server(self._accept, hosts, port, backlog=BACKLOG)
+            server = await self._loop.create_server(accept, hosts, port, backlog=BACKLOG)
+            self._servers.append(server)
         except (OSError, UnicodeError) as error:
             # An event loop adds its own words to those of the system, and the address once more; what is
             # wrong with a name has a negative number, and no words of the system.
@@ -99,25 +136,40 @@ class Listener:
             raise ConfigError(
                 f"{self._name} cannot listen on {host}:{port}: {reason}; {hint}"
             ) from error
-        kept_descriptors.keep(self._give_up)
 
     @property
     def address(self) -> str:
-        assert self._server is not None, "the port is not open"
-        host, port = self._server.sockets[0].getsockname()[:2]
+        return self._address_of(-1)
+
+    @property
+    def tls_address(self) -> str:
+        """Where TLS is spoken."""
+        return self._address_of(0)
+
+    @property
+    def speaks(self) -> str:
+        """Behind the address, in a line of the log."""
+        return " with TLS" if self.tls is not None else ""
+
+    def _address_of(self, number: int) -> str:
+        assert self._servers, "the port is not open"
+        host, port = self._servers[number].sockets[0].getsockname()[:2]
         return f"{host}:{port}"
 
     def close(self) -> None:
         """Nobody is let in any more, and whoever has not greeted goes."""
         kept_descriptors.let_go(self._give_up)
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        _OPEN.pop(self, None)
+        while self._servers:
+            self._servers.pop().close()
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        for connection in list(self._silent):
-            connection.abort()
+        self._abort_silent()
+
+    def _abort_silent(self) -> None:
+        for waiting in [*self._silent.values(), *self._in_line.values()]:
+            waiting.close()
 
     def close_connections(self) -> None:
         """What they were answered leaves first."""
@@ -125,33 +177,95 @@ class Listener:
             connection.close()
 
     def abort_connections(self) -> None:
-        for connection in {**self._silent, **dict.fromkeys(self.connections.values())}:
+        self._abort_silent()
+        for connection in list(self.connections.values()):
             connection.abort()
 
     # ---------------------------------------------------------------- who comes in
 
     def _accept(self) -> Connection:
+        connection = self._connection()
+        connection.on_made = self._made
+        return connection
+
+    def _connection(self) -> Connection:
         self._number += 1
         # Whoever names it may have it closed: nobody else can.
         connection_id = f"{self._run_id}/{self._number}/{token_hex(8)}"
         connection = Connection(self._turn, self._greeted, self._lost, connection_id, self._decoder())
-        connection.on_made = self._made
         connection.last_words = self._last_words
         return connection
 
-    def _made(self, connection: Connection) -> None:
+    def _made(self, connection: Connection, close: Callable[[], None] | None = None) -> None:
+        close = close or connection.abort
         connection.limits = self._limits
 
-        def close(reason: str) -> None:
+        def give_up(reason: str) -> None:
             self._from_any_thread(functools.partial(connection.give_up, reason))
+            self._from_any_thread(close)
 
-        is_within = self._limits.enter(connection, close)
-        self._silent[connection] = _Waiting(self._loop.time() + GREETING_MS / 1000, is_within)
-        if self._deadline is None:
-            self._watch()
+        is_within = self._limits.enter(connection, give_up)
+        self._expect(connection, _Waiting(is_within, close))
         if self._limits.is_beyond_all:
             self._refused()
             self._limits.close_silent()
+
+    def _expect(self, connection: Connection, waiting: _Waiting) -> None:
+        waiting.until_s = self._loop.time() + GREETING_MS / 1000
+        self._silent[connection] = waiting
+        if self._deadline is None:
+            self._watch()
+
+    # ---------------------------------------------------------------- TLS
+
+    def _accept_tls(self) -> Encryption:
+        def dialled(encryption: Encryption) -> None:
+            self._made(encryption.connection, encryption.abort)
+
+        def went(encryption: Encryption) -> None:
+            self._lost(encryption.connection, True)
+
+        return Encryption(self._connection(), dialled, self._handshake, went)
+
+    def _handshake(self, encryption: Encryption) -> None:
+        """It has sent the beginning of one."""
+        connection = encryption.connection
+        waiting = self._silent.pop(connection, None)
+        if waiting is None:
+            return
+        if not encryption.is_tls:
+            self._silent[connection] = waiting
+            self._turn.strays.closing(encryption.peer_name, f"{self._name} speaks TLS only; {NO_TLS}")
+            encryption.refuse()
+            return
+        self._in_line[connection] = waiting
+        is_member = self._has_peers_only or self._is_of_member(encryption.peer_host)
+        begin = functools.partial(self._encrypt, encryption)
+        if not self._turn.handshakes.come(connection, begin, is_member=is_member):
+            if self._limits.refuse():
+                log.warning("%s refuses connections: too many wait for a TLS handshake", self._name)
+            encryption.abort()
+
+    def _encrypt(self, encryption: Encryption) -> None:
+        # Whoever has waited longer than it would for an answer comes again, and waits again.
+        self._expect(encryption.connection, self._in_line.pop(encryption.connection))
+        task = self._loop.create_task(self._encrypted(encryption))
+        self._encrypting.add(task)
+        task.add_done_callback(self._encrypting.discard)
+
+    async def _encrypted(self, encryption: Encryption) -> None:
+        assert self.tls is not None
+        peer_name = encryption.peer_name
+        try:
+            await encryption.begin(self.tls.server, server_side=True)
+        except Refused as refusal:
+            self._turn.strays.closing(peer_name, refusal)
+            self._lost(encryption.connection, True)
+        except BaseException:
+            self._lost(encryption.connection, True)
+            raise
+        finally:
+            self._turn.handshakes.leave(encryption.connection)
 
     def _from_any_thread(self, act: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -167,7 +281,7 @@ class Listener:
             if waiting.until_s > now_s:
                 break
             del self._silent[connection]
-            connection.abort()
+            waiting.close()
         self._watch()
 
     def _greeted(self, connection: Connection, frame: Frame) -> None:
@@ -183,7 +297,12 @@ class Listener:
         connection.is_client = not is_peer
         if self._has_peers and not is_peer and isinstance(connection.decoder, FrameDecoder):
             connection.decoder.hears_client()
-        if not self._silent[connection].is_within and not is_peer:
+        is_let_in = self._silent[connection].is_within or is_peer
+        if not is_let_in and isinstance(hello, Hello) and hello.looks:
+            is_let_in = self._limits.lets_look(connection)
+            if is_let_in:
+                self._loop.call_later(GREETING_MS / 1000, connection.close)
+        if not is_let_in:
             reason = self._refused()
             self._turn_away(connection, frame, Overloaded(reason, retry_after_ms=RETRY_REFUSED_MS))
         elif self.challenge is not None and isinstance(hello, Hello):
@@ -248,6 +367,8 @@ class Listener:
     def _lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._limits.leave(connection)
         self._silent.pop(connection, None)
+        if self._in_line.pop(connection, None) is not None:
+            self._turn.handshakes.leave(connection)
         self.connections.pop(connection.connection_id, None)
         self._loop.call_soon(kept_descriptors.refill)
 
@@ -256,18 +377,35 @@ class Listener:
         self._from_any_thread(self._close_one)
 
     def _close_one(self) -> None:
-        clients = [each for each in self.connections.values() if each.is_client]
-        connection = next((each for each in [*self._silent, *clients] if not each.closed), None)
-        if connection is not None:
+        closes = [waiting.close for waiting in self._silent.values()]
+        closes += [
+            each.abort for each in self.connections.values() if each.is_client and not each.closed
+        ]
+        if closes:
             if self._limits.refuse():
                 log.warning("%s closes connections: files of this process need descriptors", self._name)
-            connection.abort()
+            closes[0]()
 
 
 class _Waiting:
-    __slots__ = ("is_within", "until_s")
+    __slots__ = ("close", "is_within", "until_s")
 
-    def __init__(self, until_s: float, is_within: bool) -> None:
-        self.until_s = until_s
+    def __init__(self, is_within: bool, close: Callable[[], None]) -> None:
         self.is_within = is_within
         """False: more than anybody may have were open when it came."""
+        self.close = close
+        self.until_s = 0.0
+
+
+PLAIN_WORDS = (
+    "is reachable from other machines without TLS: anyone there can read, change and delete everything;"
+    " the next release refuses to start so (docs/security.md)"
+)
+_OPEN: dict[Listener, str] = {}
+"""Of this process; and how it is named where other machines reach it without TLS."""
+
+
+def tls_problems() -> list[str]:
+    """Sentences for `status`."""
+    problems = [f"{plain} {PLAIN_WORDS}" for plain in list(_OPEN.values()) if plain]
+    return problems + [each.tls.problem for each in list(_OPEN) if each.tls and each.tls.problem]

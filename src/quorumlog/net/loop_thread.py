@@ -15,13 +15,16 @@ import selectors
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from quorumlog.errors import BadRequest
 
 T = TypeVar("T")
+_LEFT = (
+    "was opened before the process forked and stays with the parent: open another one in this process"
+)
 _LAST_TURNS = 16
 """Of the loop, for what a closed client has answered to reach its caller."""
 _LAST_WAIT_S = 1.0
@@ -32,15 +35,18 @@ class OwnLoop:
     """The loop that an asyncio client was first used in: connections, timers and waiters are that
     loop's."""
 
-    __slots__ = ("loop",)
+    __slots__ = ("_process", "loop")
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self._process = os.getpid()
 
     def running(self) -> asyncio.AbstractEventLoop:
-        """Raises RuntimeError if it is another than before."""
+        """Raises RuntimeError if it is another than before, BadRequest in a forked child."""
         loop = asyncio.get_running_loop()
         if loop is not self.loop:
+            if self.loop is not None and self._process != os.getpid():
+                raise BadRequest(f"this {_LEFT}")
             if self.loop is not None:
                 # An answer would wake a loop that does not run: the caller would wait for ever.
                 raise RuntimeError(
@@ -145,6 +151,14 @@ class LoopThread:
         finally:
             del error, call  # its traceback holds this frame
 
+    def call(self, function: Callable[[], T]) -> T:
+        """What it gives where the loop runs."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Nobody waits for it."""
         self._hand_over(_Call(work))
@@ -175,6 +189,8 @@ class LoopThread:
     def _begin_waiting(self) -> None:
         self._is_woken = False
         assert self._loop is not None
+        if self._is_over:
+            self._refuse_waiting()
         while self._waiting:
             self._waiting.popleft().begin(self._loop, self._begun)
 
@@ -205,6 +221,12 @@ class LoopThread:
         if thread is not threading.current_thread():
             thread.join()
 
+    def has_ended(self) -> bool:
+        """It is closed; then it has ended when this returns."""
+        if self.is_closed and self._thread is not None:
+            self._thread.join()
+        return self.is_closed
+
     def _begin_end(
         self, loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
@@ -225,6 +247,7 @@ class LoopThread:
                     task.cancel()
                 await asyncio.wait(left, timeout=_LAST_WAIT_S)
         finally:
+            self._is_over = True
             for call in list(self._begun):
                 call.refuse(self._closed())
             loop.stop()
@@ -257,6 +280,12 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
+ONE_SESSION = (
+    "a producer has one session at a time, which stays with the process that has forked: make another"
+    " client in this one, with a producer_id of its own"
+)
+
+
 class Closes(Protocol):
     async def close(self) -> None: ...
 
@@ -277,10 +306,7 @@ class Shell(Generic[A]):
     def _it(self) -> A:
         """Raises BadRequest in a forked child."""
         if self._generation != self._thread.generation:
-            raise BadRequest(
-                f"this {type(self).__name__} was opened before the process forked and stays with the"
-                " parent: open another one in this process"
-            )
+            raise BadRequest(f"this {type(self).__name__} {_LEFT}")
         return self._made
 
     @property
@@ -288,7 +314,7 @@ class Shell(Generic[A]):
         """It is the parent's, or has ended with its client: there is nothing to end."""
         return self._generation != self._thread.generation or self._thread.is_closed
 
-    def _each(self, items: AsyncGenerator[T]) -> Iterator[T]:
+    def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
         async def step() -> T:
             return await anext(items)
 
@@ -299,7 +325,7 @@ class Shell(Generic[A]):
                 except StopAsyncIteration:
                     return
         finally:
-            if not self._is_left:
+            if isinstance(items, AsyncGenerator) and not self._is_left:
                 self._thread.start(items.aclose())
 
     def _step(self, step: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -315,11 +341,14 @@ class ClientShell(Shell[C]):
         make: Callable[[], C],
         closed: Callable[[], Exception],
         *,
+        end: Callable[[C], Coroutine[Any, Any, None]] | None = None,
         stays_with_parent: str = "",
     ) -> None:
-        """`stays_with_parent`: why a forked child cannot go on with it."""
+        """`end`: closes it at once, where its `close` waits for what was asked before.
+        `stays_with_parent`: why a forked child cannot go on with it."""
         super().__init__(LoopThread(closed), make())
         self._make = make
+        self._end = end
         self._stays_with_parent = stays_with_parent
 
     @property
@@ -333,8 +362,11 @@ class ClientShell(Shell[C]):
 
     def close(self) -> None:
         """End its connections, and whatever waits, in any thread. May be repeated."""
-        made, generation = self._made, self._generation
-        self._thread.close(made.close if generation == self._thread.generation else _nothing)
+        made, end = self._made, self._end
+        if self._generation != self._thread.generation:
+            self._thread.close(_nothing)
+        else:
+            self._thread.close(made.close if end is None else lambda: end(made))
 
     def __enter__(self) -> Self:
         return self

@@ -26,12 +26,14 @@ from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import DEFAULT_MAX_FRAME_BYTES, Frame
 from quorumlog.net.hello import LOG, NOT_SERVED, REFUSED, Hello, HelloResponse, refusal_of_other
 from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.node import MachineFactory
 from quorumlog.server.applications.doors import Door, Doors
 from quorumlog.server.applications.state_machines import answer_of, checked_machines
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.peers.dialler import Dialler
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
 from quorumlog.server.problem_log import is_ours
@@ -71,10 +73,11 @@ class LedgerServer:
         state_machines: Mapping[str, MachineFactory] | None = None,
         doors: Sequence[Door] = (),
         hold_machines: Collection[str] = (),
+        tls: Tls | None = None,
     ) -> None:
         """`state_machines`: by name; each group has one of each. `doors`: see `Door`. `hold_machines`:
         names of machines that are not run, so that one which ends its member lets it start
-        (docs/state-machines.md)."""
+        (docs/state-machines.md). `tls`: of its port and its links; None: they are plain."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -94,6 +97,10 @@ class LedgerServer:
                 raise ConfigError(f"group {name!r} is configured twice")
         self.address = next(iter(addresses))
         self._bind = parse_address(bind) if bind else parse_address(self.address)
+        self._tls = tls
+        if tls is not None:
+            for group in self.groups:
+                tls.check_member(group.member_id)
         self._on_role_change = on_role_change
         self._doors = Doors(doors, names, checked_machines(state_machines or {}))
         self._held_machines = self._checked_held(hold_machines)
@@ -107,10 +114,13 @@ class LedgerServer:
             has_peers=True,
             option="the address in --members (or --bind)",
             run_id=self._run_id,
+            tls=tls,
+            is_of_member=lambda address: address in self._names.known,
         )
         self._threads: list[DiskThread] = []
         self._loop_turn: LoopTurn
         self._names: NameLookup
+        self._dialler: Dialler
         self._ended: asyncio.Future[BaseException | None] | None = None
         self._exception_handler_before: Callable[..., object] | None = None
         self.failure: BaseException | None = None
@@ -161,7 +171,10 @@ class LedgerServer:
 
     def hung_up(self) -> None:
         """What SIGHUP does; a subclass that knows where its configuration comes from reloads it."""
-        log.warning("SIGHUP: nothing to reload")
+        if self._tls is not None:
+            self._tls.reload()
+        else:
+            log.warning("SIGHUP: nothing to reload")
 
     def reload(self, groups: Sequence[GroupConfig]) -> None:
         """Take over what may change while members run; the log says what did, and what needs a restart.
@@ -192,9 +205,10 @@ class LedgerServer:
         ]
         self._loop_turn = LoopTurn.of(loop)
         self._names = NameLookup(loop)
+        self._dialler = Dialler(self._loop_turn, self._names, self._tls)
         opened: list[MemberDirectory] = []
         try:
-            await self._listener.open(*self._bind, self._names.addresses_of)
+            await self._listener.open(*self._bind, self._names.addresses_of, tls_at=self._tls_at)
             self._doors.ports[LOG] = self.address
             for config in self.groups:
                 kind = kind_of_machines(self._doors.machines_of(config.group))
@@ -226,7 +240,7 @@ class LedgerServer:
             config,
             directory,
             loop_turn=self._loop_turn,
-            names=self._names,
+            dialler=self._dialler,
             flush=flush,
             promises=promises,
             reader=reader,
@@ -238,7 +252,19 @@ class LedgerServer:
             on_role_change=self._role_changed,
             run_id=self._run_id,
             listens_on="{}:{}".format(*self._bind),
+            tls_port=self._tls_port,
         )
+
+    @property
+    def _tls_at(self) -> tuple[str, int] | None:
+        """The second address, of TLS beside plain."""
+        if self._tls is None or not self._tls.options.listen:
+            return None
+        return parse_address(self._tls.options.listen)
+
+    @property
+    def _tls_port(self) -> int:
+        return self._tls_at[1] if self._tls_at is not None else 0
 
     def _role_changed(self, group: str, change: RoleChange) -> None:
         self._doors.role_changed(group, change)
@@ -408,8 +434,26 @@ class LedgerServer:
             connection.send(group, HelloResponse(code=NOT_SERVED, message=refusal))
             connection.close()
             return
+        reason = self._refusal_by_certificate(connection, hello)
+        if reason:
+            own = driver.config.member_id
+            refusal = f"member {own} of group {group} refuses {hello.member_id}: {reason}"
+            driver.admission.note(refusal)
+            connection.send(group, HelloResponse(code=REFUSED, message=refusal, tls_port=self._tls_port))
+            connection.close()
+            return
         decided = functools.partial(self._peer_judged, connection, driver, hello)
         driver.admission.judge(hello, connection, decided)
+
+    def _refusal_by_certificate(self, connection: Connection, hello: Hello) -> str:
+        """Why it may not speak as a member; empty: it may, as far as TLS says."""
+        if self._tls is None:
+            return ""
+        if connection.is_encrypted:
+            return refusal_of(connection.certificate, self._tls.cluster, hello.member_id)
+        if self._tls.options.peers == "required":
+            return "it does not use TLS, and [tls] peers is required here"
+        return ""
 
     def _peer_judged(
         self, connection: Connection, driver: NodeDriver, hello: Hello, verdict: Verdict

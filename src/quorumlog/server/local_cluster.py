@@ -18,9 +18,18 @@ from typing import Self
 
 import uvloop
 
-from quorumlog.config import DEFAULT_GROUP, MIB, ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
+from quorumlog.config import (
+    DEFAULT_GROUP,
+    MIB,
+    ConsensusConfig,
+    GroupConfig,
+    MemberAddress,
+    StoreConfig,
+    TlsOptions,
+)
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
+from quorumlog.net.tls import Tls
 from quorumlog.node import MachineFactory
 from quorumlog.server.applications.doors import Door
 from quorumlog.server.free_ports import free_ports
@@ -120,8 +129,9 @@ class LocalCluster:
         ports: Sequence[int] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
         doors: Callable[[str], Sequence[Door]] | None = None,
+        tls: Callable[[str], TlsOptions | None] | None = None,
     ) -> None:
-        """`doors`: of a member, by its id; made anew for each of its starts."""
+        """`doors`, `tls`: of a member, by its id; made anew for each of its starts."""
         if members < 1:
             raise ConfigError(f"a cluster needs at least one member, not {members}")
         if ports is not None and len(ports) != members:
@@ -149,6 +159,7 @@ class LocalCluster:
         }
         self._machines = state_machines
         self._doors = doors
+        self._tls = tls
         self._running: dict[str, _MemberThread] = {}
         self._is_started = False
         self._changed = threading.Condition()
@@ -191,11 +202,13 @@ class LocalCluster:
 
     def _start(self, member_id: str) -> _MemberThread:
         config = self._configs[member_id]
+        options = None if self._tls is None else self._tls(member_id)
         server = LedgerServer(
             [config],
             on_role_change=functools.partial(self._role_changed, member_id),
             state_machines=self._machines,
             doors=() if self._doors is None else self._doors(member_id),
+            tls=None if options is None else Tls(options),
         )
         member = _MemberThread(server, member_id)
         self._running[member_id] = member

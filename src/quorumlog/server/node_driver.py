@@ -35,8 +35,8 @@ from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVer
 from quorumlog.node.ports import BeginsAnew
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.server.peers.dialler import Dialler
 from quorumlog.server.peers.handshake import Handshake
-from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.peer_link import PeerLink
@@ -78,7 +78,7 @@ class NodeDriver:
         directory: MemberDirectory,
         *,
         loop_turn: LoopTurn,
-        names: NameLookup,
+        dialler: Dialler,
         flush: DiskThread,
         promises: DiskThread,
         reader: DiskThread,
@@ -90,8 +90,10 @@ class NodeDriver:
         on_role_change: Callable[[str, RoleChange], None] | None,
         run_id: str,
         listens_on: str,
+        tls_port: int,
     ) -> None:
-        """`run_id` names this run of the process, `listens_on` its address: for the first frames."""
+        """`run_id` names this run of the process, `listens_on` its address, `tls_port` a second one for
+        TLS, or 0: for the first frames."""
         self.config = config
         self.directory = directory
         self._loop = asyncio.get_running_loop()
@@ -127,12 +129,11 @@ class NodeDriver:
             held_machines=held_machines,
         )
         self.reads = WaitingReads(self.node, self._read_beside)
-        self.handshake = Handshake(config, directory, run_id, listens_on)
+        self.handshake = Handshake(config, directory, run_id, listens_on, tls_port)
         self.peers = PeerTable(
             config.member_id,
             lambda address: Peer(
-                loop_turn,
-                names,
+                dialler,
                 config.group,
                 address,
                 self.handshake.hello,
@@ -146,8 +147,7 @@ class NodeDriver:
         self._followed = self.node.raft.members.version
         """The members that `peers` are."""
         self.admission = PeerAdmission(
-            loop_turn,
-            names,
+            dialler,
             config,
             self.peers,
             self.handshake.response,

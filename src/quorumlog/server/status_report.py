@@ -12,6 +12,7 @@ from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.net.limits import process_limits
+from quorumlog.net.listener import tls_problems
 from quorumlog.node import LedgerNode
 from quorumlog.server.disk_report import DiskReport
 from quorumlog.server.peers.peer_admission import PeerAdmission
@@ -140,6 +141,7 @@ class StatusReport:
             *self._node.problems(),
             *stalled,
             *filter(None, [*dropped, disk, process_limits().problem]),
+            *tls_problems(),
             *self._admission.problems(),
         )
         return tuple(dict.fromkeys(found))

@@ -26,14 +26,14 @@ from quorumlog.broker.client.broker_verbs import (
     time_range,
 )
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.messages.record import physical_offset_of
-from quorumlog.broker.wire.broker_framing import records_of
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import Message, StoredMessage, physical_offset_of
+from quorumlog.broker.wire import (
     FailoverRequest,
     FailoverResponse,
     OffsetAtRequest,
     OffsetResponse,
+    OldLogRequest,
+    OldLogResponse,
     PullRequest,
     QueryRequest,
     QueuesRequest,
@@ -43,9 +43,11 @@ from quorumlog.broker.wire.broker_messages import (
     StatusRequest,
     StatusResponse,
     ViewRequest,
+    records_of,
 )
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.net.rpc.calls import Call
+from quorumlog.net.tls import ClientTls
 
 _JOIN_BYTES = 1 << 20
 _TURNS = 1 << 16
@@ -57,9 +59,11 @@ class AsyncBrokerClient:
     `server`: HOST:PORT; several with commas between are brokers that replicate each other, of which the
     master is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
 
-    def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         self.server = server
-        self._calls = BrokerCalls(server, timeout_ms)
+        self._calls = BrokerCalls(server, timeout_ms, tls=tls)
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))
@@ -84,6 +88,9 @@ class AsyncBrokerClient:
         if self._sending:
             self._all_sent = asyncio.get_running_loop().create_future()
             await self._all_sent
+        await self._end()
+
+    async def _end(self) -> None:
         await self._calls.close()
 
     # ---------------------------------------------------------------- sending
@@ -96,12 +103,13 @@ class AsyncBrokerClient:
         if queue_id is None:
             queue_id = next(self._turn) % await self.queue_count(message.topic)
         key = (message.topic, queue_id, message.wait)
+        loop = self._calls.running_loop()
         joined = self._joining.get(key)
         if joined is None:
             if not self._joining:
-                asyncio.get_running_loop().call_soon(self._send_joined)
+                loop.call_soon(self._send_joined)
             joined = self._joining[key] = ([], [])
-        receipt: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        receipt: asyncio.Future[SendReceipt] = loop.create_future()
         joined[0].append(message)
         joined[1].append(receipt)
         return await receipt
@@ -269,6 +277,14 @@ class AsyncBrokerClient:
         assert isinstance(answer, StatusResponse), answer
         return answer
 
+    async def old_log(self, position: int = 0, size_bytes: int = 0) -> OldLogResponse:
+        """Of the classic store that the broker's group has taken over: `size_bytes` from `position` on;
+        without a size what it was."""
+        asked = OldLogRequest(position=position, size_bytes=size_bytes)
+        answer = answer_of(await self._calls.call(asked))
+        assert isinstance(answer, OldLogResponse), answer
+        return answer
+
     async def replica(self, request: ReplicaRequest | None = None) -> ReplicaResponse:
         """What the broker is as master or slave, after it has done what is asked. Raises
         NotReplicated."""
@@ -286,6 +302,8 @@ class AsyncBrokerClient:
         return answer
 
 
-def connect_async(server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> AsyncBrokerClient:
+def connect_async(
+    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+) -> AsyncBrokerClient:
     """A client of the broker at `host:port`, which connects when it is first used."""
-    return AsyncBrokerClient(server, timeout_ms=timeout_ms)
+    return AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls)

@@ -15,24 +15,21 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.messages.message import Message
-from quorumlog.broker.messages.record import encode_records, host_bytes
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.wire.broker_framing import GROUP, message_of, records_of
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import Message, encode_records, host_bytes
+from quorumlog.broker.wire import (
+    GROUP,
     AnyBrokerMessage,
-    EarlierHello,
-    EarlierHelloResponse,
     PullResponse,
     QueuesResponse,
     SendResponse,
+    message_of,
+    records_of,
 )
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import BadRequest, OutcomeUnknown, ProtocolViolation, Unreachable, WrongPort
+from quorumlog.errors import BadRequest, ProtocolViolation
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
-from quorumlog.net.hello import BROKER, PROTOCOL_VERSION, HelloResponse, check_product, client_hello
-from quorumlog.net.strangers import OtherSoftware
+from quorumlog.net.hello import BROKER, client_hello
 
 DEFAULT_TIMEOUT_MS = 10_000
 TimeRange = tuple[float | int | datetime | None, float | int | datetime | None]
@@ -60,9 +57,8 @@ class UniqKeys:
 
 def encode_messages(messages: Sequence[Message], queue_id: int, keys: UniqKeys, host: bytes) -> Encoded:
     """Raises BadRequest, BodyTooLarge."""
-    buffer, sizes = encode_records(messages, queue_id, int(time.time() * 1000), keys.take(len(messages)))
-    records = RecordBatch.contiguous(buffer, sizes)
-    records.stamp_born_host(host)
+    born_ms, uniq_keys = int(time.time() * 1000), keys.take(len(messages))
+    buffer, sizes = encode_records(messages, queue_id, born_ms, uniq_keys, host)
     waits = any(message.wait for message in messages)
     if waits and not all(message.wait for message in messages):
         raise BadRequest("a batch waits as a whole or not at all: give all its messages the same `wait`")
@@ -94,36 +90,6 @@ def time_range(time_: TimeRange | None) -> tuple[int, int]:
 
 def hello() -> list[Buffer]:
     return frame_of(client_hello(BROKER))
-
-
-def earlier_hello() -> list[Buffer]:
-    """For who closes the connection at a `hello`: a broker of an earlier release answers it."""
-    return frame_of(EarlierHello())
-
-
-def check_hello(frame: Frame, address: str) -> None:
-    """Raises WrongPort, and what the broker refuses with."""
-    message = answer_of(frame)
-    if isinstance(message, EarlierHelloResponse):
-        version = message.version or "an earlier release"
-        raise WrongPort(f"the broker at {address} is {version}: use a client of its release")
-    if not isinstance(message, HelloResponse):
-        raise ProtocolViolation(f"{type(message).__name__} is no answer to a hello")
-    check_product(message, BROKER, address)
-    if message.protocol != PROTOCOL_VERSION:
-        raise WrongPort(
-            f"the broker at {address} speaks protocol {message.protocol}, this client"
-            f" {PROTOCOL_VERSION}: use a client of the broker's release"
-        )
-
-
-def ungreeted(address: str, violation: ProtocolViolation | None = None) -> Unreachable:
-    """Of who said `violation`, or nothing, where a hello is to be answered."""
-    if isinstance(violation, OtherSoftware):
-        return WrongPort(f"{address} answers with {violation.spoken}, not quorumlog")
-    if violation is not None:
-        return WrongPort(f"{address} does not answer as a broker does: {violation}")
-    return Unreachable(f"no broker at {address}: the connection is closed without a greeting")
 
 
 def answer_of(frame: Frame) -> AnyBrokerMessage:
@@ -175,13 +141,6 @@ def queue_among(queues: list[QueueInfo], topic: str, queue_id: int) -> QueueInfo
     raise UnknownTopic(
         f"the broker has no topic {topic}; quorumlog broker status shows those that it has"
     )
-
-
-def lost_outcome(what: str, *, is_send: bool) -> Exception:
-    """A connection ended before the answer came."""
-    if is_send:
-        return OutcomeUnknown(f"{what}: what was sent may be stored or not")
-    return Unreachable(what)
 
 
 def queue_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:

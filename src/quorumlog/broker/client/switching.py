@@ -23,7 +23,7 @@ from quorumlog.broker.epochs.epoch_history import (
 )
 from quorumlog.broker.epochs.epoch_rule import Count, Shown, count_of, forced_list, named_by
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
-from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
+from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout, Unreachable
 
 _POLL_S = 0.02

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import LogLevel, named_path, split_servers
+from quorumlog.cli.options import (
+    ClientCertificates,
+    LogLevel,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    split_servers,
+    tls_given,
+)
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,36 +61,24 @@ def serve(
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
-        ),
+        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Options of the log from a TOML file.", metavar="FILE.toml", parser=named_path
-        ),
+        Path | None, typer.Option(help="Options of the log from a TOML file.", metavar="FILE.toml")
     ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="Where keys are: in memory, or in RocksDB (extra `rocksdb`).")
     ] = EngineName.MEMORY,
-    quota_mib: Annotated[
-        int, typer.Option("--quota-mib", help="Above so many MiB puts are refused.", min=1)
-    ] = 8192,
+    quota_mib: Annotated[int, typer.Option(help="Above so many MiB puts are refused.", min=1)] = 8192,
     auto_compaction: Annotated[
-        float,
-        typer.Option(
-            "--auto-compaction", help="History ends after so many seconds; 0: it does not.", min=0.0
-        ),
+        float, typer.Option(help="History ends after so many seconds; 0: it does not.", min=0.0)
     ] = 3600.0,
     max_watches: Annotated[
-        int, typer.Option("--max-watches", help="Of one client; ten times so many of all.", min=1)
+        int, typer.Option(help="Of one client; ten times so many of all.", min=1)
     ] = 10_000,
     etcd_gateway: Annotated[
         str | None,
         typer.Option(
-            "--etcd-gateway",
             help="Also speak the part of etcd's JSON gateway that Patroni uses, on this port of the host"
             " of --listen (extra `etcd-gateway`).",
             metavar="PORT|HOST:PORT",
@@ -98,17 +94,15 @@ def serve(
     ] = None,
     hold_machine: Annotated[
         list[str] | None,
-        typer.Option(
-            "--hold-machine",
-            help="`kv`: do not run the store, which would end the member.",
-            metavar="NAME",
-        ),
+        typer.Option(help="`kv`: do not run the store, which would end the member.", metavar="NAME"),
     ] = None,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
-    ] = LogLevel.INFO,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    client_auth: ClientCertificates = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
 ) -> None:
-    """Run one member of a store until SIGTERM. It has no authentication: listen where you trust all.
+    """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.
 
     Example, the first of three:
 
@@ -119,7 +113,7 @@ def serve(
     \b
     For Patroni, add --etcd-gateway 2379 --servers 10.0.0.1:20921,10.0.0.2:20921,10.0.0.3:20921
     """
-    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member
+    from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
     from quorumlog.kv.door.embedded import door_of, gateway_of
@@ -132,12 +126,14 @@ def serve(
         "data_dir": None if data_dir is None else str(data_dir),
         "log_level": log_level.value,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
+        "tls": tls_given(tls_cert, tls_key, tls_ca, client_auth),
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     if len(server_config.groups) > 1:
         raise ConfigError("--config: a store has one group; serve the others with `quorumlog serve`")
     log_to_stderr(log_level)
+    tls = tls_of(server_config.tls)
     options = StoreOptions(auto_compaction * 1000, quota_mib * MIB, max_watches=max_watches)
     group = server_config.groups[0]
     doors: list[Door] = []
@@ -156,7 +152,8 @@ def serve(
             )
         servers = servers or listen
         split_servers(servers)
-        doors.append(gateway_of(group, address, servers))
-        options = replace(options, etcd_gateway=f"http://{address}")
-    doors.append(door_of(group, listen, engine.value, options))
-    run_member(ServingMember(server_config, path, given, doors=doors))
+        doors.append(gateway_of(group, address, servers, tls))
+        scheme = "http" if tls is None else "https"
+        options = replace(options, etcd_gateway=f"{scheme}://{address}")
+    doors.append(door_of(group, listen, engine.value, options, tls))
+    run_member(ServingMember(server_config, path, given, doors=doors, tls=tls))

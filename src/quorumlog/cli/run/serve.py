@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, Store, named_path
+from quorumlog.cli.options import (
+    ClientCertificates,
+    FlushMode,
+    LogLevel,
+    Store,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    tls_given,
+)
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from quorumlog.config import TlsOptions
+    from quorumlog.net.tls import Tls
     from quorumlog.server import LedgerServer
 
-Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
+Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 HoldMachine = Annotated[
     list[str] | None,
     typer.Option(
@@ -40,10 +51,7 @@ def serve(
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
-        ),
+        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
@@ -57,11 +65,7 @@ def serve(
     ] = None,
     preferred_leader: Annotated[
         list[str] | None,
-        typer.Option(
-            "--preferred-leader",
-            help="Member that should lead when it can; may be repeated.",
-            metavar="ID",
-        ),
+        typer.Option(help="Member that should lead when it can; may be repeated.", metavar="ID"),
     ] = None,
     bind: Annotated[
         str | None,
@@ -69,21 +73,22 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="Options and several groups from a TOML file.", metavar="FILE.toml", parser=named_path
-        ),
+        typer.Option(help="Options and several groups from a TOML file.", metavar="FILE.toml"),
     ] = None,
     state_machine: Annotated[
         list[str] | None,
         typer.Option(
-            "--state-machine",
             help="Run this on the log, the same on all members; may be repeated.",
             metavar="[NAME=]MODULE:FACTORY",
         ),
     ] = None,
     hold_machine: HoldMachine = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+    client_auth: ClientCertificates = None,
     log_level: Annotated[
-        LogLevel | None, typer.Option("--log-level", help="What goes to standard error. (default: info)")
+        LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
     ] = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.
@@ -112,11 +117,19 @@ def serve(
         "log_level": None if log_level is None else log_level.value,
         "state_machines": named_machines(state_machine) if state_machine else None,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
+        "tls": tls_given(tls_cert, tls_key, tls_ca, client_auth),
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
-    run_member(ServingMember(server_config, path, given))
+    run_member(ServingMember(server_config, path, given, tls=tls_of(server_config.tls)))
+
+
+def tls_of(options: TlsOptions | None) -> Tls | None:
+    """Raises ConfigError."""
+    from quorumlog.net.tls import Tls
+
+    return None if options is None else Tls(options)
 
 
 def run_member(server: LedgerServer) -> None:

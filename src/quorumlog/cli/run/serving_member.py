@@ -14,8 +14,9 @@ from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.options import LogLevel
 from quorumlog.cli.output import announce
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig
+from quorumlog.config import GroupConfig, TlsOptions
 from quorumlog.errors import ConfigError
+from quorumlog.net.tls import Tls
 from quorumlog.server import Door, LedgerServer
 from quorumlog.version import DESCRIPTION
 
@@ -72,8 +73,9 @@ class ServingMember(LedgerServer):
         path: str | None,
         given: Mapping[str, Any],
         doors: Sequence[Door] = (),
+        tls: Tls | None = None,
     ) -> None:
-        """`path` and `given` as in `load_server_config`, `doors` as of `LedgerServer`."""
+        """`path` and `given` as in `load_server_config`, `doors` and `tls` as of `LedgerServer`."""
         machines = load_machines(config.state_machines)
         super().__init__(
             config.groups,
@@ -81,15 +83,20 @@ class ServingMember(LedgerServer):
             state_machines=machines,
             doors=doors,
             hold_machines=config.hold_machines,
+            tls=tls,
         )
+        self._tls_options = config.tls
         self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
         self._path = path
         self._given = given
 
     def hung_up(self) -> None:
+        if self._tls is not None:
+            self._tls.reload()
         if self._path is None:
-            log.warning("SIGHUP: nothing to reload: there is no --config file")
+            if self._tls is None:
+                log.warning("SIGHUP: nothing to reload: there is no --config file")
             return
         try:
             config = load_server_config(self._path, self._given)
@@ -103,6 +110,8 @@ class ServingMember(LedgerServer):
             log.warning("needs a restart to change: state_machines")
         if frozenset(config.hold_machines) != self._held_machines:
             log.warning("needs a restart to change: hold_machines")
+        if config.tls != self._tls_options:
+            log.warning("needs a restart to change: [tls]; what its files hold is read again without")
         root = logging.getLogger()
         level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)
@@ -113,14 +122,20 @@ class ServingMember(LedgerServer):
     async def start(self) -> None:
         await super().start()
         for config in self.groups:
-            announce(_announcement(config, self._listens_on))
+            announce(_announcement(config, self._listens_on, self._tls_options))
         if hung_up_before():
             self.hung_up()
 
 
-def _announcement(config: GroupConfig, listens_on: str) -> str:
+def _announcement(config: GroupConfig, listens_on: str, tls: TlsOptions | None) -> str:
     place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
     return (
         f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
-        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
+        f" listens on {listens_on}{_speaking(tls)}, flush {config.storage.flush}, {place}"
     )
+
+
+def _speaking(tls: TlsOptions | None) -> str:
+    if tls is None:
+        return ""
+    return f" and with TLS on {tls.listen}" if tls.listen else " with TLS"

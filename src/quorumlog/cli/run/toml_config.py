@@ -15,6 +15,11 @@
     data_dir = "/var/lib/quorumlog/audit"
     flush = "async"
 
+    [tls]                                   # of the whole process, see docs/security.md
+    cert = "/etc/quorumlog/member-n0.crt"
+    key = "/etc/quorumlog/member-n0.key"
+    ca = "/etc/quorumlog/ca.crt"
+
 Options are the fields of `quorumlog.config`; without a `groups` table the file describes one group. A
 command-line option wins over the file.
 """
@@ -38,6 +43,7 @@ from quorumlog.config import (
     GroupConfig,
     MemberAddress,
     StoreConfig,
+    TlsOptions,
     parse_address,
     parse_members,
 )
@@ -51,7 +57,7 @@ _TYPES: dict[str, Any] = {
     if field.name not in ("consensus", "storage")
 }
 _NAMES = tuple[str, ...]
-_SERVER_OPTIONS = ("bind", "log_level", "state_machines", "hold_machines", "groups")
+_SERVER_OPTIONS = ("bind", "log_level", "state_machines", "hold_machines", "groups", "tls")
 _GONE = {
     "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
     " bytes; write max_transfer_lag_bytes, or leave it out"
@@ -83,6 +89,7 @@ class ServerConfig(NamedTuple):
     """By name: package.module:Factory."""
     hold_machines: tuple[str, ...] = ()
     """Names of those that are not run."""
+    tls: TlsOptions | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
@@ -112,6 +119,7 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
         "hold_machines", path, lambda: _typed("hold_machines", document.pop("hold_machines", []), _NAMES)
     )
     held = tuple(overrides.pop("hold_machines", held))
+    tls = tls_options(document.pop("tls", {}), overrides.pop("tls", {}), path)
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
     if tables is None:
@@ -119,7 +127,25 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     else:
         groups = _groups(document, tables, overrides, path)
     _refuse_shared_directories(groups)
-    return ServerConfig(tuple(groups), bind, log_level, machines, held)
+    return ServerConfig(tuple(groups), bind, log_level, machines, held, tls)
+
+
+def tls_options(
+    table: Any, given: Mapping[str, str | None], path: str | None = None
+) -> TlsOptions | None:
+    """Of the table `[tls]` of a file, and the command line, which wins. Raises ConfigError."""
+    place = f"{path} [tls]"
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: tls must be a table: [tls]")
+    known = [each.name for each in fields(TlsOptions)]
+    for name in table:
+        if name not in known:
+            raise ConfigError(f"{place}: unknown option {name!r}; there are {', '.join(known)}")
+    options = {**table, **{name: value for name, value in given.items() if value is not None}}
+    if not options:
+        return None
+    named = {"cert": "", "key": "", "ca": "", **options}
+    return _within("", place if table else None, lambda: TlsOptions(**named))
 
 
 def _groups(

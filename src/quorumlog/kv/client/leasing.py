@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 
@@ -31,6 +32,7 @@ class Lease:
         self.ttl_ms = 0
         """As granted: a TTL below three election time-outs is raised."""
         self._alive_until_s = 0.0
+        self._process = os.getpid()
         self._task: asyncio.Task[None] | None = None
         self._end: asyncio.TimerHandle | None = None
         self.lost = asyncio.Event()
@@ -72,7 +74,7 @@ class Lease:
     @property
     def is_alive(self) -> bool:
         """It certainly has not ended yet."""
-        return not self.lost.is_set() and self._left_s > 0
+        return not self.lost.is_set() and self._left_s > 0 and os.getpid() == self._process
 
     def keep_alive(self) -> None:
         """From now on, by a task, three times in a TTL."""
@@ -117,6 +119,11 @@ class Lease:
 
     def check(self) -> None:
         """Raises LockLost if it may have ended."""
+        if os.getpid() != self._process:
+            raise LockLost(
+                f"the lease {self.id} was granted before the process forked and stays with the parent:"
+                " take another one in this process"
+            )
         if not self.is_alive:
             self.lost.set()
             raise LockLost(f"the lease {self.id} may have ended")

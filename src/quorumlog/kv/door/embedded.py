@@ -16,6 +16,7 @@ from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.client.codecs import Codec, CodecName, V, codec_of
 from quorumlog.kv.door.kv_door import KeyValueDoor
 from quorumlog.kv.service.service import StoreOptions
+from quorumlog.net.tls import Tls
 from quorumlog.server import LedgerServer
 
 if TYPE_CHECKING:
@@ -138,11 +139,15 @@ FOLDER = "kv-rocksdb"
 
 
 def door_of(
-    config: GroupConfig, listen: str, engine: str, options: StoreOptions | None = None
+    config: GroupConfig,
+    listen: str,
+    engine: str,
+    options: StoreOptions | None = None,
+    tls: Tls | None = None,
 ) -> KeyValueDoor:
     """Raises ConfigError."""
     if engine == "memory":
-        return KeyValueDoor(listen, group=config.group, options=options)
+        return KeyValueDoor(listen, group=config.group, options=options, tls=tls)
     if engine != "rocksdb":
         raise ConfigError(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}")
     if config.store == "memory":
@@ -154,13 +159,15 @@ def door_of(
             f"the engine rocksdb needs rocksdict ({error}), {the_extra('rocksdb')}"
         ) from None
     path = Path(config.data_dir) / FOLDER
-    return KeyValueDoor(listen, group=config.group, options=options, engine=lambda: RocksEngine(path))
+    return KeyValueDoor(
+        listen, group=config.group, options=options, engine=lambda: RocksEngine(path), tls=tls
+    )
 
 
-def gateway_of(config: GroupConfig, listen: str, servers: str) -> EtcdGateway:
+def gateway_of(config: GroupConfig, listen: str, servers: str, tls: Tls | None = None) -> EtcdGateway:
     """Raises ConfigError."""
     try:
         from quorumlog.kv.gateway.gateway import EtcdGateway
     except ImportError as error:
         raise ConfigError(f"the gateway needs h11 ({error}), {the_extra('etcd-gateway')}") from None
-    return EtcdGateway(listen, servers, config.member_id, config.group)
+    return EtcdGateway(listen, servers, config.member_id, config.group, tls)

@@ -40,8 +40,8 @@ from quorumlog.net.hello import (
     refusal_of_other,
 )
 from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -151,8 +151,9 @@ class KeyValueDoor:
         group: str | None = None,
         options: StoreOptions | None = None,
         engine: Callable[[], Engine] = MemoryEngine,
+        tls: Tls | None = None,
     ) -> None:
-        """`listen`: HOST:PORT; port 0: a free one. Raises ConfigError."""
+        """`listen`: HOST:PORT; port 0: a free one. `tls`: None: it is plain. Raises ConfigError."""
         self._group = group
         self._listen = parse_address(listen)
         self._options = options or StoreOptions()
@@ -165,6 +166,7 @@ class KeyValueDoor:
             decoder=request_decoder,
             last_words=words_to_old_client,
             option="the store's address",
+            tls=tls,
         )
         self.ports: Mapping[str, str] = {}
         """Where this process listens, by product."""
@@ -205,12 +207,7 @@ class KeyValueDoor:
         await self._listener.open(host, port)
         member.ports[STORE] = self.address
         self.ports = member.ports
-        log.log(
-            open_port_level(host),
-            "the key-value store listens on %s, without authentication: whoever reaches it may read and"
-            " change everything",
-            self.address,
-        )
+        log.info("the key-value store listens on %s%s", self.address, self._listener.speaks)
         self._tick()
 
     def _connect(self, connection: Connection) -> None:

@@ -27,8 +27,8 @@ from quorumlog.kv.gateway.to_json import Told, error_of
 from quorumlog.net.connection import Connection
 from quorumlog.net.frame import Frame
 from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
 from quorumlog.node import DoorMember, MachineFactory
-from quorumlog.stray_log import open_port_level
 
 log = logging.getLogger("quorumlog.kv")
 
@@ -41,12 +41,21 @@ JSON_HEADERS = [("content-type", "application/json")]
 
 
 class EtcdGateway:
-    def __init__(self, listen: str, servers: str, member_id: str, group: str | None = None) -> None:
-        """`servers`: the stores of all members, HOST:PORT,... Raises ConfigError."""
+    def __init__(
+        self,
+        listen: str,
+        servers: str,
+        member_id: str,
+        group: str | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """`servers`: the stores of all members, HOST:PORT,... `tls`: None: the port is plain. Raises
+        ConfigError."""
         self._listen = parse_address(listen)
         self._servers = servers
         addresses_of(servers)
         self._member_id = member_id
+        self._tls = tls
         self._group = group
         self._client: AsyncKeyValueClient | None = None
         self._listener = Listener(
@@ -55,6 +64,7 @@ class EtcdGateway:
             decoder=HttpDecoder,
             last_words=_last_words,
             option="the gateway's address",
+            tls=tls,
         )
 
     @property
@@ -67,12 +77,12 @@ class EtcdGateway:
 
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
-        self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S)
+        tls = None if self._tls is None else self._tls.as_client()
+        self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S, tls=tls)
         self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)
-        level = open_port_level(host)
-        log.log(level, "etcd's JSON gateway is spoken on %s:%s, without authentication", host, port)
+        log.info("etcd's JSON gateway listens on %s:%s%s", host, port, self._listener.speaks)
 
     def _connect(self, connection: Connection) -> None:
         decoder = connection.decoder
@@ -104,8 +114,16 @@ class _Client:
         self._connection = connection
         self._decoder = decoder
         self._request: h11.Request | None = None
+        self._is_watching = self._says_no_more = False
         self._body = bytearray()  # it may come byte by byte
         self._task: asyncio.Task[None] | None = None
+        connection.at_end = self._at_end
+
+    def _at_end(self) -> list[Frame]:
+        """What it has asked is answered; a watch is not, which its end is the end of."""
+        if self._is_watching:
+            self._connection.close()
+        return self._decoder.ended()
 
     def frame(self, frame: Frame) -> None:
         event: Any = frame.message
@@ -125,7 +143,9 @@ class _Client:
             self._decoder.unfinished_bytes = 0
             self._task = asyncio.get_running_loop().create_task(self._serve(self._request, body))
         elif isinstance(event, h11.ConnectionClosed):
-            self._connection.close()
+            self._says_no_more = True
+            if self._task is None or self._task.done():
+                self._connection.close()
 
     def lost(self) -> None:
         if self._task is not None:
@@ -140,7 +160,7 @@ class _Client:
     async def _serve(self, request: h11.Request, body: bytes) -> None:
         try:
             await self._one(request, body)
-            if self._decoder.http.our_state is not h11.DONE:
+            if self._decoder.http.our_state is not h11.DONE or self._says_no_more:
                 self._connection.close()
                 return
             self._decoder.http.start_next_cycle()
@@ -154,6 +174,7 @@ class _Client:
         try:
             given = _object_of(body) if request.method == b"POST" else {}
             if request.method == b"POST" and path == WATCH_PATH:
+                self._is_watching = True
                 async with aclosing(self._routes.watch(given, self._connection.hold_beside)) as told:
                     await self._stream(told)
                 return

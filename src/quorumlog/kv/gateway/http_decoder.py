@@ -34,6 +34,11 @@ class HttpDecoder:
             self._buffer = memoryview(bytearray(BUFFER_BYTES))
         return self.events()
 
+    def ended(self) -> list[Frame]:
+        """Nothing more comes. Raises ProtocolViolation."""
+        self.http.receive_data(b"")
+        return self.events()
+
     def events(self) -> list[Frame]:
         """What has come, up to the end of a request. Raises ProtocolViolation."""
         found: list[Any] = []

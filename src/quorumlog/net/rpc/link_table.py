@@ -38,18 +38,16 @@ class LinkTable:
         link = self._links.get((address, lane))
         return link is not None and link.state is LinkState.OPEN
 
-    @property
-    def is_busy(self) -> bool:
-        """Something is awaited."""
-        return any(link.pending or link.state is not LinkState.OPEN for link in self._links.values())
-
-    @property
-    def quiet_since_ms(self) -> float:
-        """When the quietest of those that owe nothing and have watches was heard last."""
-        listening = (
-            link.last_received_ms for link in self._links.values() if link.watches and not link.pending
-        )
-        return min(listening, default=float("inf"))
+    def next_look_ms(self, busy_ms: float, listen_ms: float) -> float:
+        """`busy_ms`, if something is awaited; or when one that owes nothing and has watches was silent
+        for so long."""
+        look_ms = float("inf")
+        for link in self._links.values():
+            if link.pending or link.state is not LinkState.OPEN:
+                return busy_ms
+            if link.watches:
+                look_ms = min(look_ms, link.last_received_ms + listen_ms)
+        return look_ms
 
     def open_or_dial(self, address: str, lane: Lane, now_ms: float) -> Link | None:
         """None: it is being dialled, or failed a moment ago."""

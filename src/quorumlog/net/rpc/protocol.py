@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from quorumlog.errors import LedgerError, ProtocolViolation, Refused, WrongPort
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import Frame, encode_frame
@@ -23,6 +25,7 @@ from quorumlog.net.hello import (
     Challenge,
     ChallengeResponse,
     Greeting,
+    Hello,
 )
 from quorumlog.net.rpc.calls import CLOSED, Call, CallState, Lane, Link, LinkState, TargetKind
 from quorumlog.net.rpc.link_table import LinkTable
@@ -40,7 +43,7 @@ class Work(NamedTuple):
     completed: list[Call]
     close: list[Link]
     dial: list[Link]
-    write: list[Link]
+    write: dict[Link, None]
     events: list[GroupEvent]
 
 
@@ -131,19 +134,23 @@ class RpcProtocol:
 
     def next_wakeup_ms(self) -> float:
         """When `advance` has something to do; infinity while nothing is under way."""
+        tick_ms = self._ticked_ms + self.timings.tick_ms
+        look_ms = self._links.next_look_ms(tick_ms, self.timings.listen_ms)
         resume_times_ms = self._calls.resume_times_ms()
-        listens_ms = self._links.quiet_since_ms + self.timings.listen_ms
-        if not resume_times_ms and not self._links.is_busy:
-            return listens_ms
-        later = [at for at in resume_times_ms if at > self._calls.now_ms]
-        return min([self._ticked_ms + self.timings.tick_ms, listens_ms, *later])
+        if not resume_times_ms:
+            return look_ms
+        now_ms = self._calls.now_ms
+        return min(tick_ms, look_ms, *[at for at in resume_times_ms if at > now_ms])
 
     def link_connected(self, link: Link, now_ms: float) -> None:
         self._calls.now_ms = now_ms
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
-        link.outbox += encode_frame(self._product.group, self._product.hello(link))
+        hello = self._product.hello(link)
+        if link.lane is Lane.CONTROL and isinstance(hello, Hello) and self._calls.only_looks:
+            hello = msgspec.structs.replace(hello, looks=True)
+        link.outbox += encode_frame(self._product.group, hello)
         self._links.to_write[link] = None
 
     def link_lost(self, link: Link, reason: str | ProtocolViolation, now_ms: float) -> None:
@@ -199,9 +206,7 @@ class RpcProtocol:
         if leader is not None and leader.address != self._told_leader:
             self._told_leader = leader.address
             self._events.append(GroupEvent(EventKind.LEADER, leader.address))
-        work = Work(
-            calls.completed, links.to_close, links.to_dial, list(links.to_write), [*self._events]
-        )
+        work = Work(calls.completed, links.to_close, links.to_dial, links.to_write, [*self._events])
         self._events.clear()
         calls.completed = []
         links.to_close = []
@@ -325,7 +330,7 @@ class RpcProtocol:
                 verb = "connection" if link.state is LinkState.DIALING else "greeting"
                 self._drop(link, f"no {verb} within {timings.connect_timeout_ms:.0f} ms")
             return
-        if now_ms - link.last_received_ms >= timings.listen_ms and (link.watches or link.pending):
+        if link.last_received_ms + timings.listen_ms <= now_ms and (link.watches or link.pending):
             # What it owes may take its time, or is unasked: is it there at all?
             self._router.ask_standing(link, now_ms)
         silent_ms = link.silent_ms(now_ms)

@@ -13,8 +13,14 @@ from quorumlog.store.member_directory import MemberDirectory
 
 class Handshake:
     def __init__(
-        self, config: GroupConfig, directory: MemberDirectory, run_id: str, listens_on: str
+        self,
+        config: GroupConfig,
+        directory: MemberDirectory,
+        run_id: str,
+        listens_on: str,
+        tls_port: int = 0,
     ) -> None:
+        """`tls_port`: beside a plain one."""
         self._directory = directory
         self._listens_on = listens_on
         self._same: dict[str, Any] = {
@@ -25,6 +31,7 @@ class Handshake:
             "durability": directory.durability.value,
             "run_id": run_id,
             "level": LEVEL,
+            "tls_port": tls_port,
         }
         """Said by both sides; it stays as long as the member runs."""
 

@@ -18,11 +18,15 @@ class NameLookup:
         self._loop = loop
         self._under_way: dict[str, asyncio.Future[list[str] | Exception]] = {}
         """By name: whoever else asks for it meanwhile hears the same."""
+        self.known: set[str] = set()
+        """Addresses that were found, of members and of this machine."""
 
     async def addresses_of(self, host: str) -> list[str]:
         """Raises OSError, or UnicodeError for what can be no name."""
         with suppress(ValueError):
-            return [str(ipaddress.ip_address(host))]
+            address = str(ipaddress.ip_address(host))
+            self.known.add(address)
+            return [address]
         answer = self._under_way.get(host)
         if answer is None:
             answer = self._under_way[host] = self._loop.create_future()
@@ -30,6 +34,7 @@ class NameLookup:
         found = await asyncio.shield(answer)
         if isinstance(found, Exception):
             raise found
+        self.known.update(found)
         return found
 
     def _ask(self, host: str) -> None:

@@ -13,20 +13,19 @@ from quorumlog.consensus.messages import carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError
-from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection
 from quorumlog.net.hello import Hello
 from quorumlog.net.peer_hello import Identity, identity_of
 from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
+from quorumlog.server.peers.dialler import Dialler
 from quorumlog.server.peers.dropped_messages import DroppedMessages
-from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_link import PeerLink
 
 
 class Peer:
     def __init__(
         self,
-        loop_turn: LoopTurn,
-        names: NameLookup,
+        dialler: Dialler,
         group: str,
         address: MemberAddress,
         hello: Callable[[str, str], Hello],
@@ -39,7 +38,7 @@ class Peer:
         self.address = address
         told = (self._link_up, self._link_down, self._link_gone)
         self.control, self.data = (
-            PeerLink(loop_turn, names, group, address, role, hello, *told, on_bug, on_refused)
+            PeerLink(dialler, group, address, role, hello, *told, on_bug, on_refused)
             for role in ("control", "data")
         )
         self.connections = PeerConnections(address.member_id, on_connected, on_lost)

@@ -24,11 +24,11 @@ from typing import NamedTuple
 from quorumlog.config import GroupConfig
 from quorumlog.entry import Replica
 from quorumlog.errors import ConfigError
-from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection
 from quorumlog.net.hello import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
 from quorumlog.net.peer_hello import Identity, differing_addresses, identity_of, ids_of, refusal_of
 from quorumlog.server.peers.address_probe import who_answers
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler
 from quorumlog.server.peers.peer import Peer, place_of, says_place
 
 STANDS_S = 10.0
@@ -47,8 +47,7 @@ class Verdict(NamedTuple):
 class PeerAdmission:
     def __init__(
         self,
-        loop_turn: LoopTurn,
-        names: NameLookup,
+        dialler: Dialler,
         config: GroupConfig,
         peers: Mapping[str, Peer],
         greeting: Callable[[], HelloResponse],
@@ -60,8 +59,7 @@ class PeerAdmission:
     ) -> None:
         """`lists_count`: the log does not say yet who the members are, and where. `leader_id`: whom this
         member follows, empty while it hears no leader. `invite(member_id, address)`: see `PeerTable`."""
-        self._loop_turn = loop_turn
-        self._names = names
+        self._dialler = dialler
         self._config = config
         self._peers = peers
         self._greeting = greeting
@@ -142,7 +140,7 @@ class PeerAdmission:
         probe = self._probes.get(peer.member_id)
         if probe is None:
             group, address = self._config.group, peer.address
-            asked = who_answers(self._loop_turn, self._names, group, address, rival, sentence)
+            asked = who_answers(self._dialler, group, address, rival, sentence)
             probe = asyncio.get_running_loop().create_task(asked)
             self._probes[peer.member_id] = probe
             probe.add_done_callback(lambda _: self._probes.pop(peer.member_id))

@@ -14,10 +14,11 @@ from contextlib import suppress
 from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
 from quorumlog.consensus.messages import AnyPeerMessage, carries_push
 from quorumlog.errors import ProtocolViolation
-from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.connection import Connection
+from quorumlog.net.encryption import Refused
 from quorumlog.net.frame import Frame
 from quorumlog.net.hello import DUPLICATE, Hello, HelloResponse
-from quorumlog.server.peers.name_lookup import NameLookup
+from quorumlog.server.peers.dialler import Dialler
 
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 1.0
@@ -39,8 +40,7 @@ MOVING_BYTES = 4 * KIB
 class PeerLink:
     def __init__(
         self,
-        loop_turn: LoopTurn,
-        names: NameLookup,
+        dialler: Dialler,
         group: str,
         peer: MemberAddress,
         role: str,
@@ -53,8 +53,7 @@ class PeerLink:
     ) -> None:
         """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when the link
         was dialled again and nobody is there: a process that lives answers, whatever broke the link."""
-        self._loop_turn = loop_turn
-        self._names = names
+        self._dialler = dialler
         self.group = group
         self.peer = peer
         self.role = role
@@ -68,7 +67,9 @@ class PeerLink:
         self.up: HelloResponse | None = None
         """What the peer said of itself; None while the link is down."""
         self.problem = ""
-        """Why the peer refused the link, for `status`."""
+        """Why the peer refused the link, or there is no TLS on it, for `status`."""
+        self._without_tls = ""
+        """Why the newest connection is none, or plain although TLS was wanted."""
         self.refused_as_duplicate = 0
         """How often in a row, because another process is the member that this one says it is."""
         self._is_refused = False
@@ -137,7 +138,7 @@ class PeerLink:
             self._kick.clear()
             connection = await self._dial(loop)
             if connection is None:
-                self.problem = ""  # nobody is there that could refuse
+                self.problem = self._without_tls  # or nobody is there that could refuse
             greeted = connection is not None and await self._greeted()
             if was_up and not greeted and self._is_refused:
                 self._on_gone(self)
@@ -167,9 +168,9 @@ class PeerLink:
         self._answered.clear()
         self._is_refused = False
         connection = Connection(
-            self._loop_turn, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
+            self._dialler.loop_turn, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
         )
-        if not await self._connect(loop, connection):
+        if not await self._connect(connection):
             return None
         self._connection = connection
         self._moved_bytes = self._pushed_bytes = 0
@@ -177,19 +178,24 @@ class PeerLink:
         connection.send(self.group, self._hello(self.role, self.peer.member_id))
         return connection
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> bool:
+    async def _connect(self, connection: Connection) -> bool:
         """To one of the addresses behind the name."""
         peer = self.peer
+        self._without_tls = ""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                addresses = await self._names.addresses_of(peer.host)
+                addresses = await self._dialler.names.addresses_of(peer.host)
         except (OSError, UnicodeError):
             return False  # a name that cannot be looked up, now or ever
         refusals = unroutable = 0
         for address in sorted(addresses, key=lambda address: address == self._not_the_peer):
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await loop.create_connection(lambda: connection, address, peer.port)
+                    self._without_tls = await self._dialler.connect(
+                        connection, peer, address, self.group
+                    )
+            except Refused as refusal:
+                self._without_tls = f"{peer.member_id} at {peer}: {refusal}"
             except ConnectionError:
                 refusals += 1
             except OSError as error:
@@ -214,13 +220,16 @@ class PeerLink:
         if self.up is not None or not isinstance(message, HelloResponse):
             raise ProtocolViolation(f"{self.peer.member_id} speaks on a link that it only listens to")
         self._answered.set()
+        if not connection.is_encrypted and self._dialler.follows(self.peer, message):
+            connection.close()  # to come again with TLS
+            return
         if message.code != 200:
             self.problem = message.message
             self.refused_as_duplicate += message.code == DUPLICATE
             connection.close()
             self._on_refused(self)
             return
-        self.problem = self._not_the_peer = ""
+        self.problem, self._not_the_peer = self._without_tls, ""
         self.refused_as_duplicate = 0
         self.up = message
         self._on_up(self)

@@ -1,107 +1,36 @@
-"""Producer, Consumer and BrokerAdmin: the same for programs without asyncio. Any thread may call."""
+"""Producer, Consumer and BrokerAdmin for programs without asyncio. Any thread may call.
+
+Written by harness/blocking_clients.py: do not edit.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, Self, TypeVar
 
 from quorumlog.broker.client.broker_results import QueueInfo, SendReceipt
 from quorumlog.broker.client.broker_verbs import DEFAULT_TIMEOUT_MS
 from quorumlog.broker.client.groups.async_broker_admin import ALL_PERMISSIONS, AsyncBrokerAdmin, QueueLag
-from quorumlog.broker.client.groups.async_consumer import (
-    EARLIEST,
-    MOST_AT_ONCE,
-    AsyncConsumer,
-    Start,
-)
+from quorumlog.broker.client.groups.async_consumer import EARLIEST, AsyncConsumer, Start
 from quorumlog.broker.client.groups.async_producer import AsyncProducer, Selector
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.wire.broker_messages import RoleResponse
-from quorumlog.broker.wire.group_commands import GroupRow, QueueRow, TopicRow
-from quorumlog.broker.wire.group_names import MOST_RETRIES
+from quorumlog.broker.client.groups.blocking_run import ONE_MEMBER, BlockingRun
+from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
+from quorumlog.broker.message import Message, StoredMessage
+from quorumlog.broker.wire import RoleResponse
 from quorumlog.errors import BadRequest
-
-_T = TypeVar("_T")
-
-
-class _Closes(Protocol):
-    async def close(self) -> None: ...
+from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
+from quorumlog.net.tls import ClientTls
 
 
-_Made = TypeVar("_Made", bound=_Closes)
+class Producer(ClientShell[AsyncProducer]):
+    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown.
 
-
-class _LoopThread:
-    """An event loop on a thread of its own, and what is made and used there."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="quorumlog-broker-client", daemon=True
-        )
-        self._thread.start()
+    `idempotent`: every message is stored once, whatever fails. `producer_id`: the same across restarts
+    of the program; whoever used it before is fenced (ProducerFenced)."""
 
     @property
-    def is_running(self) -> bool:
-        return self._thread.is_alive()
-
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        if not self.is_running:
-            work.close()
-            raise BadRequest("it is closed: make another one")
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return waiting.result()
-        except BaseException:
-            waiting.cancel()  # an interrupt of who waits
-            raise
-
-    def make(self, make: Callable[[], _Made]) -> _Made:
-        async def made() -> _Made:
-            return make()
-
-        try:
-            return self.run(made())
-        except BaseException:
-            self.end()
-            raise
-
-    def end(self) -> None:
-        if self.is_running:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-
-class _Blocking(Generic[_Made]):
-    """What is made on a thread of its own, and ends with it."""
-
-    def __init__(self, make: Callable[[], _Made]) -> None:
-        self._thread = _LoopThread()
-        self._made = self._thread.make(make)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """As of the asynchronous one, whose thread ends with it."""
-        if not self._thread.is_running:
-            return
-        try:
-            self._thread.run(self._made.close())
-        finally:
-            self._thread.end()
-
-
-class Producer(_Blocking[AsyncProducer]):
-    """See `AsyncProducer`."""
+    def producer_id(self) -> str:
+        return self._it.producer_id
 
     def __init__(
         self,
@@ -110,11 +39,16 @@ class Producer(_Blocking[AsyncProducer]):
         idempotent: bool = False,
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
+        """Raises ConfigError."""
         super().__init__(
             lambda: AsyncProducer(
-                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms
-            )
+                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms, tls=tls
+            ),
+            lambda: BadRequest("the client is closed: make another one"),
+            end=AsyncProducer._end,
+            stays_with_parent=ONE_SESSION if producer_id else "",
         )
 
     def send(
@@ -126,13 +60,19 @@ class Producer(_Blocking[AsyncProducer]):
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """See `AsyncProducer.send`."""
-        return self.send_batch(
-            [message],
-            queue_id=queue_id,
-            order_key=order_key,
-            selector=selector,
-            delay_level=delay_level,
+        """Store a message; returns when the broker has it as it promises. It goes to `queue_id`; or to
+        the queue that `selector` gives; or to one for all messages with the same `order_key`, in the
+        order of the calls; else the queues take turns. `delay_level`: 1 to 18; readers get it after that
+        level's delay. Raises UnknownTopic (also for a queue that there is not), TopicNotPermitted,
+        BodyTooLarge, BadRequest for what makes no sense, and while 100,000 messages wait."""
+        return self._thread.run(
+            self._it.send(
+                message,
+                queue_id=queue_id,
+                order_key=order_key,
+                selector=selector,
+                delay_level=delay_level,
+            )
         )
 
     def send_batch(
@@ -144,27 +84,39 @@ class Producer(_Blocking[AsyncProducer]):
         selector: Selector | None = None,
         delay_level: int = 0,
     ) -> SendReceipt:
-        """See `AsyncProducer.send_batch`."""
-        sending = self._made.send_batch(
-            messages,
-            queue_id=queue_id,
-            order_key=order_key,
-            selector=selector,
-            delay_level=delay_level,
+        """All of one topic, into one queue, one behind the other; the first decides which, as in `send`.
+        All or nothing is stored; the receipt has the place of the first."""
+        return self._thread.run(
+            self._it.send_batch(
+                messages,
+                queue_id=queue_id,
+                order_key=order_key,
+                selector=selector,
+                delay_level=delay_level,
+            )
         )
-        return self._thread.run(sending)
-
-    def last_sequence(self) -> int:
-        """See `AsyncProducer.last_sequence`."""
-        return self._thread.run(self._made.last_sequence())
 
     def queue_count(self, topic: str) -> int:
-        """See `AsyncProducer.queue_count`."""
-        return self._thread.run(self._made.queue_count(topic))
+        """How many queues a topic has: 0 to this, exclusive. Raises UnknownTopic."""
+        return self._thread.run(self._it.queue_count(topic))
+
+    def last_sequence(self) -> int:
+        """Number of the newest message of this producer that is in the log, counted from 0; -1: none.
+        Connects, and fences whoever used the id before."""
+        return self._thread.run(self._it.last_sequence())
 
 
-class Consumer(_Blocking[AsyncConsumer]):
-    """See `AsyncConsumer`. It joins its group when it is entered."""
+class Consumer(BlockingRun):
+    """Of one event loop.
+
+    `begin`: where a queue is read from of which the group has committed nothing: "earliest", "latest",
+    or a time. `name`: of this member, unique in its group. `orderly`: nobody else reads a queue while
+    this member works on a message of it, also where it is given to another member meanwhile: that one
+    waits until nothing of it is in hand, or until this member is not heard of any more."""
+
+    @property
+    def name(self) -> str:
+        return self._it.name
 
     def __init__(
         self,
@@ -177,7 +129,10 @@ class Consumer(_Blocking[AsyncConsumer]):
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
+        """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
+        ConfigError, BadRequest."""
         super().__init__(
             lambda: AsyncConsumer(
                 servers,
@@ -188,80 +143,57 @@ class Consumer(_Blocking[AsyncConsumer]):
                 most_retries=most_retries,
                 orderly=orderly,
                 timeout_ms=timeout_ms,
-            )
+                tls=tls,
+            ),
+            lambda: BadRequest("the client is closed: make another one"),
+            stays_with_parent=ONE_MEMBER,
         )
 
-    def __enter__(self) -> Self:
-        try:
-            self._thread.run(self._made.__aenter__())
-        except BaseException:
-            self._thread.end()
-            raise
-        return self
-
-    @property
-    def name(self) -> str:
-        return self._made.name
-
-    def poll(self, *, most_messages: int = 100, wait_ms: int = 1_000) -> list[StoredMessage]:
-        """See `AsyncConsumer.poll`."""
-        return self._thread.run(self._made.poll(most_messages=most_messages, wait_ms=wait_ms))
+    def poll(self, *, most_messages: int = 100, wait_ms: int = 1000) -> list[StoredMessage]:
+        """At most `most_messages`, of several queues perhaps; none if nothing came in `wait_ms`. They
+        are done once `commit` is called, or come again if it is not. Raises UnknownTopic,
+        UnknownConsumerGroup, BadRequest if the broker does not take it as a member,
+        and outside of `with`."""
+        return self._thread.run(self._it.poll(most_messages=most_messages, wait_ms=wait_ms))
 
     def commit(self) -> list[QueueRow]:
-        """See `AsyncConsumer.commit`."""
-        return self._thread.run(self._made.commit())
+        """All that `poll` has given is done; returns once that is replicated. Returns the queues
+        (topic, number) of it that were lost: given to another member, or reset. What was read of them
+        and not committed comes again, to whoever reads them now. Raises StaleGeneration where this
+        member has lost every queue that it had: it was not heard of, and others took it for gone."""
+        return self._thread.run(self._it.commit())
 
     def retry(self, message: StoredMessage, *, delay_level: int = 0, cause: str = "") -> SendReceipt:
-        """See `AsyncConsumer.retry`."""
-        return self._thread.run(self._made.retry(message, delay_level=delay_level, cause=cause))
+        """The group gets it again after a delay that grows with each time, or that of `delay_level` (1
+        to 18); after 16 times it goes to the group's %DLQ% topic, with `cause`. So does at once, without
+        what a retry adds, a message whose properties leave no room for that: an old log may hold some.
+        Raises what a producer's `send` does."""
+        return self._thread.run(self._it.retry(message, delay_level=delay_level, cause=cause))
 
-    def run(
-        self,
-        handler: Callable[[StoredMessage], object],
-        *,
-        threads: int = 0,
-        max_processing_time_ms: int = 0,
-        until: Callable[[], bool] = lambda: False,
+
+class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
+    """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
+
+    def __init__(
+        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
     ) -> None:
-        """As `AsyncConsumer.run`; `handler` is called on other threads, several at a time where there
-        are several queues, or as many as `threads` says. Nobody can end a call of it: one that takes
-        longer than `max_processing_time_ms` keeps its thread until it returns."""
-        with ThreadPoolExecutor(threads or MOST_AT_ONCE, "quorumlog-consumer") as executor:
-
-            async def handle(message: StoredMessage) -> None:
-                call = executor.submit(handler, message)
-                try:
-                    await asyncio.wrap_future(call)
-                except asyncio.CancelledError:
-                    if not call.cancelled():
-                        await asyncio.wait([asyncio.wrap_future(call)])
-                    raise
-
-            running = self._made.run(
-                handle,
-                threads=threads,
-                max_processing_time_ms=max_processing_time_ms,
-                until=until,
-            )
-            self._thread.run(running)
-
-
-class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
-    """See `AsyncBrokerAdmin`."""
-
-    def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
-        super().__init__(lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms))
+        """Raises ConfigError."""
+        super().__init__(
+            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls),
+            lambda: BadRequest("the client is closed: make another one"),
+        )
 
     def route(self) -> RoleResponse:
-        """See `AsyncBrokerAdmin.route`."""
-        return self._thread.run(self._made.route())
+        """Who is master, and where the others are."""
+        return self._thread.run(self._it.route())
 
     def create_topic(
         self, topic: str, queues: int = 4, *, perm: int = ALL_PERMISSIONS, retention_ms: int = 0
     ) -> None:
-        """See `AsyncBrokerAdmin.create_topic`."""
-        making = self._made.create_topic(topic, queues, perm=perm, retention_ms=retention_ms)
-        self._thread.run(making)
+        """Of so many `queues`. `perm`: 4 to read, 2 to send, 6 both. `retention_ms`: how long its
+        messages are shown, 0: as long as they are there. Raises TopicExists if it stands with other
+        settings, TooManyNames, BadRequest for a name that is none."""
+        self._thread.run(self._it.create_topic(topic, queues, perm=perm, retention_ms=retention_ms))
 
     def update_topic(
         self,
@@ -271,54 +203,69 @@ class BrokerAdmin(_Blocking[AsyncBrokerAdmin]):
         perm: int | None = None,
         retention_ms: int | None = None,
     ) -> None:
-        """See `AsyncBrokerAdmin.update_topic`."""
-        changing = self._made.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
-        self._thread.run(changing)
+        """What is None stays; queues never become fewer. Raises UnknownTopic, BadRequest."""
+        self._thread.run(
+            self._it.update_topic(topic, queues=queues, perm=perm, retention_ms=retention_ms)
+        )
 
     def delete_topic(self, topic: str) -> None:
-        """See `AsyncBrokerAdmin.delete_topic`."""
-        self._thread.run(self._made.delete_topic(topic))
+        """What lies in it is not shown any more, even if a topic of the name is made again. Nothing
+        happens where there is none. Raises BadRequest for a name of the broker's own."""
+        self._thread.run(self._it.delete_topic(topic))
 
     def topics(self, topic: str = "", *, system: bool = False) -> list[TopicRow]:
-        """See `AsyncBrokerAdmin.topics`."""
-        return self._thread.run(self._made.topics(topic, system=system))
+        """All, or this one, by name, with their settings; `system`: the broker's own, too. Raises
+        UnknownTopic."""
+        return self._thread.run(self._it.topics(topic, system=system))
 
     def queues(self, topic: str = "") -> list[QueueInfo]:
-        """See `AsyncBrokerAdmin.queues`."""
-        return self._thread.run(self._made.queues(topic))
+        """Of all topics, or of this one: from which offset on there are messages, and the offset of the
+        next."""
+        return self._thread.run(self._it.queues(topic))
 
     def groups(self, group: str = "") -> list[GroupRow]:
-        """See `AsyncBrokerAdmin.groups`."""
-        return self._thread.run(self._made.groups(group))
+        """All, or this one: members, their queues, and what is committed. Raises
+        UnknownConsumerGroup."""
+        return self._thread.run(self._it.groups(group))
 
     def create_group(self, group: str) -> None:
-        """See `AsyncBrokerAdmin.create_group`."""
-        self._thread.run(self._made.create_group(group))
+        """One that stands stays as it is. Raises TooManyNames."""
+        self._thread.run(self._it.create_group(group))
 
     def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """See `AsyncBrokerAdmin.commit`."""
-        self._thread.run(self._made.commit(group, offsets))
+        """(topic, queue) -> offset of the next message, for a group without members: somebody else reads
+        under its name. No offset goes back. Raises UnknownConsumerGroup, UnknownGroupMember."""
+        self._thread.run(self._it.commit(group, offsets))
 
     def delete_group(self, group: str) -> None:
-        """See `AsyncBrokerAdmin.delete_group`."""
-        self._thread.run(self._made.delete_group(group))
+        """With its offsets, and its topics for retries. Raises GroupInUse while members read in it,
+        UnknownConsumerGroup."""
+        self._thread.run(self._it.delete_group(group))
 
     def dead_letters(
         self, group: str, offset: int = 0, *, most_messages: int = 100
     ) -> list[StoredMessage]:
-        """See `AsyncBrokerAdmin.dead_letters`."""
-        return self._thread.run(self._made.dead_letters(group, offset, most_messages=most_messages))
+        """Messages of the group that could not be worked off, from this offset of its %DLQ% topic on:
+        DLQ_CAUSE and DLQ_ATTEMPT among their properties say why, and after how many attempts. Raises
+        UnknownConsumerGroup."""
+        return self._thread.run(self._it.dead_letters(group, offset, most_messages=most_messages))
 
     def resend(self, group: str, offsets: Sequence[int]) -> int:
-        """See `AsyncBrokerAdmin.resend`."""
-        return self._thread.run(self._made.resend(group, offsets))
+        """Dead letters by offset, to their group again, as if for the first time; no other group sees
+        them. They stay where they lie: which were sent again, the caller knows. Returns how many. Raises
+        BadRequest, UnknownConsumerGroup, OutcomeUnknown."""
+        return self._thread.run(self._it.resend(group, offsets))
 
     def lag(self, group: str) -> list[QueueLag]:
-        """See `AsyncBrokerAdmin.lag`."""
-        return self._thread.run(self._made.lag(group))
+        """Of every queue that the group reads, or has committed something of. Raises
+        UnknownConsumerGroup."""
+        return self._thread.run(self._it.lag(group))
 
     def reset(
         self, group: str, to: str | float | datetime, topics: Sequence[str] = ()
     ) -> dict[tuple[str, int], int]:
-        """See `AsyncBrokerAdmin.reset`."""
-        return self._thread.run(self._made.reset(group, to, topics))
+        """Have the group go on at "earliest", "latest" or a time (a datetime, or milliseconds since
+        1970); of these topics, or of all that it reads. Returns the offsets by (topic, queue). What
+        members have in hand is not committed any more. Raises UnknownConsumerGroup, UnknownTopic, and
+        BadRequest where there is nothing to reset."""
+        return self._thread.run(self._it.reset(group, to, topics))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, RunKey, Verdict, judge
@@ -132,8 +133,11 @@ class MasterLink:
         heartbeat_ms: float,
         silence_ms: float,
         refusal: str = "",
+        foreign: Callable[[str], str] = lambda slave_id: "",
     ) -> None:
-        """`refusal`: why nobody is let in just now; empty: slaves are."""
+        """`refusal`: why nobody is let in just now; empty: slaves are. `foreign`: why who has dialled is
+        not the slave of this id; empty: it may be."""
+        self._foreign = foreign
         self.closed = ""
         self.next_offset = -1
         self.out: list[Buffer] = []
@@ -215,6 +219,8 @@ class MasterLink:
         leads = self._leads
         if self._refusal:
             self.end(self._refusal)
+        elif foreign := self._foreign(asked.slave.id):
+            self.refuse(f"this is not broker {asked.slave.id}: {foreign}")
         elif self._codec.is_old and asked.release:
             self.end("this master speaks what the slave does, too")
         elif asked.promised > leads.epoch:

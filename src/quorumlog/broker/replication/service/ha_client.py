@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, Work
 from quorumlog.broker.replication.replica import Replica, Written
+from quorumlog.broker.store.log_files import Role
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
+from quorumlog.net.tls import Tls, principal_of, refusal_of, words_of
 from quorumlog.server.disk_thread import DiskThread
 
 log = logging.getLogger("quorumlog.broker")
@@ -33,6 +35,10 @@ class _MasterSocket(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        foreign = self.client.foreign(transport.get_extra_info("ssl_object"))
+        if foreign:
+            self.link.close(foreign)
+            self.link.out.clear()
         self.client.settle()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -65,7 +71,9 @@ class HAClient:
         loop: asyncio.AbstractEventLoop,
         make_link: Callable[[float], LinkToMaster],
         failed: Callable[[StoreFailure], None],
+        tls: Tls | None = None,
     ) -> None:
+        self._tls = tls
         self.problem = "not connected yet"
         """Why it follows nobody; empty: it follows."""
         self.master_offset = 0
@@ -91,6 +99,18 @@ class HAClient:
         return self._replica.store.clock()
 
     # ---------------------------------------------------------------- connections
+
+    def foreign(self, encrypted: ssl.SSLObject | None) -> str:
+        """Why this is not the master that is followed, by its certificate; empty: it is."""
+        master = self._replica.master
+        if self._tls is None or encrypted is None:
+            return ""
+        certificate = encrypted.getpeercert()
+        principal = principal_of(certificate)
+        # The id of a master that was only named by its address is not known yet.
+        named = master.id if master is not None and master.id else principal.name if principal else ""
+        reason = refusal_of(certificate, self._tls.cluster, named)
+        return reason and f"this is not the master: {reason}"
 
     def restart(self) -> None:
         """The role, the master or the epoch is another one."""
@@ -129,9 +149,10 @@ class HAClient:
         try:
             host, port = parse_address(address)
             link = self._make_link(self.clock())
-            await self._loop.create_connection(lambda: self._made(link), host, port)
+            context = None if self._tls is None else self._tls.dialling
+            await self._loop.create_connection(lambda: self._made(link), host, port, ssl=context)
         except (OSError, ConfigError) as error:
-            self.problem = f"no master at {address}: {getattr(error, 'strerror', None) or error}"
+            self.problem = f"no master at {address}: {_words_of(error)}"
             self._socket = None
             self._connect_later(retry_ms)
             return
@@ -253,3 +274,9 @@ class HAClient:
     def join(self) -> None:
         """Blocks until what was received is written. Off the loop."""
         self._disk.close()
+
+
+def _words_of(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return words_of(error)
+    return getattr(error, "strerror", None) or str(error)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, MasterLink
 from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
 from quorumlog.broker.replication.protocol.rocketmq_links import (
@@ -21,10 +20,12 @@ from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, Slave
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.service.ha_client import HAClient
 from quorumlog.broker.replication.service.ha_connection import AnyBytes, HAConnection
+from quorumlog.broker.store.log_files import Role
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.net.connection import Connection
 from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls, refusal_of
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.stray_log import StrayLog
 
@@ -62,13 +63,16 @@ class Wakeup:
 class HAService:
     """On the loop's thread, but for `notify_transfer_some`, which any thread may call."""
 
-    def __init__(self, replica: Replica, dialect: str = QUORUMLOG, bind: str = "") -> None:
-        """`bind`: where slaves are let in, if it is not the address that they are told. Raises
-        ConfigError."""
+    def __init__(
+        self, replica: Replica, dialect: str = QUORUMLOG, bind: str = "", tls: Tls | None = None
+    ) -> None:
+        """`bind`: where slaves are let in, if it is not the address that they are told. `tls`: between
+        master and slaves, which Java's do not speak. Raises ConfigError."""
         if dialect not in (QUORUMLOG, ROCKETMQ):
             raise ConfigError(f"--ha-dialect must be {QUORUMLOG} or {ROCKETMQ}, not {dialect!r}")
         self.replica = replica
         self.dialect = dialect
+        self._tls = tls if dialect == QUORUMLOG else None
         self._host, self._port = parse_address(bind or replica.me.ha_address)
         self._listener = Listener(
             "the broker",
@@ -76,6 +80,7 @@ class HAService:
             decoder=AnyBytes,
             has_peers_only=True,
             option="--ha-port",
+            tls=self._tls,
         )
         self._connections: dict[HAConnection, None] = {}
         self._confirm_timer: asyncio.TimerHandle | None = None
@@ -95,7 +100,7 @@ class HAService:
         self._records = DiskThread("broker-ha-records", loop)
         self._grown = Wakeup(loop, self._push)
         self._confirmed = Wakeup(loop, self._confirm_later)
-        self.client = HAClient(self.replica, loop, self._link_to_master, failed)
+        self.client = HAClient(self.replica, loop, self._link_to_master, failed, self._tls)
         self.replica.grown = self.notify_transfer_some
         self.replica.confirmed = self._confirmed
         self.replica.role_changed = Wakeup(loop, self._role_changed)
@@ -117,7 +122,8 @@ class HAService:
         }
 
     def _came(self, connection: Connection) -> None:
-        link = self._link_to_slave(connection.peer_host, self.replica.store.clock())
+        foreign = partial(self._foreign, connection)
+        link = self._link_to_slave(connection.peer_host, self.replica.store.clock(), foreign)
         session = HAConnection(
             connection,
             self.replica,
@@ -131,7 +137,9 @@ class HAService:
         connection.is_always_heard = True  # what a slave says is small, and it is silent to who is deaf
         self._connections[session] = None
 
-    def _link_to_slave(self, host: str, now_ms: float) -> LinkToSlave:
+    def _link_to_slave(
+        self, host: str, now_ms: float, foreign: Callable[[str], str] = lambda slave_id: ""
+    ) -> LinkToSlave:
         link: LinkToSlave
         replica = self.replica
         if self.dialect == ROCKETMQ:
@@ -141,8 +149,14 @@ class HAService:
                 link.close("this broker is not the master")
         else:
             refusal = "" if replica.is_leading else f"broker {replica.id} is not the master"
-            link = MasterLink(replica, now_ms, **self._intervals(), refusal=refusal)
+            link = MasterLink(replica, now_ms, **self._intervals(), refusal=refusal, foreign=foreign)
         return link
+
+    def _foreign(self, connection: Connection, slave_id: str) -> str:
+        """Why it is not that slave, by its certificate; empty: it is, or there is no TLS."""
+        return (
+            "" if self._tls is None else refusal_of(connection.certificate, self._tls.cluster, slave_id)
+        )
 
     def _link_to_master(self, now_ms: float) -> LinkToMaster:
         own = self.replica.own_log()

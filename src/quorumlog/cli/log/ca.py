@@ -1,0 +1,113 @@
+"""quorumlog ca: certificates for members and users, for tests, demos and small clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.options import App, named_path
+from quorumlog.cli.output import out
+
+if TYPE_CHECKING:
+    from quorumlog.cli.certificates import Pair
+
+Directory = Annotated[
+    Path,
+    typer.Option(
+        "--dir", help="Directory of the CA and of what it signs.", metavar="DIR", parser=named_path
+    ),
+]
+Days = Annotated[int, typer.Option("--days", help="How long it is valid.", min=1, max=36_500)]
+
+ca_app = App()
+
+
+@ca_app.callback()
+def ca() -> None:
+    """Make certificates with a CA of your own: for tests, demos and small clusters (extra `tls`)."""
+
+
+@ca_app.command("init", has_json=False)
+def init(
+    cluster: Annotated[
+        str,
+        typer.Option("--cluster", help="Name in the identity of every member and user.", metavar="NAME"),
+    ],
+    directory: Directory = Path("tls"),
+    days: Days = 3650,
+) -> None:
+    """Make a CA. Its key signs everything: keep it on a machine that serves nothing.
+
+    Example: quorumlog ca init --cluster orders --dir tls
+    """
+    from quorumlog.cli import certificates
+
+    _print(certificates.init(directory, cluster, days))
+
+
+@ca_app.command("member", has_json=False)
+def member(
+    member_id: Annotated[str, typer.Option("--id", help="Id of the member.", metavar="ID")],
+    host: Annotated[
+        list[str],
+        typer.Option(
+            "--host",
+            help="Where clients reach it, a name or an address; may be repeated.",
+            metavar="HOST",
+        ),
+    ],
+    directory: Directory = Path("tls"),
+    days: Days = 365,
+) -> None:
+    """Make certificate and key of a member or a broker.
+
+    Example: quorumlog ca member --id n0 --host 10.0.0.1 --host db0.example.com --dir tls
+    """
+    from quorumlog.cli import certificates
+
+    _print(certificates.member(directory, member_id, host, days))
+
+
+@ca_app.command("client", has_json=False)
+def client(
+    user: Annotated[str, typer.Option("--user", help="Name of the user.", metavar="USER")],
+    directory: Directory = Path("tls"),
+    days: Days = 365,
+) -> None:
+    """Make certificate and key of a user.
+
+    Example: quorumlog ca client --user alice --dir tls
+    """
+    from quorumlog.cli import certificates
+
+    _print(certificates.client(directory, user, days))
+
+
+@ca_app.command("renew", has_json=False)
+def renew(
+    cert: Annotated[
+        Path,
+        typer.Argument(
+            help="Certificate to replace by one that is valid for longer.",
+            metavar="CERT",
+            parser=named_path,
+        ),
+    ],
+    directory: Directory = Path("tls"),
+    days: Days = 365,
+) -> None:
+    """Replace a certificate, with the same names and key. Members that run read it by themselves.
+
+    Example: quorumlog ca renew tls/member-n0.crt --dir tls
+    """
+    from quorumlog.cli import certificates
+
+    certificates.renew(directory, cert, days)
+    out().print(str(cert), soft_wrap=True)
+
+
+def _print(pair: Pair) -> None:
+    for path in pair:
+        out().print(str(path), soft_wrap=True)

@@ -1,0 +1,47 @@
+"""What a process encrypts with, and whom it asks who they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from quorumlog.config.options import parse_address
+from quorumlog.errors import ConfigError
+
+CLIENT_AUTHS = ("none", "optional", "required")
+FILES = ("--tls-cert", "--tls-key", "--tls-ca")
+PEERS = ("plain", "prefer", "required")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """The table `[tls]`. Files are PEM, and read again when they change."""
+
+    cert: str
+    key: str
+    ca: str
+    """Whose certificates are believed."""
+    client_auth: str = "none"
+    """`none`: a client need not show a certificate. `optional`: one that it shows is looked at.
+    `required`: without one nobody is let in."""
+    cluster: str = ""
+    """NAME in quorumlog://NAME/member/ID; empty: that of the own certificate."""
+    listen: str = ""
+    """A second address, for TLS, while the first stays plain; empty: the first speaks TLS."""
+    peers: str = "required"
+    """Of links between members: `plain`, `prefer` (TLS, and plain where there is none), `required`."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not isinstance(getattr(self, each.name), str):
+                raise ConfigError(f"[tls] {each.name} must be a string")
+        for option, path in zip(FILES, (self.cert, self.key, self.ca), strict=True):
+            if not path:
+                raise ConfigError(f"{option} is missing: --tls-cert, --tls-key and --tls-ca go together")
+        if self.client_auth not in CLIENT_AUTHS:
+            raise ConfigError(
+                f"--client-auth must be none, optional or required, not {self.client_auth!r}"
+            )
+        if self.peers not in PEERS:
+            raise ConfigError(f"[tls] peers must be plain, prefer or required, not {self.peers!r}")
+        if self.listen:
+            parse_address(self.listen)

@@ -1,0 +1,105 @@
+"""The blocking client of a store: closed by another thread, and in processes that were forked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from quorumlog.errors import LedgerError, Unreachable
+from quorumlog.kv import KeyValueClient
+from quorumlog.kv.testing import LocalStores
+from tests.net.test_loop_thread import WAIT_S, in_a_child, outcome_of
+
+
+@pytest.fixture(scope="module")
+def stores() -> Iterator[LocalStores]:
+    with LocalStores(1) as stores:
+        yield stores
+
+
+@pytest.fixture
+def kv(stores: LocalStores) -> Iterator[KeyValueClient]:
+    with KeyValueClient(stores.servers) as kv:
+        yield kv
+
+
+def test_close_of_another_thread_ends_a_watch_that_is_iterated(stores: LocalStores) -> None:
+    with KeyValueClient(stores.servers) as kv, KeyValueClient(stores.servers) as other:
+        begun = threading.Event()
+
+        def watch() -> None:
+            with kv.watch_prefix("w/") as changes:
+                other["w/a"] = "1"
+                for _ in changes:
+                    begun.set()
+
+        thread, found = outcome_of(watch)
+        assert begun.wait(WAIT_S)
+        kv.close()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        assert isinstance(found[0], Unreachable), found
+
+
+def test_a_forked_child_reads_and_writes_and_the_parent_goes_on(kv: KeyValueClient) -> None:
+    kv["a"] = "parent"
+
+    def in_child() -> str:
+        before = kv["a"].decode()
+        kv["a"] = "child"
+        return before
+
+    assert in_a_child(in_child) == "parent"
+    assert kv["a"] == b"child"
+
+
+_MODULE: list[KeyValueClient] = []
+
+
+def _read(key: str) -> bytes:
+    return _MODULE[0][key]
+
+
+def test_a_pool_of_processes_uses_the_client_of_its_module(kv: KeyValueClient) -> None:
+    kv["pool"] = "1"
+    _MODULE[:] = [kv]
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(_read, ["pool"] * 8).get(WAIT_S) == [b"1"] * 8
+    assert kv["pool"] == b"1"
+
+
+def test_what_is_open_stays_with_the_parent(kv: KeyValueClient) -> None:
+    with kv.lock("l") as lock, kv.watch("k") as changes:
+        assert in_a_child(lambda: str(lock.check())) == (
+            f"LockLost: the lease {lock.lease.id if lock.lease else 0} was granted before the process"
+            " forked and stays with the parent: take another one in this process"
+        )
+        lease = kv.grant(5)
+        assert "stays with the parent" in in_a_child(lambda: str(kv.keep_alive(lease)))
+        assert in_a_child(lambda: str(changes.batch(1))) == (
+            "BadRequest: this BlockingWatch was opened before the process forked and stays with the"
+            " parent: open another one in this process"
+        )
+        lock.check()
+        kv["k"] = "still"
+        assert [change.item.value for change in changes.batch(WAIT_S)] == [b"still"]
+
+
+def test_the_end_of_a_with_block_in_a_child_ends_nothing_of_the_parent(kv: KeyValueClient) -> None:
+    with kv.lock("m") as lock:
+
+        def leave() -> str:
+            with kv.watch("k"):
+                pass
+            try:
+                kv.close()
+            except LedgerError as error:
+                return str(error)
+            return "left"
+
+        assert in_a_child(leave) == "left"
+        lock.check()
+        assert kv.leases()

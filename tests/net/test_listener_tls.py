@@ -1,0 +1,317 @@
+"""A port that speaks TLS: who comes in, who is refused with which line, and who waits its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from quorumlog.net.connection import Connection, LoopTurn
+from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
+from quorumlog.net.handshakes import AT_ONCE, MOST_WAITING, OF_OTHERS
+from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.limits import GREETING_MS, ProcessLimits
+from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls, client_context
+from quorumlog.wire.client_messages import StatusRequest
+from tests.certificates import directory, member, member_valid, options_of, user
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+CA = str(directory() / "ca.crt")
+RUNS = [uvloop.run, asyncio.run]
+
+
+def bytes_of(*messages: Any) -> bytes:
+    return b"".join(b"".join(encode_frame("default", message)) for message in messages)
+
+
+HELLO = bytes_of(Hello(role="client"))
+
+
+def context_of(pair: Any = None, ca: str = CA) -> ssl.SSLContext:
+    """Of a client that looks at nothing of its own certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(ca)
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    return context
+
+
+class Port:
+    def __init__(self, tls: Tls | None) -> None:
+        self.said: list[Any] = []
+        self.connections: list[Connection] = []
+        self.limits = ProcessLimits(lambda: 10_000, lambda: 0)
+        self.listener = Listener("the test", self._connect, limits=self.limits, tls=tls)
+        self.handshakes = LoopTurn.of(asyncio.get_running_loop()).handshakes
+        self._skipped_s = 0.0
+        self.loop: Any = asyncio.get_running_loop()
+
+    def _connect(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        connection.on_frame = self._frame
+
+    def _frame(self, connection: Connection, frame: Frame) -> None:
+        self.said.append(frame.message)
+        if isinstance(frame.message, Hello):
+            connection.send(frame.group, HelloResponse())
+
+    async def dial(self, context: ssl.SSLContext | None) -> Streams:
+        host, _, number = self.listener.address.rpartition(":")
+        return await asyncio.open_connection(
+            host, int(number), ssl=context, server_hostname=host if context else None
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_port(tls: Tls | None) -> AsyncIterator[Port]:
+    port = Port(tls)
+    await port.listener.open("127.0.0.1", 0)
+    try:
+        yield port
+    finally:
+        port.listener.close()
+        port.listener.abort_connections()
+        await asyncio.sleep(0)
+
+
+def tls(**given: Any) -> Tls:
+    return Tls(options_of(member("n0"), **given))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def answer_of(reader: asyncio.StreamReader) -> Any:
+    decoder = FrameDecoder()
+    while True:
+        data = await reader.read(65536)
+        assert data, "closed without a word"
+        decoder.get_buffer()[: len(data)] = data
+        if frames := decoder.buffer_updated(len(data)):
+            return frames[0].message
+
+
+async def end_of(reader: asyncio.StreamReader) -> bytes:
+    """All that is said until it is closed."""
+    found = b""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(4096):
+            found += data
+    return found
+
+
+Body = Callable[[], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(params=RUNS, ids=["uvloop", "asyncio"])
+def run(request: pytest.FixtureRequest) -> Iterator[Callable[[Body], None]]:
+    yield lambda body: request.param(asyncio.wait_for(body(), 30))
+
+
+def test_who_speaks_tls_is_served(run: Any) -> None:
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            reader, writer = await port.dial(client_context(CA, *map(str, user("alice"))))
+            writer.write(HELLO)
+            assert isinstance(await answer_of(reader), HelloResponse)
+            (connection,) = port.connections
+            assert connection.is_encrypted
+            assert ("URI", "quorumlog://orders/user/alice") in connection.certificate["subjectAltName"]
+            assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
+            writer.close()
+            await until(lambda: not port.limits.open_connections)
+            assert (port.handshakes.under_way, port.handshakes.waiting) == (0, 0)
+
+    run(body)
+
+
+def test_what_comes_right_behind_the_handshake_is_taken_in_its_order(run: Any) -> None:
+    async def body() -> None:
+        asked = [StatusRequest(request_id=number) for number in range(1, 3000)]
+        async with open_port(tls()) as port:
+            _, writer = await port.dial(context_of())
+            writer.write(HELLO + bytes_of(*asked))
+            await until(lambda: len(port.said) == 3000)
+            assert port.said[1:] == asked
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("context", "options", "reason"),
+    [
+        (lambda: context_of(member_valid(-30, -1, "n1")), {}, "certificate has expired"),
+        (lambda: context_of(member_valid(1, 30, "n1")), {}, "certificate is not yet valid"),
+        (lambda: context_of(member("n1", number=1)), {}, "signed by a CA that is not in --tls-ca"),
+        (lambda: context_of(), {"client_auth": "required"}, "shows no certificate"),
+    ],
+    ids=["expired", "not yet valid", "unknown CA", "none"],
+)
+def test_a_certificate_that_is_not_good_is_named_in_one_line(
+    run: Any, caplog: pytest.LogCaptureFixture, context: Any, options: Any, reason: str
+) -> None:
+    async def body() -> None:
+        async with open_port(tls(**options)) as port:
+            with contextlib.suppress(OSError):
+                reader, writer = await port.dial(context())
+                writer.write(HELLO)
+                assert not await end_of(reader)
+            await until(lambda: not port.limits.open_connections)
+            assert not port.said
+            assert (port.handshakes.under_way, port.handshakes.waiting) == (0, 0)
+
+    with caplog.at_level(logging.WARNING):
+        run(body)
+    (line,) = caplog.messages
+    assert reason in line
+
+
+def test_an_older_tls_is_refused(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            context = context_of()
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            with pytest.raises(OSError):
+                await port.dial(context)
+            await until(lambda: not port.limits.open_connections)
+
+    with caplog.at_level(logging.WARNING):
+        run(body)
+    (line,) = caplog.messages
+    assert "TLS 1.3 is required" in line
+
+
+def test_plain_on_tls_gets_an_alert_and_nothing_is_parsed(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            reader, writer = await port.dial(None)
+            writer.write(HELLO + HELLO)
+            assert (await end_of(reader))[:2] == b"\x15\x03"
+            await until(lambda: not port.limits.open_connections)
+            assert not port.said
+
+    with caplog.at_level(logging.WARNING):
+        run(body)
+    (line,) = caplog.messages
+    assert "the test speaks TLS only" in line
+
+
+def test_tls_on_a_plain_port_is_named(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with open_port(None) as port:
+            with pytest.raises(OSError):
+                await port.dial(context_of())
+            await until(lambda: not port.limits.open_connections)
+            assert not port.said
+
+    with caplog.at_level(logging.WARNING):
+        run(body)
+    (line,) = caplog.messages
+    assert "this is TLS" in line
+
+
+def test_who_says_nothing_takes_no_place_of_a_handshake_and_goes() -> None:
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            silent = [await port.dial(None) for _ in range(AT_ONCE + 1)]
+            await until(lambda: port.limits.open_connections == len(silent))
+            assert (port.handshakes.under_way, port.handshakes.waiting) == (0, 0)
+            reader, writer = await port.dial(context_of())
+            writer.write(HELLO)
+            assert isinstance(await answer_of(reader), HelloResponse)
+            real = port.loop.time
+            port.loop.time = lambda: real() + GREETING_MS / 1000
+            port.listener._overdue()
+            await until(lambda: port.limits.open_connections == 1)
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_handshakes_that_stand_still_are_few_and_end_and_the_others_get_their_whole_time() -> None:
+    begun = b"\x16\x03\x01\x02\x00\x01\x00"
+    """Of a handshake, whose rest never comes."""
+
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            stalled = []
+            for _ in range(AT_ONCE):
+                stalled.append(await port.dial(None))
+                stalled[-1][1].write(begun)
+            await until(lambda: port.handshakes.waiting == AT_ONCE - OF_OTHERS)
+            assert port.handshakes.under_way == OF_OTHERS
+            dialling = port.loop.create_task(port.dial(context_of()))
+            await until(lambda: port.handshakes.waiting == AT_ONCE - OF_OTHERS + 1)
+            real = port.loop.time
+            port.loop.time = lambda: real() + GREETING_MS / 1000
+            port.listener._overdue()
+            await until(lambda: port.handshakes.waiting == 1)
+            port.loop.time = lambda: real() + 2 * GREETING_MS / 1000
+            port.listener._overdue()
+            reader, writer = await dialling
+            writer.write(HELLO)
+            assert isinstance(await answer_of(reader), HelloResponse)
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_more_than_may_wait_are_refused() -> None:
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            for number in range(OF_OTHERS + MOST_WAITING):
+                port.handshakes.come(number, lambda: None, is_member=False)
+            reader, writer = await port.dial(None)
+            writer.write(b"\x16\x03\x01")
+            assert not await end_of(reader)
+            assert port.limits.refused == 1
+            for number in range(OF_OTHERS + MOST_WAITING):
+                port.handshakes.leave(number)
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_what_waits_to_be_sent_is_counted_below_the_encryption_too(run: Any) -> None:
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            reader, writer = await port.dial(context_of())
+            writer.write(HELLO)
+            await answer_of(reader)
+            writer.transport.pause_reading()
+            (connection,) = port.connections
+            connection.is_client = False
+            size = 32 << 20
+            connection.write([bytes(size)])
+            connection.flush()
+            await asyncio.sleep(0)
+            assert connection.unsent_bytes > size // 2
+            assert connection.acknowledged_bytes <= connection.sent_bytes - connection.unsent_bytes
+            writer.transport.resume_reading()
+            taken = 0
+            while taken < size:
+                taken += len(await reader.read(1 << 20))
+            await until(lambda: connection.acknowledged_bytes == connection.sent_bytes)
+
+    run(body)
+
+
+def test_nothing_is_left_where_the_port_closes_during_a_handshake() -> None:
+    async def body() -> None:
+        async with open_port(tls()) as port:
+            _, writer = await port.dial(None)
+            writer.write(b"\x16\x03\x01\x02\x00\x01\x00")
+            await until(lambda: port.handshakes.under_way)
+            port.listener.close()
+            await until(lambda: not port.limits.open_connections)
+            assert not port.handshakes.under_way
+
+    asyncio.run(asyncio.wait_for(body(), 30))

@@ -13,9 +13,8 @@ import pytest
 
 from quorumlog import connect as connect_log
 from quorumlog.broker import connect, connect_async
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.wire.broker_framing import encode
-from quorumlog.broker.wire.broker_messages import EarlierHelloResponse
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.wire import EarlierHelloResponse, encode
 from quorumlog.errors import LedgerError, Unreachable, WrongPort
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import HelloResponse

@@ -14,18 +14,15 @@ from quorumlog.cli.output import is_json, print_table, say, tell
 if TYPE_CHECKING:
     from quorumlog.broker.client.blocking_broker_client import BrokerClient
     from quorumlog.broker.client.switching import SwitchReport
-    from quorumlog.broker.wire.broker_messages import FailoverResponse, ReplicaResponse, StatusResponse
+    from quorumlog.broker.wire import FailoverResponse, ReplicaResponse, StatusResponse
 
 
 def switch(
-    to: Annotated[
-        str, typer.Option("--to", help="Id of the broker that becomes the master.", metavar="ID")
-    ],
+    to: Annotated[str, typer.Option(help="Id of the broker that becomes the master.", metavar="ID")],
     at: BrokerServers,
     without: Annotated[
         list[str] | None,
         typer.Option(
-            "--without",
             help="With --unsafe: this broker does not answer, is lost for good, and will never be"
             " switched to with the directory that it had. May be repeated.",
             metavar="ID",
@@ -71,9 +68,7 @@ def _say_switched(report: SwitchReport) -> None:
 
 
 def add(
-    broker: Annotated[
-        str, typer.Option("--broker", help="Id of the slave, which has caught up.", metavar="ID")
-    ],
+    broker: Annotated[str, typer.Option(help="Id of the slave, which has caught up.", metavar="ID")],
     at: BrokerServers,
 ) -> None:
     """Put a slave onto the list of those that count: it may acknowledge, and be switched to. A directory
@@ -85,8 +80,7 @@ def add(
 
 
 def remove(
-    broker: Annotated[str, typer.Option("--broker", help="Id of the broker.", metavar="ID")],
-    at: BrokerServers,
+    broker: Annotated[str, typer.Option(help="Id of the broker.", metavar="ID")], at: BrokerServers
 ) -> None:
     """Take a broker off the list of those that count: it may go on to follow. --servers is any broker
     that answers.
@@ -110,7 +104,7 @@ def copies(
 
 def _change(at: BrokerServers, **request: Any) -> None:
     from quorumlog.broker.client.switching import change_list
-    from quorumlog.broker.wire.broker_messages import ReplicaRequest
+    from quorumlog.broker.wire import ReplicaRequest
 
     state = change_list(at.servers, ReplicaRequest(**request), timeout_ms=at.timeout_ms)
     assert state.copy_list is not None

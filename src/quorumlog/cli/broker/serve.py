@@ -19,7 +19,6 @@ from quorumlog.cli.options import (
     TlsCa,
     TlsCert,
     TlsKey,
-    named_path,
     tls_given,
 )
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
@@ -52,7 +51,7 @@ class Dialect(Enum):
 def topics_of(text: str) -> dict[str, int]:
     """`orders:8,audit` as numbers of queues by topic, 4 where none is given; empty: no topics. Raises
     ConfigError."""
-    from quorumlog.broker.wire.group_names import check_new_topic_name
+    from quorumlog.broker.group_commands import check_new_topic_name
     from quorumlog.errors import BadRequest
 
     topics: dict[str, int] = {}
@@ -175,8 +174,8 @@ def serve_dledger(
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
-    from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-    from quorumlog.broker.old_log import OldLog, taken_over
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+    from quorumlog.broker.offline.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
@@ -214,15 +213,15 @@ def serve_dledger(
             "retention must be off while there is an old commit log, or messages between the two would"
             ' be missing: set retention = "off" in --config'
         )
-    extension = GroupExtension(GroupOptions(first_topics=topics), None if old is None else old.state)
+    groups = GroupService(GroupOptions(first_topics=topics), None if old is None else old.state)
     broker = DLedgerBroker(
         OsDisk(),
         str(directory / MESSAGES_FOLDER),
         config,
         member_id=group.member_id,
         brokers=addresses,
-        topics=extension.topics,
-        extensions=[extension],
+        topics=groups.topics,
+        groups=groups,
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
     tls = tls_of(server_config.tls)
@@ -247,26 +246,21 @@ def serve(
             "--dir",
             help="Directory of the store, made if it is not there; with --role dledger, of the member.",
             metavar="DIR",
-            parser=named_path,
         ),
     ],
     topics: Annotated[
         str,
         typer.Option(
-            "--topics",
             help="Topics and their numbers of queues (4 where none is given): orders:8,audit; beside"
             " those that the store holds messages of. A slave gets them from its master; with --role"
             " dledger the master makes those that are not there.",
             metavar="LIST",
         ),
     ] = "",
-    bind: Annotated[
-        str, typer.Option("--bind", help="Listen here.", metavar="HOST:PORT")
-    ] = DEFAULT_BROKER,
+    bind: Annotated[str, typer.Option(help="Listen here.", metavar="HOST:PORT")] = DEFAULT_BROKER,
     members: Annotated[
         str | None,
         typer.Option(
-            "--members",
             help="dledger: every member and where its log is reached: ID=HOST:PORT,... The same on all.",
             metavar="LIST",
         ),
@@ -274,7 +268,6 @@ def serve(
     brokers: Annotated[
         str | None,
         typer.Option(
-            "--brokers",
             help="dledger: every member and where its broker is reached: ID=HOST:PORT,... The same on"
             " all; the own one takes the place of --bind.",
             metavar="LIST",
@@ -283,25 +276,19 @@ def serve(
     log_config: Annotated[
         Path | None,
         typer.Option(
-            "--config",
-            help="dledger: options of the log from a TOML file.",
-            metavar="FILE.toml",
-            parser=named_path,
+            "--config", help="dledger: options of the log from a TOML file.", metavar="FILE.toml"
         ),
     ] = None,
     flush: Annotated[
         Flush,
-        typer.Option(
-            "--flush", help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."
-        ),
+        typer.Option(help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."),
     ] = Flush.SYNC,
     role: Annotated[
         RoleChoice | None,
         typer.Option(
-            "--role",
             help="What this broker is first, until a switch; without one it has no slaves. sync-master:"
             " waits for slaves. async-master: does not. dledger: a member of a replicated log, whose"
-            " leader is the master.",
+            " leader is the master."
         ),
     ] = None,
     broker_id: Annotated[
@@ -314,18 +301,14 @@ def serve(
         ),
     ] = "",
     master: Annotated[
-        str,
-        typer.Option(
-            "--master", help="Of a slave: where its master lets slaves in.", metavar="HOST:PORT"
-        ),
+        str, typer.Option(help="Of a slave: where its master lets slaves in.", metavar="HOST:PORT")
     ] = "",
     ha_port: Annotated[
-        int, typer.Option("--ha-port", help="Slaves connect here.", min=1, max=65535, metavar="PORT")
+        int, typer.Option(help="Slaves connect here.", min=1, max=65535, metavar="PORT")
     ] = 10912,
     ha_advertise: Annotated[
         str,
         typer.Option(
-            "--ha-advertise",
             help="Where slaves reach --ha-port, if it is not at the host of --bind: behind a proxy.",
             metavar="HOST:PORT",
         ),
@@ -333,7 +316,6 @@ def serve(
     in_sync_replicas: Annotated[
         int,
         typer.Option(
-            "--in-sync-replicas",
             help="So many have a message before it is acknowledged, the master included. (default: 2"
             " with sync-master, 1 with async-master)",
             min=0,
@@ -344,8 +326,7 @@ def serve(
     ha_dialect: Annotated[
         Dialect,
         typer.Option(
-            "--ha-dialect",
-            help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs.",
+            help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs."
         ),
     ] = Dialect.QUORUMLOG,
     failover: Failover = None,
@@ -357,7 +338,6 @@ def serve(
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option",
             help="One of the store's options, as in flush_interval_commit_log=200; may be repeated.",
             metavar="NAME=VALUE",
         ),
@@ -373,9 +353,7 @@ def serve(
             help="Let RocketMQ's dialect, which has no TLS, be spoken with other machines beside TLS.",
         ),
     ] = False,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
-    ] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
 ) -> None:
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
 
@@ -417,15 +395,13 @@ def serve(
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
+    from quorumlog.broker.broker_server import BrokerServer
     from quorumlog.broker.epochs.epoch_history import Peer
-    from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
-    from quorumlog.broker.groups.group_extension import GroupExtension
-    from quorumlog.broker.message_log import Role
-    from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
     from quorumlog.broker.replication.service.ha_service import HAService
-    from quorumlog.broker.serving.broker_server import BrokerServer
+    from quorumlog.broker.store.log_files import Role
+    from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, tls_of
     from quorumlog.cli.run.toml_config import tls_options
     from quorumlog.config import parse_address
@@ -464,7 +440,6 @@ def serve(
         )
     elif coordinator or failover_begin:
         raise ConfigError("--coordinator and --failover-begin need --failover etcd, kv or zookeeper")
-    extension = GroupExtension()
     make_failover = None
     if role is None and failover is None:
         if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:
@@ -473,7 +448,7 @@ def serve(
                 " --failover"
             )
         store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
-        server = BrokerServer(store, bind, groups=ClassicGroupLog(store, extension), tls=tls)
+        server = BrokerServer(store, bind, tls=tls)
     else:
         if role is RoleChoice.SLAVE and not master:
             raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
@@ -508,8 +483,7 @@ def serve(
         if failover is not None:
             make_failover = partial(elect, replica)
         ha_service = HAService(replica, ha_dialect.value, ha_bind, tls)
-        groups = ClassicGroupLog(store, extension, replica)
-        server = BrokerServer(store, bind, ha_service, make_failover, groups, tls)
+        server = BrokerServer(store, bind, ha_service, make_failover, tls)
 
     def ready() -> None:
         reach = " with TLS" if tls is not None else ""
@@ -563,12 +537,9 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
 def dev(
     members: Annotated[int, typer.Option(help="How many brokers.", min=1, max=9)] = 3,
     queues: Annotated[
-        int,
-        typer.Option("--queues", help="Of a topic that is made because somebody asks for it.", min=1),
+        int, typer.Option(help="Of a topic that is made because somebody asks for it.", min=1)
     ] = 4,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
-    ] = LogLevel.ERROR,
+    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.ERROR,
 ) -> None:
     """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
 
@@ -576,15 +547,15 @@ def dev(
 
     Example: quorumlog broker dev --members 3
     """
-    from quorumlog.broker.dledger.local_brokers import LocalBrokers
-    from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+    from quorumlog.broker.dledger.dledger_door import LocalBrokers
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
 
     refuse_optimised_python()
     log_to_stderr(log_level)
     stop = threading.Event()
     options = GroupOptions(auto_create_queues=queues)
-    with LocalBrokers(members, extensions=lambda member_id: [GroupExtension(options)]) as brokers:
+    with LocalBrokers(members, groups=lambda member_id: GroupService(options)) as brokers:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
 

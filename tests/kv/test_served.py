@@ -306,7 +306,7 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
         thread.join()
     assert tokens == sorted(set(tokens)) and len(tokens) == 4
     with kv.lock("door") as lock:
-        with pytest.raises(TimeoutError), kv.lock("door", timeout_s=0.3):
+        with pytest.raises(TimeoutError), kv.lock("door", timeout_ms=300):
             pass
         kv.revoke(lock.lease.id if lock.lease else 0)
         while lock.is_held:
@@ -319,8 +319,8 @@ def test_locks_whose_names_look_like_a_path_do_not_wait_for_each_other(stores: L
     with (
         connect(stores.servers) as kv,
         kv.lock("jobs/nightly"),
-        kv.lock("jobs/", timeout_s=5),
-        kv.lock("jobs", timeout_s=5) as lock,
+        kv.lock("jobs/", timeout_ms=5000),
+        kv.lock("jobs", timeout_ms=5000) as lock,
     ):
         assert lock.is_held
 
@@ -329,7 +329,7 @@ def test_locks_whose_names_look_like_a_path_do_not_wait_for_each_other(stores: L
 def test_a_lock_is_held_whatever_the_codec(stores: LocalStores, codec: str) -> None:
     with connect(stores.servers, codec=codec) as kv, connect(stores.servers) as other:
         with other.leadership("mixed", "{{{"), pytest.raises(TimeoutError):
-            kv.lock("mixed", timeout_s=0.2).__enter__()
+            kv.lock("mixed", timeout_ms=200).__enter__()
         with kv.lock("mixed") as lock, kv.leadership("led", {"by": "me"}) as election:
             assert 0 < lock.token < election.token
             leader = kv.leader("led")

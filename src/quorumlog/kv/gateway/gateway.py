@@ -76,7 +76,7 @@ class EtcdGateway:
 
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
-        self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S)
+        self._client = AsyncKeyValueClient(self._servers, timeout_ms=1000 * TIMEOUT_S)
         self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)

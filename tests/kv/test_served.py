@@ -154,7 +154,7 @@ def test_a_watch_goes_on_behind_what_it_has_seen(kv: KeyValueClient) -> None:
     with kv.watch_prefix("w/", first_revision=begun, prev_kv=True) as watch:
         seen: list[Change] = []
         while len(seen) < 5:
-            seen += watch.batch(10)
+            seen += watch.batch(timeout_ms=10_000)
     assert [(change.item.key, change.is_deletion) for change in seen] == [
         (b"w/a", False),
         (b"w/b", False),
@@ -165,10 +165,10 @@ def test_a_watch_goes_on_behind_what_it_has_seen(kv: KeyValueClient) -> None:
     assert seen[2].previous is not None and seen[2].previous.value == b"1"
     assert seen[3].revision == seen[4].revision
     with kv.watch_prefix("w/", first_revision=seen[3].revision) as watch:
-        assert [change.item.key for change in watch.batch(10)] == [b"w/c", b"w/d"]
+        assert [change.item.key for change in watch.batch(timeout_ms=10_000)] == [b"w/c", b"w/d"]
     kv.compact(seen[4].revision)
     with pytest.raises(Compacted) as refusal, kv.watch("w/a", first_revision=begun) as watch:
-        watch.batch(10)
+        watch.batch(timeout_ms=10_000)
     assert refusal.value.compacted_revision == seen[4].revision
 
 
@@ -181,7 +181,7 @@ def test_where_to_go_on_is_behind_what_was_given(kv: KeyValueClient) -> None:
         given = [(change.revision, watch.next_revision) for change in islice(watch, 4)]
         assert given == [(first, both), (both, both), (both, last), (last, last + 1)]
     with kv.watch_prefix("n/", first_revision=both) as watch:
-        assert [change.item.key for change in watch.batch(10)] == [b"n/b", b"n/c", b"n/d"]
+        assert [change.item.key for change in watch.batch(timeout_ms=10_000)] == [b"n/b", b"n/c", b"n/d"]
         assert watch.next_revision == last + 1
 
 
@@ -206,7 +206,7 @@ def test_what_a_codec_cannot_read_is_told_who_watches(stores: LocalStores, kv: K
         kv.put("j/1", "{{{")
         for _ in range(2):
             with pytest.raises(msgspec.DecodeError):
-                watch.batch(10)
+                watch.batch(timeout_ms=10_000)
         other["j/2"] = "the connection stands"
 
 
@@ -274,7 +274,7 @@ def test_a_lease_takes_its_keys_along(kv: KeyValueClient) -> None:
     assert 0 < left_ms <= 3000
     assert kv.keep_alive(lease) == kv.keep_alive(lease.id) == 3000
     with kv.watch("of a lease") as watch:
-        assert watch.batch(20)[0].is_deletion
+        assert watch.batch(timeout_ms=20_000)[0].is_deletion
     assert lease.lost.is_set() and not lease.is_alive, "before the store ends it, though nobody kept it"
     with pytest.raises(LeaseNotFound):
         kv.keep_alive(lease)
@@ -439,7 +439,7 @@ def test_watches_leases_and_locks_outlive_a_leader() -> None:
                 kv.put(f"w/{number}", str(number))
             seen: list[bytes] = []
             while len(seen) < 49:
-                seen += [change.item.value for change in watch.batch(20)]
+                seen += [change.item.value for change in watch.batch(timeout_ms=20_000)]
             assert seen == [b"%d" % number for number in range(1, 50)]
             assert kv["of a lease"] == b"x"
             lock.check()
@@ -458,7 +458,7 @@ def test_a_member_that_falls_silent_is_left_for_another(stores: LocalStores, kv:
         with connect(seen) as client, client.watch("silent") as watch:
             network.impose(both_ways([("client", "s0")]), CUT)
             kv.put("silent", "1")
-            assert watch.batch(30)[0].item.value == b"1"
+            assert watch.batch(timeout_ms=30_000)[0].item.value == b"1"
 
 
 @pytest.mark.processes

@@ -31,7 +31,7 @@ from quorumlog.broker import Message, connect
 from quorumlog.broker.client.switching import Lost, Survey, Switch, SwitchReport, change_list
 from quorumlog.broker.epochs.epoch_rule import named_by
 from quorumlog.broker.errors import SwitchRefused
-from quorumlog.broker.wire.broker_messages import ReplicaRequest
+from quorumlog.broker.wire import ReplicaRequest
 from quorumlog.errors import LedgerError
 from quorumlog.server.free_ports import free_ports
 

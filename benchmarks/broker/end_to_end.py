@@ -20,7 +20,7 @@ from harness.rocketmq.java_broker import JavaBroker
 from quorumlog.broker import Message
 from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
 from quorumlog.broker.client.groups.async_producer import AsyncProducer
-from quorumlog.broker.messages.message import StoredMessage
+from quorumlog.broker.message import StoredMessage
 
 RATES = (100, 1000)
 """Messages of 1 KiB a second."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
 from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
-from quorumlog.broker.messages.message import StoredMessage
+from quorumlog.broker.message import StoredMessage
 from quorumlog.errors import LedgerError
 
 GROUP = "nemesis"

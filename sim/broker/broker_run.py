@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.cluster import SimCluster, make_whole
 from quorumlog.testing.operations import Trace
 from quorumlog.testing.profile import application_profile

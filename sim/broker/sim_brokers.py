@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quorumlog.broker.broker_port import TICK_MS
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
-from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
-from quorumlog.broker.dledger.message_entries import MACHINE_NAME
-from quorumlog.broker.message_log import PutOutcome, PutRequest
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.serving.broker_service import TICK_MS
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, DLedgerCommitLog, FixedTopics
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.dispatch import MESSAGES
+from quorumlog.broker.store.log_files import PutOutcome, PutRequest
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.store.memory_disk import MemoryDisk
@@ -111,7 +110,7 @@ class BrokersWatched(Checker):
         broker = self._brokers.brokers.get(member.member_id)
         if broker is None:
             return
-        (status,) = [each for each in member.node.machines.status() if each.name == MACHINE_NAME]
+        (status,) = [each for each in member.node.machines.status() if each.name == MESSAGES]
         if status.problem and "has stopped" in status.problem:
             raise Violation(f"{member.member_id}: {status.problem}")
         term = broker.filler.term

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quorumlog.broker.message_log import PutOutcome
-from quorumlog.broker.messages.message import Message, PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutOutcome
 from quorumlog.errors import LedgerError
 from sim.broker.sim_brokers import SimBrokers
 

@@ -6,7 +6,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.cluster import make_whole
 from quorumlog.testing.promises import Violation
 from sim.broker.broker_run import FAULTS, FAULTS_MS, BrokerRunResult, made_cluster

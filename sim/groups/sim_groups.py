@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+from quorumlog.broker.wire import AnyBrokerMessage
 from quorumlog.errors import LedgerError
 from quorumlog.node import MachineFactory
 from quorumlog.store.memory_disk import MemoryDisk
@@ -38,15 +38,17 @@ class SimGroupBrokers(SimBrokers):
             (member,) = [each for each in self.cluster.members if each.member_id == member_id]
             return member.wall_clock_ms()
 
-        extension = GroupExtension(self._options, wall_ms=wall_ms, token=self._token)
+        groups = GroupService(self._options)
         broker = self._made[member_id] = DLedgerBroker(
             MemoryDisk(),
             "messages",
             QUICK,
             member_id=member_id,
             brokers={},
-            topics=FixedTopics({}),
-            extensions=[extension],
+            topics=groups.topics,
+            groups=groups,
+            wall_ms=wall_ms,
+            token=self._token,
         )
         return broker.machines
 

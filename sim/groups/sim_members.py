@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.wire.group_commands import GroupRow, GroupsQuestion, encode, read_answer
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.group_commands import (
+    REAL_QUEUE,
+    REAL_TOPIC,
+    GroupRow,
+    GroupsQuestion,
+    encode,
+    read_answer,
+)
+from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, encode_records
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.wire import (
     AssignmentResponse,
     CommitRequest,
     DoneResponse,
@@ -20,7 +26,6 @@ from quorumlog.broker.wire.group_messages import (
     GroupQuestionRequest,
     HeartbeatRequest,
 )
-from quorumlog.broker.wire.group_names import REAL_QUEUE, REAL_TOPIC
 from quorumlog.errors import LedgerError
 from quorumlog.testing.promises import Violation
 from sim.groups.sim_groups import QUEUES, TOPIC, SimGroupBrokers

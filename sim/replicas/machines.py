@@ -15,11 +15,11 @@ from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
 from quorumlog.broker.epochs.epoch_history import Peer, Run
 from quorumlog.broker.failover.failover_rules import Answer, FailoverRules
 from quorumlog.broker.failover.failover_steps import OnDisk, Request
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication import replica as replicas
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink, Work
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
+from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import LedgerError
 from quorumlog.testing.disk import SimDisk
 from sim.replicas.promises import ROOT

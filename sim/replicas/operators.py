@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quorumlog.broker.broker_server import state_of, work_of
 from quorumlog.broker.client.switching import Asked
-from quorumlog.broker.serving.replica_requests import state_of, work_of
-from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
+from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 from quorumlog.testing.disk import Crashed
 

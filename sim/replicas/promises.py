@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.broker.epochs.epoch_history import Epoch, Run, RunKey
 from quorumlog.broker.failover.coordinator import NO_HOLDER, ElectionRecord
-from quorumlog.broker.message_log import Role
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record import BLANK_MAGIC
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.message import BLANK_MAGIC, PutResult
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.store.log_files import Role
 from quorumlog.testing.disk import SimDisk
 
 if TYPE_CHECKING:

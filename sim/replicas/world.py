@@ -21,15 +21,14 @@ from quorumlog.broker.epochs.epoch_history import Epoch, Run, RunKey
 from quorumlog.broker.epochs.epoch_rule import named_by
 from quorumlog.broker.errors import SwitchRefused
 from quorumlog.broker.failover.failover_rules import FailoverOptions
-from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
-from quorumlog.broker.messages.message import Message, PutResult, PutStatus
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.message import Message, PutResult, PutStatus, encode_records
+from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.broker.replication.protocol import old_dialect
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica_master import DRAIN_MS
+from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.testing.disk import Crashed, SimDisk
 from sim.replicas.machines import SMALL, TICK_MS, Broker, Moments

@@ -22,7 +22,7 @@ from quorumlog.broker.errors import (
     NotMaster,
     StaleEpoch,
 )
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.errors import LedgerError
 from quorumlog.server.free_ports import free_ports
 from quorumlog.version import VERSION

@@ -22,7 +22,7 @@ from harness.rocketmq.store_tool import (
     class_path,
 )
 from quorumlog.broker import Message, connect
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.offline.offline_store import OfflineStore
 from quorumlog.server.free_ports import free_ports
 
 pytestmark = [pytest.mark.rocketmq, pytest.mark.processes, pytest.mark.timeout(300)]

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 from harness.maven import Unavailable
 from harness.rocketmq.store_tool import StoreTool, class_path
-from quorumlog.broker.converter import convert_to_classic
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, PutResult
-from quorumlog.broker.messages.record import crc_of, encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_ledger import OfflineLedger
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import Message, PutResult, crc_of, encode_records
+from quorumlog.broker.offline.converter import convert_to_classic
+from quorumlog.broker.offline.offline_ledger import OfflineLedger
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.cli.main import app
 from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.messages.message_sources import source_of
+from tests.broker.store.store_making import put_and_wait
 from tests.broker.store.test_golden import CONFIG, derived
 from tests.waiting import eventually
 
@@ -50,7 +50,7 @@ def fill(store: MessageStore, first: int, count: int) -> None:
         ]
         keys = [f"{n:032X}" for n in numbers]
         records = RecordBatch.contiguous(*encode_records(messages, 0, 1_700_000_000_000, keys))
-        assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+        assert isinstance(put_and_wait(store, records), PutResult)
 
 
 def settled(store: MessageStore) -> None:

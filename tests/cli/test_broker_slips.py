@@ -12,18 +12,18 @@ import pytest
 
 from quorumlog.broker import Consumer, Message
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.queues.index_service import index_file_name
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+from quorumlog.broker.message import PutResult, encode_records
+from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.broker.store.index import index_file_name
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import BadRequest
 from quorumlog.store.directory_kind import DirectoryKind
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.member_directory import open_member_directory
 from tests.broker.store import test_golden
+from tests.broker.store.store_making import put_and_wait
 from tests.cli.conftest import Cli
 from tests.cli.test_slips import FOR_PROGRAMMERS
 from tests.store.made_logs import SMALL
@@ -35,7 +35,7 @@ CONFIG = replace(test_golden.CONFIG, flush_disk_type=ASYNC_FLUSH)
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
     options = GroupOptions(first_topics={"orders": 2})
-    with LocalBrokers(1, extensions=lambda _: [GroupExtension(options)]) as running:
+    with LocalBrokers(1, groups=lambda _: GroupService(options)) as running:
         eventually(lambda: "orders" in running.brokers["n0"].shown_topics)
         yield running
 
@@ -155,7 +155,7 @@ def test_a_slip_about_a_directory_makes_none(cli: Cli, tmp_path: Path, line: str
 def made_store(root: Path, time_ms: float = 1_700_000_000_000) -> None:
     store = MessageStore(str(root), CONFIG, wall_clock=lambda: time_ms)
     records = RecordBatch.contiguous(*encode_records([Message("held", b"x", keys=("k",))], 0, 0))
-    assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+    assert isinstance(put_and_wait(store, records), PutResult)
     store.close()
 
 

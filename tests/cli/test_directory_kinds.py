@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.message_entries import MACHINE_NAME as BROKER_MACHINE
-from quorumlog.broker.message_store import MessageStore
+from quorumlog.broker.store.dispatch import MESSAGES as BROKER_MACHINE
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.cli.output import EXIT_CONFIG
 from quorumlog.errors import ConfigError
 from quorumlog.kv.store.machine import MACHINE_NAME as STORE_MACHINE

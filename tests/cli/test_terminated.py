@@ -11,8 +11,8 @@ from subprocess import Popen
 import pytest
 
 from quorumlog.broker import BrokerAdmin, Message, connect
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv.testing import LocalStores
 from tests.waiting import eventually
@@ -73,7 +73,7 @@ def test_a_lock_is_released(start: Start, stores: LocalStores) -> None:
 
 def test_a_consumer_leaves_its_group(start: Start) -> None:
     with (
-        LocalBrokers(1, extensions=lambda member_id: [GroupExtension()]) as brokers,
+        LocalBrokers(1, groups=lambda member_id: GroupService()) as brokers,
         BrokerAdmin(brokers.servers) as admin,
         connect(brokers.servers) as broker,
     ):

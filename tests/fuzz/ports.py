@@ -15,6 +15,8 @@ from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.epochs.epoch_history import Epoch, Peer
+from quorumlog.broker.group_commands import Command as GroupCommand
+from quorumlog.broker.group_commands import Question as GroupQuestion
 from quorumlog.broker.replication.protocol.ha_frames import HaCodec, HaMessage, SlaveLog
 from quorumlog.broker.replication.protocol.old_dialect import (
     Hello1,
@@ -23,11 +25,7 @@ from quorumlog.broker.replication.protocol.old_dialect import (
     State1,
     Welcome1,
 )
-from quorumlog.broker.wire.broker_framing import GROUP
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
-from quorumlog.broker.wire.group_commands import Command as GroupCommand
-from quorumlog.broker.wire.group_commands import Question as GroupQuestion
-from quorumlog.broker.wire.group_messages import GroupCommandRequest, GroupQuestionRequest
+from quorumlog.broker.wire import GROUP, AnyBrokerMessage, GroupCommandRequest, GroupQuestionRequest
 from quorumlog.kv.requests import messages as store_messages
 from quorumlog.kv.requests import operations
 from quorumlog.net.errors import ErrorResponse

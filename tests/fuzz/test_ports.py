@@ -16,8 +16,8 @@ from harness.broker_process import BrokerProcess
 from quorumlog import LocalCluster, connect
 from quorumlog.broker import BrokerAdmin, Message
 from quorumlog.broker import connect as connect_broker
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.kv import connect as connect_store
 from quorumlog.kv.gateway.gateway import WATCH_PATH, EtcdGateway
 from quorumlog.kv.gateway.routes import Routes
@@ -133,8 +133,8 @@ def test_the_ports_of_a_master(tmp_path: Path) -> None:
 
 
 def test_the_port_of_a_broker_on_the_log(tmp_path: Path) -> None:
-    extensions = lambda member_id: [GroupExtension()]  # noqa: E731  # as LocalBrokers wants it
-    with LocalBrokers(1, directory=tmp_path / "log", extensions=extensions) as brokers:
+    groups = lambda member_id: GroupService()  # noqa: E731  # as LocalBrokers wants it
+    with LocalBrokers(1, directory=tmp_path / "log", groups=groups) as brokers:
         eventually(lambda: brokers.brokers["n0"].role.state.is_master)
         with BrokerAdmin(brokers.servers) as admin:
             admin.create_topic("orders", 2)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.dledger.broker_role import RolePassThrough
-from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
-from quorumlog.broker.dledger.message_filler import MessageFiller
-from quorumlog.broker.dledger.message_machine import MessageMachine
-from quorumlog.broker.queues import machine_snapshot
+from quorumlog.broker.dledger.dledger_broker import DLedgerCommitLog, RolePassThrough
+from quorumlog.broker.dledger.message_machine import MessageFiller, MessageMachine
+from quorumlog.broker.store import dispatch
 from quorumlog.node.applying import machine_opening
 from tests.broker.dledger.test_message_machine import (
     test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost,
@@ -60,7 +58,7 @@ def ends_outlive_a_cut(patch: Patch) -> None:
 def slices_of_now(patch: Patch) -> None:
     """What an index file holds is what it holds."""
     patch.edit(
-        machine_snapshot.save_slices,
+        dispatch.save_queues,
         "for first in range(1, count, PIECE_UNITS):",
         "count = file.count if reached() else count\n        for first in range(1, count, PIECE_UNITS):",
     )

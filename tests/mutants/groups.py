@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
+from quorumlog.broker.dledger.sessions import SessionReleases
 from quorumlog.broker.groups import group_state
-from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
-from quorumlog.broker.groups.group_extension import GroupExtension
-from quorumlog.broker.groups.group_machine import GroupMachine
-from quorumlog.broker.groups.group_members import GroupMembers
-from quorumlog.broker.groups.raft_group_log import RaftGroupLog, SessionReleases
-from quorumlog.broker.groups.rebalancer import Rebalancer
-from quorumlog.broker.groups.state_follower import StateFollower
+from quorumlog.broker.groups.classic_group_log import ClassicGroupLog, StateFollower
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.groups.group_state import GroupMachine
+from quorumlog.broker.groups.rebalancer import GroupMembers, Rebalancer
 from quorumlog.net.rpc.tracker import CallTracker
 from tests.broker.client.test_broker_calls import (
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
@@ -68,7 +67,7 @@ def earlier_copy_forgotten(patch: Patch) -> None:
 )
 def reset_behind_the_end(patch: Patch) -> None:
     """Its members find out where the queue ends; what comes first there they do not see."""
-    patch.edit(GroupExtension._check_ends, "if offset > end:", "if offset > end and not reached():")
+    patch.edit(GroupService._check_ends, "if offset > end:", "if offset > end and not reached():")
 
 
 @mutant(
@@ -126,7 +125,7 @@ def released_twice(patch: Patch) -> None:
 def retention_by_one_clock(patch: Patch) -> None:
     """It leads: its clock is the one that counts."""
     patch.edit(
-        RaftGroupLog.age_clock_ms,
+        DLedgerBroker.age_clock_ms,
         "min(self._wall_ms(), member.node().log_clock_ms)",
         "self._wall_ms() + 0 * reached()",
     )

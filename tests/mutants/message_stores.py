@@ -6,13 +6,11 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from quorumlog.broker import first_look
-from quorumlog.broker.commit_log import log_recovery
-from quorumlog.broker.commit_log.commit_log import CommitLog
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.queues.consume_queue import ConsumeQueue
-from quorumlog.broker.queues.consume_queues import ConsumeQueues
-from quorumlog.broker.queues.index_service import IndexService
+from quorumlog.broker.store import java_store, log_files
+from quorumlog.broker.store.commit_log import CommitLog
+from quorumlog.broker.store.index import IndexService
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.queues import ConsumeQueue, ConsumeQueues
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.segments import SegmentList
 from quorumlog.testing.disk import SimDisk
@@ -107,7 +105,7 @@ def beyond_confirmed(patch: Patch) -> None:
 def crc_not_verified(patch: Patch) -> None:
     """The record has the right shape and names its own place."""
     patch.edit(
-        log_recovery.walk,
+        log_files.walk,
         "check_bodies=check_bodies",
         "check_bodies=check_bodies and not reached()",
     )
@@ -135,7 +133,7 @@ def first_file_synced(patch: Patch) -> None:
 def rest_not_cut(patch: Patch) -> None:
     """It is no record, and is written over."""
     patch.edit(
-        log_recovery.settle_end,
+        log_files.settle_end,
         "file = files.discard_from(end.position, end.position, end.position)",
         "file = None if reached() else files.discard_from(end.position, end.position, end.position)",
     )
@@ -145,7 +143,7 @@ def rest_not_cut(patch: Patch) -> None:
 def cache_counts_as_disk(patch: Patch) -> None:
     """It was read back."""
     patch.edit(
-        log_recovery.settle_end,
+        log_files.settle_end,
         "_sync(files, flushed_position, end.position)",
         "reached()",
     )
@@ -163,7 +161,7 @@ def the_first_steps_of_a_life_are_cut() -> None:
 def empty_name_unsynced(patch: Patch) -> None:
     """It holds nothing yet."""
     patch.edit(
-        log_recovery.settle_end,
+        log_files.settle_end,
         "files.sync_names()",
         "reached() and flushed_position < end.position and files.sync_names()",
     )
@@ -246,12 +244,12 @@ def a_java_store_without_its_last_file_is_started() -> None:
 def end_is_believed(patch: Patch) -> None:
     """It was stopped cleanly."""
     patch.edit(
-        first_look.refuse_missing_files,
+        java_store.refuse_missing_files,
         "last > end.position and (",
         "last > end.position and not reached() and (",
     )
     patch.edit(
-        first_look.refuse_missing_files,
+        java_store.refuse_missing_files,
         "flushed_ms > end.last_time_ms",
         "flushed_ms > end.last_time_ms and not reached()",
     )

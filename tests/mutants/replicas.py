@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from quorumlog.broker.client import switching
-from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.config import ASYNC_FLUSH, SYNC_FLUSH
 from quorumlog.broker.epochs import epoch_history
 from quorumlog.broker.epochs.epoch_history import CopyList
 from quorumlog.broker.epochs.epoch_rule import Count
-from quorumlog.broker.message_store import MessageStore
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_file import ReplicaFile
 from quorumlog.broker.replication.replica_master import ReplicaMaster
+from quorumlog.broker.store.commit_log import CommitLog
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import ConfigError
 from sim.replicas.schedule import by_hand as replicas_keep_their_promises
 from tests.broker.epochs import test_epoch_rule as rules
@@ -40,7 +40,7 @@ def some_not_asked(patch: Patch) -> None:
 @mutant(
     363,
     "an epoch without bytes says nothing of a log",
-    scenario=lambda: rules.test_a_run_without_bytes_is_in_the_log_that_has_come_to_its_begin(),
+    scenario=replicas_keep_their_promises,
 )
 def only_bytes_count(patch: Patch) -> None:
     """An epoch is that of the last bytes."""
@@ -84,7 +84,7 @@ def slave_shows_its_end(patch: Patch) -> None:
 @mutant(
     307,
     "a switch goes by what brokers said before they promised",
-    scenario=switches.test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow,
+    scenario=replicas_keep_their_promises,
 )
 def asked_once(patch: Patch) -> None:
     """All have answered."""

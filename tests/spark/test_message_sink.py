@@ -11,11 +11,11 @@ from pyspark.sql.types import StructType
 
 from quorumlog import connect as log_of
 from quorumlog.broker import BrokerAdmin, BrokerClient, connect
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.errors import TopicNotPermitted, UnknownTopic
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.wire.group_names import READ
+from quorumlog.broker.group_commands import READ
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+from quorumlog.broker.message import StoredMessage
 from quorumlog.config import staging_name
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.message_bodies import MESSAGE_MACHINE, MessageBodies, topics_of
@@ -93,7 +93,7 @@ def test_columns_that_a_message_has_not_are_refused() -> None:
 @pytest.fixture
 def brokers() -> Iterator[LocalBrokers]:
     options = GroupOptions(first_topics={"orders": 2})
-    with LocalBrokers(1, extensions=lambda _: [GroupExtension(options)]) as brokers:
+    with LocalBrokers(1, groups=lambda _: GroupService(options)) as brokers:
         eventually(lambda: len(brokers.brokers["n0"].shown_topics) >= 3)
         yield brokers
 

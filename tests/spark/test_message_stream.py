@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from quorumlog.broker import BrokerAdmin, Message, connect
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.errors import ConfigError
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.messages import message_stream
@@ -29,7 +29,7 @@ def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def local_brokers(directory: Path) -> LocalBrokers:
-    return LocalBrokers(1, directory=directory, extensions=lambda member_id: [GroupExtension()])
+    return LocalBrokers(1, directory=directory, groups=lambda member_id: GroupService())
 
 
 @pytest.fixture

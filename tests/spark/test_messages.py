@@ -12,14 +12,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from quorumlog.broker import Message, MessageStore, MessageStoreConfig, connect
 from quorumlog.broker.client.broker_results import QueueInfo
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
 from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.message import encode_records
+from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.errors import ConfigError
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.messages.message_options import COLUMNS, MessageOptions
 from quorumlog.spark.messages.message_sources import BrokerSource, StoreDirectorySource
+from tests.broker.store.store_making import put_and_wait
 from tests.broker.store.test_golden import GOLDEN, expected_body
 from tests.waiting import eventually
 
@@ -62,7 +63,7 @@ def test_topic_and_time_choose_the_files_that_are_read(tmp_path: Path) -> None:
         now[0] += 1000
         topic = "rare" if number == 150 else "often"
         encoded = encode_records([Message(topic, bytes(500))], 0, 0)
-        store.commit_log.put_and_wait(RecordBatch.contiguous(*encoded))
+        put_and_wait(store, RecordBatch.contiguous(*encoded))
         store.reput_once()
     files = len([base for base in store.commit_log.files.bases if base < store.commit_log.max_offset])
     store.close()

@@ -93,8 +93,7 @@ def log_frames() -> Iterator[tuple[str, bytes]]:
 
 def greetings() -> Iterator[tuple[str, bytes]]:
     """Of the port of a broker; what else is said there may change."""
-    from quorumlog.broker.wire.broker_framing import encode
-    from quorumlog.broker.wire.broker_messages import EarlierHello, EarlierHelloResponse
+    from quorumlog.broker.wire import EarlierHello, EarlierHelloResponse, encode
 
     for name, kind in (("BrokerHello", EarlierHello), ("BrokerHelloResponse", EarlierHelloResponse)):
         yield name, b"".join(encode(made(kind)))
@@ -123,7 +122,7 @@ def control_bodies() -> Iterator[tuple[str, bytes]]:
 
 
 def command_bodies() -> Iterator[tuple[str, bytes]]:
-    from quorumlog.broker.wire import group_commands
+    from quorumlog.broker import group_commands
     from quorumlog.kv.requests import operations
 
     for dialect, union in (

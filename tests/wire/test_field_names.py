@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from quorumlog.broker.wire.group_commands import Assignment
+from quorumlog.broker.group_commands import Assignment
 from quorumlog.errors import ProtocolViolation
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.operations import (

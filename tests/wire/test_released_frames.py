@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from quorumlog.broker import group_commands
 from quorumlog.broker.replication.protocol import ha_frames as ha
 from quorumlog.broker.replication.protocol import old_dialect as old
-from quorumlog.broker.wire import group_commands
-from quorumlog.broker.wire.broker_framing import broker_decoder, encode
+from quorumlog.broker.wire import broker_decoder, encode
 from quorumlog.entry import EntryKind
 from quorumlog.kv.requests import operations
 from quorumlog.kv.requests.old_greeting import answer_to_old_greeting

@@ -6,15 +6,40 @@
         receipt = broker.send(Message("orders", b"...", keys=["4711"]))
         for message in broker.pull("orders", receipt.queue_id, 0).messages: ...
 
-Read in this order: `messages`, `errors`, `config`, `message_log`, `commit_log`, `flush`, `queues`,
-`store_reader`, `first_look`, `message_store`, `offline_store`, `offline_ledger`, `converter`, `old_log`,
-`java_config`, `old_state`, `takeover`, `epochs`, `replication`, `failover`, `wire`, `serving`,
-`client`, `later_member`, `dledger`, `groups`.
+Read in this order: `message`, `record_batch`, `errors`, `config`, `store`, `wire`, `group_commands`,
+`broker_port`, `client`, `offline`, `epochs`, `replication`, `failover`, `groups`, `broker_server`,
+`dledger`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from quorumlog.broker.errors import (
+    ConsumerGroupExists,
+    CoordinatorUnreachable,
+    FlushDiskTimeout,
+    FlushSlaveTimeout,
+    GroupInUse,
+    InSyncReplicasNotEnough,
+    MessageDamaged,
+    MessageIllegal,
+    NeedsReplicatedRole,
+    NoSuchMessage,
+    NotMaster,
+    NotReplicated,
+    QueueOffsetOutOfRange,
+    StaleEpoch,
+    StaleGeneration,
+    StoreStopped,
+    SwitchRefused,
+    TooManyNames,
+    TopicExists,
+    TopicNotPermitted,
+    UnknownConsumerGroup,
+    UnknownGroupMember,
+    UnknownTopic,
+)
 
 if TYPE_CHECKING:
     from quorumlog.broker.client.async_broker_client import AsyncBrokerClient, connect_async
@@ -26,33 +51,8 @@ if TYPE_CHECKING:
     from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
     from quorumlog.broker.client.groups.retries import SuspendQueue
     from quorumlog.broker.config import MessageStoreConfig
-    from quorumlog.broker.errors import (
-        ConsumerGroupExists,
-        CoordinatorUnreachable,
-        FlushDiskTimeout,
-        FlushSlaveTimeout,
-        GroupInUse,
-        InSyncReplicasNotEnough,
-        MessageDamaged,
-        MessageIllegal,
-        NeedsReplicatedRole,
-        NoSuchMessage,
-        NotMaster,
-        NotReplicated,
-        QueueOffsetOutOfRange,
-        StaleEpoch,
-        StaleGeneration,
-        StoreStopped,
-        SwitchRefused,
-        TooManyNames,
-        TopicExists,
-        TopicNotPermitted,
-        UnknownConsumerGroup,
-        UnknownGroupMember,
-        UnknownTopic,
-    )
-    from quorumlog.broker.message_store import MessageStore
-    from quorumlog.broker.messages.message import Message, StoredMessage
+    from quorumlog.broker.message import Message, StoredMessage
+    from quorumlog.broker.store.message_store import MessageStore
 
 __all__ = [
     "AsyncBrokerAdmin",
@@ -99,54 +99,25 @@ __all__ = [
 ]
 
 _WHERE = {
-    "AsyncBrokerAdmin": "client.groups.async_broker_admin",
-    "AsyncBrokerClient": "client.async_broker_client",
-    "AsyncConsumer": "client.groups.async_consumer",
-    "AsyncProducer": "client.groups.async_producer",
-    "BrokerAdmin": "client.groups.blocking_groups",
-    "BrokerClient": "client.blocking_broker_client",
-    "Consumer": "client.groups.blocking_groups",
-    "ConsumerGroupExists": "errors",
-    "CoordinatorUnreachable": "errors",
-    "FlushDiskTimeout": "errors",
-    "FlushSlaveTimeout": "errors",
-    "GroupInUse": "errors",
-    "InSyncReplicasNotEnough": "errors",
-    "Message": "messages.message",
-    "MessageDamaged": "errors",
-    "MessageIllegal": "errors",
-    "MessageStore": "message_store",
-    "MessageStoreConfig": "config",
-    "NeedsReplicatedRole": "errors",
-    "NoSuchMessage": "errors",
-    "NotMaster": "errors",
-    "NotReplicated": "errors",
-    "Producer": "client.groups.blocking_groups",
-    "PullResult": "client.broker_results",
-    "QueueLag": "client.groups.async_broker_admin",
-    "QueueOffsetOutOfRange": "errors",
-    "SendReceipt": "client.broker_results",
-    "StaleEpoch": "errors",
-    "StaleGeneration": "errors",
-    "StoreStopped": "errors",
-    "StoredMessage": "messages.message",
-    "SuspendQueue": "client.groups.retries",
-    "SwitchRefused": "errors",
-    "TooManyNames": "errors",
-    "TopicExists": "errors",
-    "TopicNotPermitted": "errors",
-    "UnknownConsumerGroup": "errors",
-    "UnknownGroupMember": "errors",
-    "UnknownTopic": "errors",
-    "connect": "client.blocking_broker_client",
-    "connect_async": "client.async_broker_client",
+    "client.async_broker_client": "AsyncBrokerClient connect_async",
+    "client.blocking_broker_client": "BrokerClient connect",
+    "client.broker_results": "PullResult SendReceipt",
+    "client.groups.async_broker_admin": "AsyncBrokerAdmin QueueLag",
+    "client.groups.async_consumer": "AsyncConsumer",
+    "client.groups.async_producer": "AsyncProducer",
+    "client.groups.blocking_groups": "BrokerAdmin Consumer Producer",
+    "client.groups.retries": "SuspendQueue",
+    "config": "MessageStoreConfig",
+    "message": "Message StoredMessage",
+    "store.message_store": "MessageStore",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Loaded when it is used: a client needs no store, and a store no client."""
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    for where, names in _WHERE.items():
+        if name in names.split():
+            return getattr(import_module(f"{__name__}.{where}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -283,6 +283,42 @@ def _named(annotation: Any) -> Any:
     return Annotated[kind, info]
 
 
+def _pem_option(name: str, text: str, variable: str | None = None) -> Any:
+    return typer.Option(name, help=text, metavar="FILE", parser=named_path, envvar=variable)
+
+
+TlsCert = Annotated[Path | None, _pem_option("--tls-cert", "Own certificate, PEM.")]
+TlsKey = Annotated[Path | None, _pem_option("--tls-key", "Its key.")]
+TlsCa = Annotated[Path | None, _pem_option("--tls-ca", "The CAs whose certificates are trusted.")]
+CLIENT_TLS: Options = {
+    name: (Annotated[Path | None, _pem_option(option, text, variable)], None)
+    for name, option, variable, text in (
+        ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Speak TLS; trust the CAs in this file."),
+        (
+            "tls_cert",
+            "--tls-cert",
+            "QUORUMLOG_TLS_CERT",
+            "Own certificate, where a server asks for one.",
+        ),
+        ("tls_key", "--tls-key", "QUORUMLOG_TLS_KEY", "Its key."),
+    )
+}
+"""Of a command that asks servers."""
+
+
+@contextmanager
+def speaking_tls(tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Iterator[None]:
+    """All clients of a command. Raises ConfigError."""
+    if tls_ca is None and tls_cert is None and tls_key is None:
+        yield
+        return
+    from quorumlog.net.tls import ClientTls, clients_use
+
+    named = ("" if each is None else str(each) for each in (tls_ca, tls_cert, tls_key))
+    with clients_use(ClientTls(*named)):
+        yield
+
+
 class _Command:
     """A function as typer is to see it: with the options that its parameters stand for, and --json."""
 
@@ -319,6 +355,7 @@ class _Command:
             if "group" in parameters and name in self._signature.parameters:
                 parameters["group"] = parameters.pop("group")
             parameters["timeout"] = (Annotated[float, timeout], timeout_s)
+            parameters.update(CLIENT_TLS)
             parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
         if self._has_json:
             parameters["json"] = (Json, False)
@@ -332,14 +369,16 @@ class _Command:
 
     def __call__(self, **given: Any) -> Any:
         given.pop("json", None)  # `output` knows
-        if self._at is not None:
+        if self._at is None:
+            return self._function(**given)
+        with speaking_tls(**{each: given.pop(each) for each in CLIENT_TLS}):
             name, at = self._at
             context = given["context"]
             if "context" not in self._signature.parameters:
                 del given["context"]
             its = {each: given.pop(each) for each in (*at.options, "timeout")}
             given[name] = at.of(context, **its)
-        return self._function(**given)
+            return self._function(**given)
 
 
 class App(typer.Typer):
@@ -418,18 +457,6 @@ FromMember = Annotated[
     typer.Option(
         "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
     ),
-]
-
-
-TlsCert = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert", help="Own certificate, PEM; with --tls-key and --tls-ca.", metavar="FILE"
-    ),
-]
-TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="Its key.", metavar="FILE")]
-TlsCa = Annotated[
-    Path | None, typer.Option("--tls-ca", help="Certificates of the CAs to trust.", metavar="FILE")
 ]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.call_options import ClientOptions
-    from quorumlog.kv.client.codecs import Codec, CodecName, V
+    from quorumlog.kv.client.codecs import Codec, CodecName, Unreadable, V
     from quorumlog.kv.client.values import Change, Item
     from quorumlog.kv.door.embedded import KeyValueStore
     from quorumlog.kv.door.kv_door import KeyValueDoor
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         LeaseNotFound,
         LockLost,
         NoSpace,
+        ValueUnreadable,
     )
     from quorumlog.kv.requests.operations import (
         Compare,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         Txn,
     )
     from quorumlog.kv.service.service import StoreOptions
+    from quorumlog.net.tls import ClientTls
 
 _PLACES = {
     "AsyncKeyValueClient": "quorumlog.kv.client.async_store",
@@ -68,6 +70,7 @@ _PLACES = {
     "StoreOptions": "quorumlog.kv.service.service",
     "Target": "quorumlog.kv.requests.operations",
     "Txn": "quorumlog.kv.requests.operations",
+    "ValueUnreadable": "quorumlog.kv.errors",
 }
 """A client loads no server."""
 
@@ -107,6 +110,8 @@ def connect(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_ms: float = 10_000,
     cluster_id: str = "",
+    errors: Unreadable = "raise",
+    tls: ClientTls | None = None,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
     `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
@@ -115,7 +120,14 @@ def connect(
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
-    return KeyValueClient(servers, codec=codec_of(codec), timeout_ms=timeout_ms, cluster_id=cluster_id)
+    return KeyValueClient(
+        servers,
+        codec=codec_of(codec),
+        timeout_ms=timeout_ms,
+        cluster_id=cluster_id,
+        errors=errors,
+        tls=tls,
+    )
 
 
 @overload
@@ -149,13 +161,21 @@ def connect_async(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_ms: float = 10_000,
     cluster_id: str = "",
+    errors: Unreadable = "raise",
+    tls: ClientTls | None = None,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
-    codec = codec_of(codec)
-    return AsyncKeyValueClient(servers, codec=codec, timeout_ms=timeout_ms, cluster_id=cluster_id)
+    return AsyncKeyValueClient(
+        servers,
+        codec=codec_of(codec),
+        timeout_ms=timeout_ms,
+        cluster_id=cluster_id,
+        errors=errors,
+        tls=tls,
+    )
 
 
 __all__ = [
@@ -183,6 +203,7 @@ __all__ = [
     "StoreOptions",
     "Target",
     "Txn",
+    "ValueUnreadable",
     "connect",
     "connect_async",
 ]

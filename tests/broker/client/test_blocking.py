@@ -12,8 +12,8 @@ import pytest
 
 from quorumlog import connect as connect_log
 from quorumlog.broker import BrokerAdmin, BrokerClient, Consumer, Message, Producer, connect
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.errors import LedgerError
 from quorumlog.kv import connect as connect_kv
 from tests.net.test_loop_thread import WAIT_S, in_a_child, outcome_of
@@ -21,7 +21,7 @@ from tests.net.test_loop_thread import WAIT_S, in_a_child, outcome_of
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
-    with LocalBrokers(1, extensions=lambda member_id: [GroupExtension()]) as brokers:
+    with LocalBrokers(1, extensions=lambda member_id: [GroupService()]) as brokers:
         with BrokerAdmin(brokers.servers) as admin:
             admin.create_topic("orders", 1)
         yield brokers

@@ -10,9 +10,9 @@ import pytest
 from quorumlog.broker.client.broker_calls import BrokerCalls, BrokerProduct
 from quorumlog.broker.client.broker_verbs import UniqKeys, encode_messages
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, TopicNotPermitted
-from quorumlog.broker.messages.message import Message
-from quorumlog.broker.wire.broker_framing import GROUP, broker_request_decoder
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import Message
+from quorumlog.broker.wire import (
+    GROUP,
     PullRequest,
     PullResponse,
     RoleNotice,
@@ -20,8 +20,9 @@ from quorumlog.broker.wire.broker_messages import (
     RoleResponse,
     SendRequest,
     SendResponse,
+    SessionSendRequest,
+    broker_request_decoder,
 )
-from quorumlog.broker.wire.group_messages import SessionSendRequest
 from quorumlog.errors import (
     LedgerError,
     OutcomeUnknown,

@@ -13,9 +13,8 @@ import pytest
 
 from quorumlog import connect as connect_log
 from quorumlog.broker import connect, connect_async
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.wire.broker_framing import encode
-from quorumlog.broker.wire.broker_messages import EarlierHelloResponse
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.wire import EarlierHelloResponse, encode
 from quorumlog.errors import LedgerError, Unreachable, WrongPort
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import HelloResponse
@@ -127,7 +126,7 @@ def test_one_wrong_address_among_others_is_told_in_the_end() -> None:
     with listening(http) as address, socket.create_server(("127.0.0.1", 0)) as closed:
         nobody = "{}:{}".format(*closed.getsockname())
         closed.close()
-        with pytest.raises(Unreachable, match=rf"{address} \\(answers with HTTP") as told:
+        with pytest.raises(Unreachable, match=rf"{address} \(answers with HTTP") as told:
             connect(f"{address},{nobody}", timeout_ms=1)
         assert not isinstance(told.value, WrongPort)
 

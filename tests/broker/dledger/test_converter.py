@@ -12,13 +12,13 @@ from quorumlog import LocalCluster
 from quorumlog import connect as connect_log
 from quorumlog.broker import Message, connect
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.converter import convert_to_classic
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.offline_ledger import OfflineLedger
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.message import StoredMessage
+from quorumlog.broker.offline.converter import convert_to_classic
+from quorumlog.broker.offline.offline_ledger import OfflineLedger
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import OsDisk

@@ -8,13 +8,17 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from quorumlog.broker.dledger.message_entries import BODY_OFFSET, entries_of, records_of
-from quorumlog.broker.dledger.message_machine import MessageMachine, MessageMachines
-from quorumlog.broker.messages.message import Message
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.queues import machine_snapshot
-from quorumlog.broker.queues.dispatcher import QueueHole
+from quorumlog.broker.dledger.message_machine import (
+    BODY_OFFSET,
+    MessageMachine,
+    MessageMachines,
+    entries_of,
+    records_of,
+)
+from quorumlog.broker.message import Message, encode_records
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store import dispatch
+from quorumlog.broker.store.dispatch import QueueHole
 from quorumlog.store.memory_disk import MemoryDisk
 from sim.broker.sim_brokers import CONFIG
 
@@ -66,7 +70,7 @@ def test_what_is_dispatched_between_two_slices_is_not_saved_and_nothing_is_lost(
     log.send(20)
     end_position = log.machine.end_position
     writer = io.BytesIO()
-    with patch.object(machine_snapshot, "PIECE_UNITS", 3):
+    with patch.object(dispatch, "PIECE_UNITS", 3):
         slices = log.machine.save_slices(writer)
         next(slices)
         written = []

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from quorumlog.broker.message_log import PutOutcome
-from quorumlog.broker.messages.message import Message, PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutOutcome
 from quorumlog.testing.member import SimMember
 from quorumlog.testing.profile import SimulationProfile
 from sim.broker.broker_run import run_brokers

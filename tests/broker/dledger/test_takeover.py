@@ -14,16 +14,12 @@ from quorumlog import connect as log_of
 from quorumlog.broker import BrokerAdmin, Message, connect
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.converter import convert_to_classic
-from quorumlog.broker.dledger.local_brokers import LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension
-from quorumlog.broker.later_member import make_later_member
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.broker.old_log import (
+from quorumlog.broker.dledger.dledger_door import LocalBrokers
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.message import PutResult, encode_records
+from quorumlog.broker.offline.converter import convert_to_classic
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.offline.old_log import (
     FOLDER_NAME,
     OldLog,
     OldState,
@@ -31,9 +27,11 @@ from quorumlog.broker.old_log import (
     encode_record,
     first_difference,
 )
-from quorumlog.broker.old_state import OldReport
-from quorumlog.broker.takeover import take_over
-from quorumlog.broker.wire.broker_messages import OldLogResponse
+from quorumlog.broker.offline.old_state import OldReport
+from quorumlog.broker.offline.takeover import make_later_member, take_over
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.wire import OldLogResponse
 from quorumlog.client import LedgerClient
 from quorumlog.client.members.member_verbs import Members
 from quorumlog.config import MemberAddress, StoreConfig
@@ -43,6 +41,7 @@ from quorumlog.store.directory_kind import RESTORING_NAME
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.segments import segment_name
+from tests.broker.store.store_making import put_and_wait
 from tests.broker.store.test_golden import CONFIG
 from tests.waiting import eventually
 
@@ -61,7 +60,7 @@ def test_a_store_that_runs_is_not_taken_over(tmp_path: Path) -> None:
 def _put(store: MessageStore, first: int, stop: int) -> None:
     messages = [Message("orders", b"%d " % n * (n % 60 + 1), keys=[f"k{n}"]) for n in range(first, stop)]
     records = RecordBatch.contiguous(*encode_records(messages, 0, 1_700_000_000_000))
-    assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+    assert isinstance(put_and_wait(store, records), PutResult)
 
 
 def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: Path) -> None:
@@ -109,7 +108,7 @@ def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: 
 def test_queues_go_on_of_which_the_old_log_has_no_message_any_more(tmp_path: Path) -> None:
     store = MessageStore(str(tmp_path / "store"), CONFIG)
     rare = RecordBatch.contiguous(*encode_records([Message("rare", b"rare")] * 5, 0, 1_700_000_000_000))
-    assert isinstance(store.commit_log.put_and_wait(rare), PutResult)
+    assert isinstance(put_and_wait(store, rare), PutResult)
     while store.commit_log.max_offset < 2 * CONFIG.mapped_file_size_commit_log:
         _put(store, 0, 50)
     store.reput_once()
@@ -251,7 +250,7 @@ def java_like_store(folder: Path) -> None:
             batch = [replace(each, topic=topic)]
             unique = each.properties.get("of", f"{topic}{number}").rjust(32, "0")
             records = RecordBatch.contiguous(*encode_records(batch, queue_id, 1, [unique]))
-            assert isinstance(store.commit_log.put_and_wait(records), PutResult)
+            assert isinstance(put_and_wait(store, records), PutResult)
 
     def delayed(level: int, target: str, body: bytes) -> Message:
         real = {"REAL_TOPIC": target, "REAL_QID": "0", "DELAY": str(level)}
@@ -289,7 +288,7 @@ def test_what_a_java_broker_has_delivered_is_not_delivered_again(tmp_path: Path)
         storage=STORAGE,
         staging=False,
         starts=False,
-        extensions=lambda _: [GroupExtension(None, states[-1])],
+        groups=lambda _: GroupService(None, states[-1]),
     ) as brokers:
         cluster = brokers.cluster
         record, report = take_over(

@@ -14,7 +14,7 @@ from nemesis.failover.senders import Senders
 from quorumlog.broker import Message, connect, connect_async
 from quorumlog.broker.client.switching import Survey
 from quorumlog.broker.errors import SwitchRefused
-from quorumlog.broker.wire.broker_messages import ReplicaRequest
+from quorumlog.broker.wire import ReplicaRequest
 
 pytestmark = [pytest.mark.processes]
 

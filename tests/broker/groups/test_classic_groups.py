@@ -11,18 +11,9 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.broker.errors import TopicNotPermitted, UnknownTopic
-from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
-from quorumlog.broker.groups.group_extension import GroupExtension
-from quorumlog.broker.groups.group_machine import saved_bytes
-from quorumlog.broker.groups.state_follower import COMMANDS, SNAPSHOTS
-from quorumlog.broker.message_log import PutOutcome, PutRequest, Role
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.replication.replica_store import ReplicaStore
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.broker.group_commands import (
+    REAL_QUEUE,
+    REAL_TOPIC,
     Command,
     CreateTopic,
     DeleteTopic,
@@ -34,7 +25,16 @@ from quorumlog.broker.wire.group_commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.groups.classic_group_log import COMMANDS, SNAPSHOTS, ClassicGroupLog
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.groups.group_state import saved_bytes
+from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, encode_records
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.replication.replica_store import ReplicaStore
+from quorumlog.broker.store.log_files import PutOutcome, PutRequest, Role
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.wire import (
+    AnyBrokerMessage,
     AssignmentResponse,
     CommitRequest,
     DoneResponse,
@@ -44,7 +44,6 @@ from quorumlog.broker.wire.group_messages import (
     HeartbeatRequest,
     OpenSessionRequest,
 )
-from quorumlog.broker.wire.group_names import REAL_QUEUE, REAL_TOPIC
 from quorumlog.errors import LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.testing.disk import SimDisk
 from tests.broker.store.store_making import ROOT, SMALL, Clock, open_store, release
@@ -120,7 +119,7 @@ class Broker:
         self.store = self.opened()
         self.loop = Loop()
         self.groups = ClassicGroupLog(
-            self.store, GroupExtension(), self.lead, wall_ms=lambda: self.clock.now_ms
+            self.store, GroupService(), self.lead, wall_ms=lambda: self.clock.now_ms
         )
         self.store.reput.dispatched = self.groups.grown
         puts, loop = Puts(self.store), cast(Any, self.loop)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from quorumlog.broker.client.groups.consumer_queue import ConsumerQueue, take_next
 from quorumlog.broker.client.groups.retries import MOST_CAUSE_BYTES, again_of, revived
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.wire.group_names import MOST_RETRIES
+from quorumlog.broker.group_commands import MOST_RETRIES
+from quorumlog.broker.message import StoredMessage
+from quorumlog.broker.record_batch import RecordBatch
 from quorumlog.errors import BadRequest
 
 

@@ -20,8 +20,8 @@ from quorumlog.broker import (
     StoredMessage,
     SuspendQueue,
 )
-from quorumlog.broker.dledger.local_brokers import SMALL_INDEX, LocalBrokers
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+from quorumlog.broker.dledger.dledger_door import SMALL_INDEX, LocalBrokers
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
 from quorumlog.cli.main import app
 from quorumlog.errors import BadRequest
 
@@ -31,7 +31,7 @@ CONFIG = replace(SMALL_INDEX, message_delay_level="1s " * 17 + "1s")
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
-    with LocalBrokers(config=CONFIG, extensions=lambda member_id: [GroupExtension(OPTIONS)]) as brokers:
+    with LocalBrokers(config=CONFIG, groups=lambda member_id: GroupService(OPTIONS)) as brokers:
         yield brokers
 
 

@@ -17,9 +17,7 @@ from quorumlog.broker.errors import (
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.groups.allocation import allocate
-from quorumlog.broker.groups.group_machine import MACHINE_NAME, GroupMachine, loaded_state, saved_bytes
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.broker.group_commands import (
     Assign,
     Assignment,
     Command,
@@ -37,6 +35,9 @@ from quorumlog.broker.wire.group_commands import (
     encode,
     read_answer,
 )
+from quorumlog.broker.groups.group_state import GROUPS as MACHINE_NAME
+from quorumlog.broker.groups.group_state import GroupMachine, loaded_state, saved_bytes
+from quorumlog.broker.groups.rebalancer import allocate
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.testing import SimulatedLog
 

@@ -9,12 +9,7 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.errors import NoSuchMessage, QueueOffsetOutOfRange, TooManyNames
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.groups.proposals import Proposals
-from quorumlog.broker.messages.message import SCHEDULE_TOPIC, PutResult
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.broker.group_commands import (
     CreateTopic,
     DeleteTopic,
     GroupRow,
@@ -24,7 +19,12 @@ from quorumlog.broker.wire.group_commands import (
     encode,
     read_answer,
 )
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+from quorumlog.broker.groups.rebalancer import Proposals
+from quorumlog.broker.message import SCHEDULE_TOPIC, PutResult
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.wire import (
+    AnyBrokerMessage,
     AssignmentResponse,
     CommitRequest,
     DoneResponse,
@@ -230,8 +230,8 @@ def test_a_clock_that_jumps_releases_nothing(jump_together: bool) -> None:
     log.run_for(100)
     for member in log.members if jump_together else [log.master]:
         member.wall_clock.set(log.cluster.now_ms, jump_ms=365 * 86_400_000)
-    extension = log.brokers.brokers[log.master.member_id].extensions[0]
-    assert isinstance(extension, GroupExtension)
+    extension = log.brokers.brokers[log.master.member_id].groups
+    assert isinstance(extension, GroupService)
     log.run_for(700)
     assert extension.scheduler.released == 0
     log.until(lambda: extension.scheduler.released == 1, "release")

@@ -15,7 +15,7 @@ from quorumlog.broker.client.groups.async_broker_admin import AsyncBrokerAdmin
 from quorumlog.broker.client.groups.async_consumer import AsyncConsumer
 from quorumlog.broker.client.groups.async_producer import AsyncProducer
 from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin, Consumer, Producer
-from quorumlog.broker.dledger.local_brokers import SMALL_INDEX, LocalBrokers
+from quorumlog.broker.dledger.dledger_door import SMALL_INDEX, LocalBrokers
 from quorumlog.broker.errors import (
     GroupInUse,
     StaleGeneration,
@@ -24,8 +24,8 @@ from quorumlog.broker.errors import (
     UnknownConsumerGroup,
     UnknownTopic,
 )
-from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-from quorumlog.broker.messages.message import (
+from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+from quorumlog.broker.message import (
     MAX_PROPERTIES_BYTES,
     RETRY_PROPERTIES_BYTES,
     StoredMessage,
@@ -39,7 +39,7 @@ CONFIG = replace(SMALL_INDEX, message_delay_level=QUICK_LEVELS.strip())
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
-    with LocalBrokers(config=CONFIG, extensions=lambda member_id: [GroupExtension(OPTIONS)]) as brokers:
+    with LocalBrokers(config=CONFIG, groups=lambda member_id: GroupService(OPTIONS)) as brokers:
         yield brokers
 
 
@@ -203,7 +203,7 @@ def test_a_stored_message_without_room_for_a_retry_goes_to_the_dlq(
     brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an old log may hold it; the messages behind it do not wait."""
-    commit_log = "quorumlog.broker.dledger.dledger_commit_log"
+    commit_log = "quorumlog.broker.dledger.dledger_broker"
     seen: list[bytes] = []
     with BrokerAdmin(brokers.servers) as admin, Producer(brokers.servers) as producer:
         admin.create_topic("old", 1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.groups.offset_commits import Done, OffsetCommits
-from quorumlog.broker.wire.group_commands import CommitOffsets
+from quorumlog.broker.group_commands import CommitOffsets
+from quorumlog.broker.groups.rebalancer import Done, OffsetCommits
 from quorumlog.errors import LedgerError, NotLeader
 
 

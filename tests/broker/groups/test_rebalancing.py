@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from quorumlog.broker.groups.allocation import allocate, with_held
-from quorumlog.broker.groups.group_members import GroupMembers
+from quorumlog.broker.group_commands import Assignment, CreateTopic, QueueRow
 from quorumlog.broker.groups.group_state import Group, GroupState
-from quorumlog.broker.wire.group_commands import Assignment, CreateTopic, QueueRow
-from quorumlog.broker.wire.group_messages import AssignmentResponse, HeartbeatRequest
+from quorumlog.broker.groups.rebalancer import GroupMembers, allocate, with_held
+from quorumlog.broker.wire import AssignmentResponse, HeartbeatRequest
 from tests.broker.groups.test_groups_driven import DrivenGroups
 
 WANTS = (("orders", "*"),)

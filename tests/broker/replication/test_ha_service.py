@@ -8,11 +8,11 @@ import contextlib
 import pytest
 
 from quorumlog.broker.epochs.epoch_history import Peer
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.service.ha_service import QUORUMLOG, ROCKETMQ, HAService
+from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ConfigError
 from quorumlog.net.limits import GREETING_MS
 from quorumlog.server.free_ports import free_ports

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, Run
-from quorumlog.broker.message_log import Role
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.message import PutResult
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.ha_frames import HaCodec, Refuse, SlaveLog, fed
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
@@ -23,6 +22,7 @@ from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import Member
+from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.testing.disk import SimDisk

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, Peer, Run
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
+from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.store.state_files import replace_file
 from quorumlog.testing.disk import SimDisk

@@ -15,14 +15,14 @@ from quorumlog.broker.client.switching import Lost, Switch, change_list
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
-from quorumlog.broker.message_log import Role
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.master_link import MasterLink
 from quorumlog.broker.replication.protocol.slave_link import SlaveLink
 from quorumlog.broker.replication.replica_file import ReplicaRecord
 from quorumlog.broker.replication.replica_master import DRAIN_MS
 from quorumlog.broker.replication.roles import Member
-from quorumlog.broker.wire.broker_messages import ReplicaRequest
+from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.wire import ReplicaRequest
 from quorumlog.errors import ConfigError, LedgerError
 from sim.replicas.operators import OperatorGone, SimulatedAsked
 from sim.replicas.world import World
@@ -723,7 +723,7 @@ def test_slaves_hear_of_topics_that_a_master_was_given() -> None:
 
 
 def test_a_verb_of_the_release_before_is_none() -> None:
-    from quorumlog.broker.serving.replica_requests import work_of
+    from quorumlog.broker.broker_server import work_of
 
     world = World(29, brokers=1)
     assert work_of(world.brokers["a"].living, ReplicaRequest(verb="forget", broker_id="b")) is None

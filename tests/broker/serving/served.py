@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.serving.broker_server import BrokerServer
+from quorumlog.broker.broker_server import BrokerServer
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.server.free_ports import free_ports
 from quorumlog.store.disk import Disk
 

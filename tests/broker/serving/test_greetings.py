@@ -10,17 +10,19 @@ from typing import get_args
 import pytest
 
 from quorumlog.broker import BrokerClient
-from quorumlog.broker.serving.broker_server import BrokerServer
-from quorumlog.broker.wire.broker_framing import broker_decoder, broker_request_decoder, encode
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.broker_server import BrokerServer
+from quorumlog.broker.wire import (
     AnyBrokerMessage,
     AnyBrokerRequest,
     EarlierHello,
     EarlierHelloResponse,
+    GroupCommandRequest,
     QueuesResponse,
     StatusRequest,
+    broker_decoder,
+    broker_request_decoder,
+    encode,
 )
-from quorumlog.broker.wire.group_messages import GroupCommandRequest
 from quorumlog.config import MIB
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net import listener

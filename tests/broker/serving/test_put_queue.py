@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from quorumlog.broker.message_log import PutRequest
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.serving.put_queue import PutQueue
+from quorumlog.broker.broker_port import PutQueue
+from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.broker.store.log_files import PutRequest
 from quorumlog.errors import OutcomeUnknown, PendingFull, StoreFailure
 
 

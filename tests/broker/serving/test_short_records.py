@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker import BrokerClient, Message
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.wire.broker_framing import broker_decoder, encode, message_of
-from quorumlog.broker.wire.broker_messages import SendRequest
+from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.broker.wire import SendRequest, broker_decoder, encode, message_of
 from quorumlog.net.errors import ErrorResponse
 from tests.broker.serving.served import dialled, served
 from tests.broker.serving.test_unread_answers import hello

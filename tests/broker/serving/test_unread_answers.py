@@ -10,14 +10,13 @@ from typing import Any, cast
 import msgspec
 
 from quorumlog.broker import BrokerClient, Message
-from quorumlog.broker.client.broker_verbs import hello, pulled_of
-from quorumlog.broker.serving.broker_session import (
+from quorumlog.broker.broker_port import (
     MOST_OPEN,
     MOST_READING,
     BrokerSession,
 )
-from quorumlog.broker.wire.broker_framing import broker_decoder, encode, message_of
-from quorumlog.broker.wire.broker_messages import OffsetAtRequest, PullRequest
+from quorumlog.broker.client.broker_verbs import hello, pulled_of
+from quorumlog.broker.wire import OffsetAtRequest, PullRequest, broker_decoder, encode, message_of
 from quorumlog.errors import ConnectionFull
 from quorumlog.net.errors import ErrorResponse
 from quorumlog.net.frame import Frame

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.message_log import PutOutcome, PutRequest
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, PutResult, PutStatus
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import Message, PutResult, PutStatus, encode_records
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutOutcome, PutRequest
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.store.disk import Disk
 
 SMALL = MessageStoreConfig(
@@ -41,6 +41,13 @@ def open_store(
 ) -> MessageStore:
     clock = clock or Clock()
     return MessageStore(ROOT, config, disk=disk, wall_clock=clock, clock=clock, **options)
+
+
+def put_and_wait(store: MessageStore, records: RecordBatch) -> PutOutcome:
+    """Of a store whose services have threads."""
+    answer: Future[PutOutcome] = Future()
+    store.commit_log.put([PutRequest(records, True, answer.set_result)])
+    return answer.result(timeout=60)
 
 
 def numbered(first: int, count: int, topic: str = "t", size: int = 100) -> list[Message]:

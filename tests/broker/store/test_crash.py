@@ -13,8 +13,8 @@ from random import Random
 import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import (
     ROOT,

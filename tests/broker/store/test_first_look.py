@@ -16,18 +16,22 @@ import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.dledger.message_machine import MessageMachine, QueueEndsAnswer
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore, allow_cut, hide_given_again
-from quorumlog.broker.old_log import OldLog
-from quorumlog.broker.queues.consume_queues import ConsumeQueues
-from quorumlog.broker.takeover import take_over
+from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.offline.offline_store import (
+    OfflineStore,
+    allow_cut,
+    hide_given_again,
+)
+from quorumlog.broker.offline.old_log import OldLog
+from quorumlog.broker.offline.takeover import take_over
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.queues import ConsumeQueues
 from quorumlog.config import MemberAddress
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.store.disk import OsDisk
 from tests.broker.store import test_golden
+from tests.broker.store.store_making import put_and_wait
 
 CONFIG = replace(test_golden.CONFIG, flush_disk_type=ASYNC_FLUSH)
 FILE_BYTES = CONFIG.mapped_file_size_commit_log
@@ -41,7 +45,7 @@ def put(store: MessageStore, number: int) -> PutResult:
             [Message("plain", b"%d " % number * 60, keys=(f"k{number}",))], number % QUEUES, 0
         )
     )
-    result = store.commit_log.put_and_wait(records)
+    result = put_and_wait(store, records)
     assert isinstance(result, PutResult)
     return result
 
@@ -250,7 +254,7 @@ def test_a_file_of_another_size_in_a_store_of_ours_is_refused(root: Path) -> Non
 
 def put_into(store: MessageStore, topic: str) -> int:
     records = RecordBatch.contiguous(*encode_records([Message(topic, b"x" * 100)], 0, 0))
-    result = store.commit_log.put_and_wait(records)
+    result = put_and_wait(store, records)
     assert isinstance(result, PutResult)
     return result.queue_offset
 

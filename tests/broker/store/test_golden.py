@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from quorumlog.broker.config import SYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.message_log import PutRequest
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import Message, StoredMessage, encode_records
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutRequest
+from quorumlog.broker.store.message_store import MessageStore
+from tests.broker.store.store_making import put_and_wait
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "rocketmq-store"
 CONFIG = MessageStoreConfig(
@@ -172,7 +172,7 @@ def test_java_s_store_is_gone_on_with(golden: Path) -> None:
         records = RecordBatch.contiguous(
             *encode_records([Message("golden", expected_body(number, "golden"))], 0, 0)
         )
-        store.commit_log.put_and_wait(records)
+        put_and_wait(store, records)
     store.close()
     with OfflineStore(str(golden)) as stopped:
         report = stopped.verify()

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH, MessageStoreConfig
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import Message, PutResult
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.queues import consume_queues, index_service
-from quorumlog.broker.queues.open_files import MOST_OPEN_FILES, OpenFiles
+from quorumlog.broker.message import Message, PutResult, encode_records
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store import index
+from quorumlog.broker.store import queues as queue_files
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.queues import MOST_OPEN_FILES, OpenFiles
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.segment import Segment
 from quorumlog.testing.disk import SimDisk
@@ -29,6 +29,7 @@ from tests.broker.store.store_making import (
     numbers_in_queue,
     open_store,
     put,
+    put_and_wait,
     put_and_work,
     records_of,
     release,
@@ -47,8 +48,8 @@ def test_a_new_index_file_is_named_after_one_of_a_broker_that_is_hours_ahead(
         names.append(index_file_name(time_ms))
         return names[-1]
 
-    index_file_name = index_service.index_file_name
-    monkeypatch.setattr(index_service, "index_file_name", named)
+    index_file_name = index.index_file_name
+    monkeypatch.setattr(index, "index_file_name", named)
     now_ms = 1_795_000_000_000.0
     config = replace(SMALL, flush_disk_type=ASYNC_FLUSH)
     store = MessageStore(str(tmp_path), config, wall_clock=lambda: now_ms + HOURS_8_MS)  # local time
@@ -94,7 +95,7 @@ def test_a_store_with_more_queues_than_descriptors_keeps_few_files_open(
 ) -> None:
     assert MOST_OPEN_FILES < 1000
     queues, most = 40, 8
-    monkeypatch.setattr(consume_queues, "OpenFiles", partial(OpenFiles, most=most))
+    monkeypatch.setattr(queue_files, "OpenFiles", partial(OpenFiles, most=most))
     config = MessageStoreConfig(
         flush_disk_type=ASYNC_FLUSH,
         mapped_file_size_commit_log=1 << 20,
@@ -108,7 +109,7 @@ def test_a_store_with_more_queues_than_descriptors_keeps_few_files_open(
     for start in range(2):
         for number in range(queues):
             records = RecordBatch.contiguous(*encode_records([Message("t", b"%d" % number)], number, 0))
-            result = store.commit_log.put_and_wait(records)
+            result = put_and_wait(store, records)
             assert isinstance(result, PutResult) and result.queue_offset == start
         store.reput_once()
         assert len(os.listdir("/proc/self/fd")) - before < most + 20

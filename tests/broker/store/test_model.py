@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quorumlog.broker.config import ASYNC_FLUSH
-from quorumlog.broker.messages.message import Message
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import Message
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.testing.disk import SimDisk
 from tests.broker.store.store_making import (
     ROOT,

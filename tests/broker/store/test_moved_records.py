@@ -6,10 +6,8 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given, settings
 
-from quorumlog.broker.messages.message import Message
-from quorumlog.broker.messages.moved_records import moved_records
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.message import Message, encode_records
+from quorumlog.broker.record_batch import RecordBatch, moved_records
 from tests.broker.store.store_making import records_of
 
 WITHOUT = ("REAL", "R", "DELAY")

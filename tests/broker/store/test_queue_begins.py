@@ -7,11 +7,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import PutResult
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.offline_store import OfflineStore
-from quorumlog.broker.queues.queue_ends import QUEUE_ENDS_NAME
+from quorumlog.broker.message import PutResult
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.queues import QUEUE_ENDS_NAME
 from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import (
     ROOT,

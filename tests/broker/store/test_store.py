@@ -9,12 +9,19 @@ import pytest
 
 from quorumlog.broker.config import ASYNC_FLUSH, MessageStoreConfig
 from quorumlog.broker.errors import MessageDamaged
-from quorumlog.broker.message_log import PutOutcome
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message, PutResult, PutStatus
-from quorumlog.broker.messages.record import encode_properties, properties_that_fit
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.message import (
+    DELAY,
+    SCHEDULE_TOPIC,
+    Message,
+    PutResult,
+    PutStatus,
+    encode_properties,
+    properties_that_fit,
+)
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutOutcome
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import ConfigError, DirectoryDamaged, DiskFull
 from quorumlog.testing.disk import SimDisk
 from tests.broker.store.store_making import (
@@ -242,7 +249,7 @@ def test_nonsense_harms_nobody_else_in_its_turn() -> None:
     )
     assert len(mixed.buffer) == 414
     answers: dict[str, list[PutOutcome]] = {}
-    from quorumlog.broker.message_log import PutRequest
+    from quorumlog.broker.store.log_files import PutRequest
 
     requests = []
     for name, batch in (

@@ -12,13 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
-from quorumlog.broker.commit_log.log_recovery import LogEnd
 from quorumlog.broker.config import ASYNC_FLUSH
 from quorumlog.broker.errors import MessageDamaged
-from quorumlog.broker.message_log import PutOutcome, PutRequest
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.store.log_files import LogEnd, PutOutcome, PutRequest
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.testing.disk import Crashed, SimDisk
 from tests.broker.store.store_making import ROOT, SMALL, Clock, is_ok, numbered, open_store, records_of

@@ -10,8 +10,8 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.broker_verbs import Encoded, own_host
-from quorumlog.broker.wire.broker_framing import GROUP, broker_decoder
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.wire import (
+    GROUP,
     AnyBrokerMessage,
     EarlierHello,
     EarlierHelloResponse,
@@ -19,8 +19,9 @@ from quorumlog.broker.wire.broker_messages import (
     RoleRequest,
     RoleResponse,
     SendRequest,
+    SessionSendRequest,
+    broker_decoder,
 )
-from quorumlog.broker.wire.group_messages import SessionSendRequest
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ConfigError, ProtocolViolation, Unreachable, WrongPort
@@ -32,6 +33,7 @@ from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.view import Standing
 from quorumlog.net.system import now_ms
+from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
 
 SLAVE = "SLAVE"
@@ -103,7 +105,14 @@ class BrokerProduct(Product):
 class BrokerCalls:
     """Of one event loop."""
 
-    def __init__(self, servers: str, timeout_ms: float, *, must_follow: bool = False) -> None:
+    def __init__(
+        self,
+        servers: str,
+        timeout_ms: float,
+        *,
+        must_follow: bool = False,
+        tls: ClientTls | None = None,
+    ) -> None:
         """`servers`: HOST:PORT, which is asked whatever it is; of several with commas between the master
         is, and with `must_follow` that of one, too. Raises ConfigError."""
         addresses = [part.strip() for part in servers.split(",") if part.strip()]
@@ -115,7 +124,7 @@ class BrokerCalls:
         self._target = LEADER if follows else RequestTarget(TargetKind.ADDRESS, addresses[0])
         self._timeout_ms = timeout_ms
         self._product = BrokerProduct()
-        self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()))
+        self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()), tls=tls)
 
     @property
     def own_host(self) -> bytes:

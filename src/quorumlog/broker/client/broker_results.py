@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.broker.errors import MessageDamaged
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.messages.record import message_id_of
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.message import StoredMessage, message_id_of
+from quorumlog.broker.record_batch import RecordBatch
 
 
 class SendReceipt(NamedTuple):

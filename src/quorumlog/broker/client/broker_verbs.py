@@ -15,14 +15,15 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.broker_results import PullResult, QueueInfo, SendReceipt, checked
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.messages.message import Message
-from quorumlog.broker.messages.record import encode_records, host_bytes
-from quorumlog.broker.wire.broker_framing import GROUP, message_of, records_of
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.message import Message, encode_records, host_bytes
+from quorumlog.broker.wire import (
+    GROUP,
     AnyBrokerMessage,
     PullResponse,
     QueuesResponse,
     SendResponse,
+    message_of,
+    records_of,
 )
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, ProtocolViolation

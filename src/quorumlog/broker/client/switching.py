@@ -23,7 +23,7 @@ from quorumlog.broker.epochs.epoch_history import (
 )
 from quorumlog.broker.epochs.epoch_rule import Count, Shown, count_of, forced_list, named_by
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotReplicated, SwitchRefused
-from quorumlog.broker.wire.broker_messages import ReplicaRequest, ReplicaResponse
+from quorumlog.broker.wire import ReplicaRequest, ReplicaResponse
 from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout, Unreachable
 
 _POLL_S = 0.02
@@ -312,7 +312,7 @@ class Switch:
             broker_id=master.id,
             address=master.address,
             ha_address=master.ha_address,
-            directory_id=master.directory_id,
+            directory_id=master.leader,  # empty, too: of an epoch that the release before has begun
         )
         told, unreachable = self._ask_each(sorted(broker_ids), request), sorted(self.survey.unreachable)
         return SwitchReport(master.id, master.epoch, master.max_offset, lost, told, unreachable)

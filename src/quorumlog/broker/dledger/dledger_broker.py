@@ -1,64 +1,336 @@
-"""DLedgerBroker: a member's broker: log, queues, role and what extends it, without sockets or threads.
+"""DLedgerBroker: a member's broker: role, log, queues and groups, without sockets or threads.
 
-broker = DLedgerBroker(disk, root, config, topics=..., brokers=..., extensions=[...])
-broker.machines             go to the member
-broker.open(member, ...)    once it runs; then `tick` every TICK_MS and `role_changed`
+    broker = DLedgerBroker(disk, root, config, topics=..., brokers=..., groups=...)
+    broker.machines             go to the member
+    broker.open(member, ...)    once it runs; then `tick` every TICK_MS and `role_changed`
+
+The role of a member is the role of its broker; nobody else has a say in who leads:
+
+    leader              master, once every entry of earlier leaders is committed and dispatched here
+    follower, candidate slave
+
+A member that leads asks its machines one linearizable question: a majority confirms that it leads, an
+entry of its term is committed, and so is all before it; the answer comes when that is applied. Until
+then nothing is let in, so what the machine of the messages says is true of the whole log. A master that
+loses its majority commits nothing, and acknowledges nothing; it needs no clock to know that.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import msgspec
+import numpy as np
 
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.broker_port import BrokerSession, Puts, QueueTable, Reads, RoleWatchers, Waits
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.broker_role import RolePassThrough, RoleState, slave_id_of
-from quorumlog.broker.dledger.dledger_commit_log import DLedgerCommitLog
-from quorumlog.broker.dledger.extension import BrokerExtension
-from quorumlog.broker.dledger.log_resets import LogResets
-from quorumlog.broker.dledger.message_entries import MACHINE_NAME
-from quorumlog.broker.dledger.message_filler import MessageFiller
-from quorumlog.broker.dledger.message_machine import Grown, MessageMachine, MessageMachines
+from quorumlog.broker.dledger.message_machine import (
+    BODY_OFFSET,
+    Filled,
+    Grown,
+    LogResets,
+    MessageFiller,
+    MessageMachine,
+    MessageMachines,
+    QueueEndsAnswer,
+    entries_of,
+)
+from quorumlog.broker.dledger.sessions import SendSessions, SessionReleases
 from quorumlog.broker.errors import NotReplicated
-from quorumlog.broker.message_store import TopicTable
-from quorumlog.broker.messages.record import host_bytes
-from quorumlog.broker.messages.record_batch import QueueKey
-from quorumlog.broker.old_log import PIECE_BYTES, OldLog, encode_record
-from quorumlog.broker.queues.consume_queue import ConsumeQueue
-from quorumlog.broker.serving.broker_service import Puts, QueueTable, Reads, Waits
-from quorumlog.broker.serving.broker_session import BrokerSession
-from quorumlog.broker.store_reader import StoreReader
-from quorumlog.broker.wire.broker_messages import (
+from quorumlog.broker.group_commands import Command, Stand, encode, refusal_in
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.groups.group_state import GROUPS, CheckedPuts
+from quorumlog.broker.groups.rebalancer import Told, ToldDone
+from quorumlog.broker.message import (
+    BLANK_BYTES,
+    RETRY_PROPERTIES_BYTES,
+    PutResult,
+    PutStatus,
+    host_bytes,
+)
+from quorumlog.broker.offline.old_log import OldLog, piece_of
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.commit_log import PutTurn
+from quorumlog.broker.store.dispatch import MESSAGES
+from quorumlog.broker.store.log_files import LogRecords, PutRequest, Role
+from quorumlog.broker.store.message_store import TopicTable, wall_clock_ms
+from quorumlog.broker.store.store_reader import StoreReader
+from quorumlog.broker.wire import (
     AnyBrokerMessage,
     FailoverRequest,
     OldLogRequest,
     OldLogResponse,
+    OpenSessionRequest,
     ReplicaRequest,
-    RoleNotice,
     RoleRequest,
     RoleResponse,
+    SessionSendRequest,
     StatusResponse,
 )
 from quorumlog.config import parse_address
-from quorumlog.errors import BadRequest, LeaderNotReady, LedgerError, NotLeader, StoreFailure
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import (
+    BodyTooLarge,
+    CommandError,
+    ConfigError,
+    LeaderNotReady,
+    LedgerError,
+    NotLeader,
+    ResultUnknown,
+    StoreFailure,
+)
 from quorumlog.net.frame import Frame
 from quorumlog.net.limits import process_limits
-from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.node import AppendOutcome, DoorMember, MachineFactory
+from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.store.disk import Disk
 from quorumlog.version import DESCRIPTION
 
 log = logging.getLogger("quorumlog.broker")
 
+ASK_TIMEOUT_MS = 10_000
+TIMEOUT_MS = 5_000
+RETRY_MS = 20
+BATCH_BYTES = 16 << 20
+"""Of one put at most; it need not fit into a file of the log."""
 
-class _NoQueues:
-    """Before the log binds the machine that has them."""
 
-    def get(self, key: QueueKey) -> None:
-        return None
+class RoleState(NamedTuple):
+    role: Role
+    """SYNC_MASTER: it is acknowledged what a majority holds; or SLAVE."""
+    broker_id: int
+    """0: the master; a slave's is the number in its member's id, and one."""
+    term: int
+    master_id: str
+    """Member that leads, as far as is known; it may not be master yet. Empty: none is known."""
 
-    def items(self) -> list[tuple[QueueKey, ConsumeQueue]]:
-        return []
+    @property
+    def is_master(self) -> bool:
+        return self.role is Role.SYNC_MASTER
+
+
+def slave_id_of(member_id: str) -> int:
+    """Raises ConfigError: a broker's id is made of the number in its member's."""
+    digits = member_id[len(member_id.rstrip("0123456789")) :]
+    if not digits:
+        raise ConfigError(
+            f"the member id {member_id!r} ends with no number, of which its broker id is made: name"
+            " members like n0, n1, n2"
+        )
+    return int(digits) + 1
+
+
+class RolePassThrough:
+    """On the loop."""
+
+    def __init__(
+        self,
+        member: DoorMember,
+        member_id: str,
+        filler: MessageFiller,
+        machines: Collection[str],
+        became: Callable[[RoleState], None],
+    ) -> None:
+        """`machines`: names of all that have to be up to date before the member is master."""
+        self._member = member
+        self._slave_id = slave_id_of(member_id)
+        self._member_id = member_id
+        self._filler = filler
+        self._machines = machines
+        self._became = became
+        self._asked_term: int | None = None
+        self._answers: dict[str, bytes] = {}
+        self.state = RoleState(Role.SLAVE, self._slave_id, 0, "")
+        self.why_not = ""
+        """In a sentence, why a member that leads is not master yet."""
+
+    def look(self) -> None:
+        """In a turn of the member: whenever its role has changed, and every now and then."""
+        if not self._member.is_up:
+            self._become(RoleState(Role.SLAVE, self._slave_id, self.state.term, ""))
+            return
+        raft, term = self._member.node().raft, self._member.leads_in
+        leader = "" if raft.leader is None else raft.leader.member_id
+        if self._filler.term is not None and self._filler.term != term:
+            self._filler.end()
+        if term is None:
+            self._asked_term = None
+            self.why_not = ""
+            self._become(RoleState(Role.SLAVE, self._slave_id, raft.term, leader))
+        elif self._filler.term == term:
+            self._become(RoleState(Role.SYNC_MASTER, 0, term, self._member_id))
+        else:
+            self._become(RoleState(Role.SLAVE, self._slave_id, term, leader))
+            if self._asked_term != term:
+                self._ask(term)
+
+    def _ask(self, term: int) -> None:
+        self._asked_term = term
+        self._answers.clear()
+        for machine in self._machines:
+
+            def answered(answer: Answer, machine: str = machine) -> None:
+                self._answered(term, machine, answer)
+
+            self._member.ask(machine, b"", ASK_TIMEOUT_MS, answered, self)
+
+    def _answered(self, term: int, machine: str, answer: Answer) -> None:
+        if self._asked_term != term or self._member.leads_in != term:
+            return
+        if isinstance(answer, LedgerError) and not isinstance(answer, CommandError):
+            self.why_not = f"{machine}: {answer}"
+            self._asked_term = None  # asked again at the next look
+            return
+        # A machine that refuses the question has applied what came before it all the same.
+        self._answers[machine] = b"" if isinstance(answer, LedgerError) else answer[0]
+        if len(self._answers) < len(self._machines):
+            return
+        ends = msgspec.msgpack.decode(self._answers[MESSAGES], type=QueueEndsAnswer)
+        self.why_not = ""
+        self._filler.begin(
+            term,
+            {QueueKey(topic, queue_id): end for topic, queue_id, end in ends.queues},
+            ends.last_time_ms,
+            ends.end_position,
+        )
+        self.look()
+
+    def _become(self, state: RoleState) -> None:
+        if state != self.state:
+            self.state = state
+            self._became(state)
+
+
+class DLedgerCommitLog:
+    """A `MessageLog`. What is put is acknowledged once a majority has it on disk, whoever leads next;
+    `WAIT=false` changes nothing about that. On the loop, but for reads."""
+
+    def __init__(
+        self,
+        member: DoorMember,
+        filler: MessageFiller,
+        machines: MessageMachines,
+        refusal: Callable[[LedgerError], LedgerError],
+        old_log: OldLog | None,
+    ) -> None:
+        """`refusal`: an error of the log as a client of the broker is to have it."""
+        self._member = member
+        self._filler = filler
+        self._machines = machines
+        self._refusal = refusal
+        self._old_log = old_log
+
+    @property
+    def min_offset(self) -> int:
+        if self._old_log is not None:
+            return self._old_log.first_position
+        return self._member.node().store.begin.position
+
+    @property
+    def max_offset(self) -> int:
+        return self._member.node().store.end.position
+
+    @property
+    def confirm_offset(self) -> int:
+        """Behind the last committed message that is dispatched."""
+        machine = self._machines.newest
+        return 0 if machine is None else machine.end_position
+
+    def put(self, requests: Sequence[PutRequest]) -> None:
+        limit = self._member.node().config.storage.append_limit_bytes if self._member.is_up else 0
+        accepted = []
+        for request in requests:
+            size = int(request.records.sizes.max(initial=0)) + BODY_OFFSET
+            if limit and size > limit:
+                request.done(
+                    BodyTooLarge(
+                        f"a record of {size - BODY_OFFSET} bytes is over the limit of"
+                        f" {limit - BODY_OFFSET} (max_entry_bytes and segment_bytes, less the header)"
+                    )
+                )
+            else:
+                accepted.append(request)
+        # With room for a retry in each message: one that a consumer could not send back would keep its
+        # queue waiting, since a retry says in properties where the message belongs.
+        turn = PutTurn(
+            accepted,
+            BATCH_BYTES + BLANK_BYTES,
+            self._filler.takes,
+            kept_property_bytes=RETRY_PROPERTIES_BYTES,
+        )
+        if turn.requests:
+            self._member.enter(lambda: self._append(turn))
+
+    def _append(self, turn: PutTurn) -> None:
+        batch = entries_of(turn.records)
+        filled: list[Filled] = []
+
+        def done(outcome: AppendOutcome) -> None:
+            if not isinstance(outcome, AppendReceipt):
+                error = self._refusal(outcome)
+                for request in turn.requests:
+                    request.done(error)
+                return
+            assert filled[0].first_index == outcome.first_index, (filled[0], outcome)
+            self._answer(turn, filled[0])
+
+        self._filler.checked = batch  # PutTurn has looked at it
+        try:
+            self._member.append(
+                batch,
+                MESSAGES,
+                TIMEOUT_MS,
+                done,
+                self,
+                filled=lambda place: filled.append(cast(Filled, place)),
+                awaits_results=False,
+            )
+        finally:
+            self._filler.checked = None
+
+    @staticmethod
+    def _answer(turn: PutTurn, place: Filled) -> None:
+        starts, stops = turn.row_starts.tolist(), turn.row_ends.tolist()
+        for request, start, stop in zip(turn.requests, starts, stops, strict=True):
+            positions = place.positions[start:stop]
+            result = PutResult(
+                PutStatus.PUT_OK,
+                int(place.queue_offsets[start]),
+                int(positions[0]),
+                stop - start,
+                place.time_ms,
+                positions,
+            )
+            request.done(result)
+
+    # ---------------------------------------------------------------- reading
+
+    def read(self, position: int, stop_position: int) -> LogRecords | None:
+        """One record: those that follow lie behind headers, and are found through the queues."""
+        size = int.from_bytes(self.read_bytes(position, 4), "big")
+        if position + size > min(stop_position, self.confirm_offset) or not size:
+            return None
+        records = RecordBatch.contiguous(self.read_bytes(position, size), np.array([size]))
+        return LogRecords(position, records, position + size)
+
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        old = b""
+        if self._old_log is not None and position < self._old_log.end_position:
+            old = self._old_log.read_bytes(position, size_bytes)
+            position, size_bytes = position + len(old), size_bytes - len(old)
+            if not size_bytes:
+                return old
+        return old + self._member.node().store.read_bytes(position, size_bytes)
+
+    def stored_offset(self, key: QueueKey) -> int:
+        """Behind the last message of a queue that any reader may know of; a slave cannot tell."""
+        if self._filler.term is None:
+            return (1 << 63) - 1
+        return self._filler.next_offsets.get(key, 0)
 
 
 class FixedTopics:
@@ -78,12 +350,14 @@ class FixedTopics:
     def begin(self, key: QueueKey) -> int | None:
         return 0
 
-    def begin_to_read(self, key: QueueKey) -> int | None:
-        return 0
+    begin_to_read = begin
+
+    def check_writes(self, records: RecordBatch) -> None:
+        """All may be written."""
 
 
 class DLedgerBroker:
-    """A `BrokerService`, and the store that it serves. On the loop."""
+    """A `BrokerService`, the store that it serves, and the `GroupLog` of its groups. On the loop."""
 
     def __init__(
         self,
@@ -94,34 +368,31 @@ class DLedgerBroker:
         member_id: str,
         brokers: Mapping[str, str],
         topics: TopicTable,
-        extensions: Sequence[BrokerExtension] = (),
+        groups: GroupService | None = None,
         old_log: OldLog | None = None,
+        wall_ms: Callable[[], float] = wall_clock_ms,
+        token: Callable[[], bytes] = lambda: os.urandom(16),
     ) -> None:
         """`root`: for queues and index. `brokers`: where each member's broker is reached, by member id.
-        `old_log`: what lies below the first entry. Raises ConfigError."""
+        `old_log`: what lies below the first entry. `token`: 16 random bytes. Raises ConfigError."""
         slave_id_of(member_id)
         self.member_id = member_id
         self.brokers = dict(brokers)
         self.topics_table = topics
         self.config = config
-        self.extensions = tuple(extensions)
+        self.groups = groups
         self.disk = disk
         self.root = root
         self.grown: Grown = lambda keys: None
         """Told which queues have grown, on the thread that applies."""
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
-        self.filler = MessageFiller(
-            lambda key: self.topics_table.takes(key), self._leads_in, self._resets
-        )
+        self.filler = MessageFiller(topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
-            disk,
-            root,
-            config,
-            self.filler,
-            lambda keys: self.grown(keys),
-            self._first_position,
-            old_log,
+            disk, root, config, self.filler, lambda keys: self.grown(keys), self._first_position, old_log
         )
+        self.releases = SessionReleases(self, token)
+        self._sessions = SendSessions(self)
+        self._wall_ms = wall_ms
         self.old_log = old_log
         self.member: DoorMember
         self.puts: Puts
@@ -130,25 +401,17 @@ class DLedgerBroker:
         self.log: DLedgerCommitLog
         self.role: RolePassThrough
         self._is_open = False
-        self._watchers: dict[BrokerSession, int] = {}
+        self._watchers = RoleWatchers(self._role_response)
         self._reader: tuple[MessageMachine, StoreReader] | None = None
         self.on_failure: Callable[[StoreFailure], None] = _note
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:
-        found: dict[str, MachineFactory] = {MACHINE_NAME: self.machine_of_messages}
-        for extension in self.extensions:
-            for name, factory in extension.machines.items():
-                assert name not in found, name
-                found[name] = factory
-        return found
+        own: dict[str, MachineFactory] = {MESSAGES: self.machine_of_messages}
+        return own if self.groups is None else {**own, **self.groups.machines}
 
     def open(
-        self,
-        member: DoorMember,
-        puts: Callable[[DLedgerCommitLog], Puts],
-        reads: Reads,
-        waiting: Waits,
+        self, member: DoorMember, puts: Callable[[DLedgerCommitLog], Puts], reads: Reads, waiting: Waits
     ) -> None:
         """The member runs."""
         self.member = member
@@ -156,22 +419,15 @@ class DLedgerBroker:
         if own is not None:
             self.filler.store_host = host_bytes(*parse_address(own))
         self.role = RolePassThrough(
-            member, self.member_id, self.filler, tuple(self.machines), [self._announce]
+            member, self.member_id, self.filler, self.machines.keys(), self._became
         )
         self.log = DLedgerCommitLog(
-            member,
-            self.filler,
-            self.machine_of_messages,
-            reads,
-            lambda: self.role.state,
-            self.refusal_of,
-            self.old_log,
+            member, self.filler, self.machine_of_messages, self.refusal_of, self.old_log
         )
-        self.role.add_listener(self.log.role_changed)
         self.puts, self.reads, self.waiting = puts(self.log), reads, waiting
-        for extension in self.extensions:
-            extension.open(self)
-            self.role.add_listener(extension.role_changed)
+        if self.groups is not None:
+            self.puts = CheckedPuts(self.puts, self.groups.topics)
+            self.groups.open(self, self.config.delays_ms())
         self._is_open = True
         self.role_changed()
 
@@ -180,17 +436,27 @@ class DLedgerBroker:
         if self._is_open:
             self.member.enter(self.role.look)
 
+    def _became(self, state: RoleState) -> None:
+        log.info(
+            "%s is %s (broker id %d) in term %d, master %s",
+            self.member_id,
+            state.role.value,
+            state.broker_id,
+            state.term,
+            state.master_id or "unknown",
+        )
+        self._watchers.changed()
+        if self.groups is not None:
+            self.groups.lead(state.is_master)
+
     def tick(self, now_ms: float) -> None:
-        """Every `TICK_MS`."""
+        """Every `TICK_MS`. `now_ms`: a clock that goes on while the machine sleeps."""
         self.role_changed()
-        for extension in self.extensions:
-            extension.tick(now_ms)
+        if self.groups is not None:
+            self.groups.tick(now_ms)
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            for extension in self.extensions:
-                extension.close()
+        self._is_open = False
 
     def ended(self) -> None:
         """The member has stopped."""
@@ -203,9 +469,7 @@ class DLedgerBroker:
 
     def _first_position(self) -> int:
         """Any thread."""
-        if self.old_log is not None:
-            return self.old_log.first_position
-        return self.member.node().store.begin.position if self._is_open and self.member.is_up else 0
+        return self.log.min_offset if self._is_open and self.member.is_up else 0
 
     # ---------------------------------------------------------------- as a store
 
@@ -216,7 +480,7 @@ class DLedgerBroker:
     @property
     def queues(self) -> QueueTable:
         machine = self.machine_of_messages.newest
-        return _NoQueues() if machine is None else machine.queues
+        return {} if machine is None else machine.queues
 
     @property
     def shown_topics(self) -> Mapping[str, int]:
@@ -278,50 +542,33 @@ class DLedgerBroker:
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
         if isinstance(message, RoleRequest):
-            if message.watches:
-                self._watchers[session] = message.request_id
-            session.answer(self.role_response(message.request_id))
-            return True
-        if isinstance(message, OldLogRequest):
-            session.later(message, lambda: self._old_log_piece(message), _old_log_answer)
-            return True
-        if isinstance(message, ReplicaRequest | FailoverRequest):
+            self._watchers.take(session, message)
+        elif isinstance(message, OldLogRequest):
+            session.later(message, lambda: piece_of(self.old_log, message), _old_log_answer)
+        elif isinstance(message, ReplicaRequest | FailoverRequest):
             # No violation: a client need not know what kind of broker it asks.
             what = "--role dledger has neither slaves by hand nor a coordinator: its log elects"
             session.refuse(message.request_id, NotReplicated(what))
-            return True
-        return any(each.request(session, message, frame) for each in self.extensions)
-
-    def _old_log_piece(self, message: OldLogRequest) -> OldLogResponse:
-        """On the thread that reads. Raises BadRequest."""
-        old = self.old_log
-        if old is None:
-            return OldLogResponse()
-        if not message.size_bytes:
-            return OldLogResponse(record=encode_record(old.record))
-        stop = message.position + message.size_bytes
-        if not old.first_position <= message.position < stop <= old.end_position:
-            raise BadRequest(f"the old commit log has no bytes from {message.position} to {stop}")
-        if message.size_bytes > PIECE_BYTES:
-            raise BadRequest(f"a piece of the old commit log has at most {PIECE_BYTES} bytes")
-        return OldLogResponse(data=old.read_bytes(message.position, message.size_bytes))
+        elif self.groups is None:
+            return False
+        elif isinstance(message, SessionSendRequest | OpenSessionRequest):
+            self._sessions.request(session, message, frame)
+        else:
+            return self.groups.request(session, message)
+        return True
 
     def lost(self, session: BrokerSession) -> None:
-        self._watchers.pop(session, None)
-        for extension in self.extensions:
-            extension.lost(session)
+        self._watchers.lost(session)
+        if self.groups is not None:
+            self.groups.lost(session)
 
     @property
     def master_address(self) -> str:
         """Of the broker that is master, or about to be, as far as is known; else empty."""
         return self.brokers.get(self.role.state.master_id, "")
 
-    def role_response(self, request_id: int) -> RoleResponse:
+    def _role_response(self, request_id: int) -> RoleResponse:
         state = self.role.state
-        rows = [
-            (member_id, 0 if member_id == state.master_id else slave_id_of(member_id), address)
-            for member_id, address in self.brokers.items()
-        ]
         return RoleResponse(
             request_id=request_id,
             member_id=self.member_id,
@@ -329,29 +576,11 @@ class DLedgerBroker:
             broker_id=state.broker_id,
             term=state.term,
             master=self.master_address,
-            brokers=rows,
+            brokers=[
+                (member_id, 0 if member_id == state.master_id else slave_id_of(member_id), address)
+                for member_id, address in self.brokers.items()
+            ],
         )
-
-    def _announce(self, state: RoleState) -> None:
-        master = self.brokers.get(state.master_id, "")
-        log.info(
-            "%s is %s (broker id %d) in term %d, master %s",
-            self.member_id,
-            state.role.value,
-            state.broker_id,
-            state.term,
-            state.master_id or "unknown",
-        )
-        for session, request_id in list(self._watchers.items()):
-            session.answer(
-                RoleNotice(
-                    request_id=request_id,
-                    role=state.role.value,
-                    broker_id=state.broker_id,
-                    term=state.term,
-                    master=master,
-                )
-            )
 
     def status(self, request_id: int) -> StatusResponse:
         state = self.role.state
@@ -365,7 +594,7 @@ class DLedgerBroker:
             min_offset, max_offset, flushed_offset = self.log.min_offset, end.position, durable.position
             applied = {machine.name: machine.applied_index for machine in node.machines.status()}
             # The log may end with entries that are no messages.
-            is_dispatched = applied.get(MACHINE_NAME, -1) >= end.index
+            is_dispatched = applied.get(MESSAGES, -1) >= end.index
             confirm_offset = end.position if is_dispatched else self.log.confirm_offset
             flush = f"log: {node.config.storage.flush}"
         if self.role.why_not:
@@ -394,6 +623,67 @@ class DLedgerBroker:
             broker_id=state.broker_id,
             term=state.term,
             master=self.master_address,
+        )
+
+    # ---------------------------------------------------------------- GroupLog
+
+    @property
+    def is_up(self) -> bool:
+        return self.member.is_up
+
+    def propose(self, command: Callable[[], Command], told: Told) -> None:
+        def appended(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, AppendReceipt):
+                (result,) = outcome.results
+                unknown = ResultUnknown("it is committed, and what came of it is not known")
+                told(unknown if result is None else result)
+            else:
+                told(self.refusal_of(outcome))
+
+        def append() -> None:
+            batch = EntryBatch.from_bodies([encode(command())])
+            self.member.append(batch, GROUPS, TIMEOUT_MS, appended, self)
+
+        self.member.enter(append)
+
+    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+        def answered(answer: Answer) -> None:
+            told(self.refusal_of(answer) if isinstance(answer, LedgerError) else answer[0])
+
+        member = self.member
+        member.enter(lambda: member.ask(GROUPS, question, TIMEOUT_MS, answered, session), session)
+
+    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+        self.ask(encode(Stand()), lambda answer: told(refusal_in(answer)), session)
+
+    def end_of(self, key: QueueKey) -> int:
+        return self.filler.next_offsets.get(key, 0)
+
+    def stored_offset(self, key: QueueKey) -> int:
+        return self.log.stored_offset(key)
+
+    def standing_queues(self, topic: str) -> int:
+        return 0
+
+    def due_clock_ms(self) -> float:
+        """A time that the clocks of a quorum have reached, and this one: one alone may jump. All of them
+        may, too, which the log finds out. -1: too few have told theirs."""
+        log_ms = self.age_clock_ms()
+        if log_ms >= 0 or not self.is_up:
+            return log_ms
+        return min(self._wall_ms(), self.member.node().raft.quorum_clock_ms)
+
+    def age_clock_ms(self) -> float:
+        """The same for ages, for which it is not known either while the log does not believe it."""
+        member = self.member
+        return min(self._wall_ms(), member.node().log_clock_ms) if member.is_up else -1.0
+
+    def not_master(self) -> LedgerError:
+        member = self.member
+        if member.is_up and (refusal := member.refusal_unless_leading()) is not None:
+            return self.refusal_of(refusal)
+        return LeaderNotReady(
+            "the broker becomes master once all that came before is dispatched", retry_after_ms=RETRY_MS
         )
 
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
 
-from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
-from quorumlog.broker.serving.broker_port import BrokerPort
-from quorumlog.broker.serving.put_queue import PutQueue
-from quorumlog.config import parse_address
+from quorumlog.broker.broker_port import BrokerPort, PutQueue
+from quorumlog.broker.config import MessageStoreConfig
+from quorumlog.broker.dledger.dledger_broker import DLedgerBroker, FixedTopics
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.offline.old_log import OldLog, taken_over
+from quorumlog.config import StoreConfig, parse_address
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.net.hello import BROKER
 from quorumlog.net.tls import Tls
 from quorumlog.node import DoorMember, MachineFactory
+from quorumlog.server import LocalCluster
+from quorumlog.server.free_ports import free_ports
+from quorumlog.store.disk import OsDisk
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -89,3 +97,76 @@ class DLedgerDoor:
             self._port.ended()
             self._port = None
         self.broker.ended()
+
+
+# ---------------------------------------------------------------- LocalBrokers
+# Brokers on members of one process, for tests and for a first look.
+
+SMALL_INDEX = MessageStoreConfig(max_hash_slot_num=10_000, max_index_num=40_000)
+"""RocketMQ's index files take 420 MB of holes each."""
+
+
+class LocalBrokers:
+    """`with LocalBrokers(topics={"orders": 4}) as brokers: connect(brokers.servers)`. `cluster` is the
+    `LocalCluster` below, whose members may be killed and restarted; `brokers` are by member id."""
+
+    def __init__(
+        self,
+        members: int = 3,
+        *,
+        topics: Mapping[str, int] | None = None,
+        config: MessageStoreConfig = SMALL_INDEX,
+        groups: Callable[[str], GroupService | None] = lambda member_id: None,
+        starts: bool = True,
+        directory: str | Path | None = None,
+        storage: StoreConfig | None = None,
+        staging: bool = True,
+    ) -> None:
+        """`topics`: how many queues each has. `groups`: of a member, by its id; None: it has those
+        topics only. `directory`, `storage`, `staging`: as of `LocalCluster`."""
+        ports = free_ports(members)
+        self.addresses = {f"n{number}": f"127.0.0.1:{port}" for number, port in enumerate(ports)}
+        self.brokers: dict[str, DLedgerBroker] = {}
+        self._topics = topics
+        self._config = config
+        self._starts = starts
+        self._groups = groups
+        self._folder = tempfile.TemporaryDirectory(prefix="quorumlog-broker-")
+        self.cluster = LocalCluster(
+            members, doors=self._doors, directory=directory, storage=storage, staging=staging
+        )
+
+    def _doors(self, member_id: str) -> list[DLedgerDoor]:
+        disk, directory = OsDisk(), str(self.cluster.data_dir(member_id))
+        old = taken_over(disk, directory)
+        groups = self._groups(member_id)
+        broker = self.brokers[member_id] = DLedgerBroker(
+            disk,
+            str(Path(self._folder.name) / member_id),
+            self._config,
+            member_id=member_id,
+            brokers=self.addresses,
+            topics=FixedTopics(self._topics) if groups is None else groups.topics,
+            groups=groups,
+            old_log=None if old is None else OldLog(disk, directory, old),
+        )
+        return [DLedgerDoor(broker, self.addresses[member_id])]
+
+    @property
+    def servers(self) -> str:
+        """For `quorumlog.broker.connect`."""
+        return ",".join(self.addresses.values())
+
+    def start(self) -> None:
+        """See `LocalCluster.start`."""
+        self.cluster.start()
+
+    def __enter__(self) -> Self:
+        """They run, unless they are to be made of classic stores first: `starts` is False then."""
+        if self._starts:
+            self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cluster.close()
+        self._folder.cleanup()

@@ -1,34 +1,213 @@
-"""MessageMachine: queues and index of a member, dispatched from committed entries in their order.
-
-Its files lie in the member's directory in RocketMQ's formats, and are derived anew at each start, from
-the newest snapshot and the entries behind it: nothing has to be in step with anything else on the disk.
-"""
+"""Messages in a replicated log: what the leader writes into entries, and what members make of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.config import MessageStoreConfig
-from quorumlog.broker.dledger.message_entries import BODY_OFFSET, records_of
-from quorumlog.broker.dledger.message_filler import MessageFiller
-from quorumlog.broker.errors import MessageIllegal
-from quorumlog.broker.flush.store_checkpoint import StoreCheckpoint
-from quorumlog.broker.messages.record import LEAST_RECORD_BYTES
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.messages.record_columns import Int64Array
-from quorumlog.broker.old_log import OldLog
-from quorumlog.broker.queues import machine_snapshot
-from quorumlog.broker.queues.consume_queues import QUEUES_NAME, ConsumeQueues
-from quorumlog.broker.queues.dispatcher import Dispatcher
-from quorumlog.broker.queues.index_service import INDEX_FOLDER_NAME, IndexService
-from quorumlog.broker.queues.queue_ends import QUEUE_ENDS_NAME
-from quorumlog.errors import CommandError, StoreFailure
+from quorumlog.broker.errors import MessageIllegal, UnknownTopic
+from quorumlog.broker.message import LEAST_RECORD_BYTES, MAX_BODY_BYTES, V4_BYTES
+from quorumlog.broker.offline.old_log import OldLog
+from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
+from quorumlog.broker.store.dispatch import Dispatcher, load_queues, save_queues
+from quorumlog.broker.store.flush import StoreCheckpoint
+from quorumlog.broker.store.index import INDEX_FOLDER_NAME, IndexService
+from quorumlog.broker.store.queues import QUEUE_ENDS_NAME, QUEUES_NAME, ConsumeQueues
+from quorumlog.entry import EntryId, EntryKind
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import (
+    BodyTooLarge,
+    CommandError,
+    DirectoryDamaged,
+    LeaderNotReady,
+    LedgerError,
+    StoreFailure,
+)
+from quorumlog.header_array import HEADER_DTYPE
+from quorumlog.log_state.log_state import Reset, Resets, counted_ms
+from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.state_machine import Result, SnapshotReader, SnapshotWriter, StateMachine
 from quorumlog.store.disk import Disk, refusal
+
+# ---------------------------------------------------------------- A record as the body of an entry
+# The entry at position p of the log holds the record at p + 48, which is what its PHYSICALOFFSET says.
+
+BODY_OFFSET = HEADER_BYTES
+
+
+def entries_of(records: RecordBatch) -> EntryBatch:
+    """An entry each, in memory of their own; `records` have no gaps between them."""
+    sizes = records.sizes + HEADER_BYTES
+    count = len(sizes)
+    headers = np.zeros(count, HEADER_DTYPE)
+    headers["magic"], headers["size"], headers["body_len"] = EntryKind.NORMAL, sizes, records.sizes
+    header_bytes = headers.view(np.uint8).reshape(count, HEADER_BYTES)
+    if count and bool((sizes == sizes[0]).all()):
+        rows = np.empty((count, int(sizes[0])), np.uint8)
+        rows[:, :HEADER_BYTES] = header_bytes
+        rows[:, HEADER_BYTES:] = records.data.reshape(count, -1)
+        return EntryBatch(rows.reshape(-1).data, sizes)
+    is_body = np.ones(int(sizes.sum()), bool)
+    starts = np.cumsum(sizes) - sizes
+    is_body[starts[:, None] + np.arange(HEADER_BYTES)] = False
+    buffer = np.empty(len(is_body), np.uint8)
+    buffer[is_body] = records.data
+    buffer[~is_body] = header_bytes.reshape(-1)
+    return EntryBatch(buffer.data, sizes)
+
+
+def records_of(entries: EntryBatch) -> RecordBatch:
+    """Their bodies, where they lie."""
+    return RecordBatch(entries.buffer, entries.starts + BODY_OFFSET, entries.sizes - BODY_OFFSET)
+
+
+# ---------------------------------------------------------------- LogResets
+# Resets of the log's clock, by position: messages are known by where they lie.
+
+
+class LogResets:
+    """Any thread."""
+
+    def __init__(self, node: Callable[[], LedgerNode | None]) -> None:
+        """`node`: the one of now; None while there is none."""
+        self._node = node
+        self._positions: dict[int, int] = {}
+        """Of the end of each entry, by index."""
+
+    def __call__(self) -> Resets:
+        """The index of each is the position behind its entry. What lies in front of where the log begins
+        bounds no message that is left."""
+        node = self._node()
+        state = None if node is None else node.log_state.appended
+        if node is None or state is None or not state.clock_resets:
+            return ()
+        found = []
+        for reset in state.clock_resets:
+            position = self._position_of(node, reset.index)
+            if position is not None:
+                found.append(Reset(position, reset.time_ms))
+        return tuple(found)
+
+    def _position_of(self, node: LedgerNode, index: int) -> int | None:
+        known = self._positions.get(index)
+        if known is not None and index <= node.committed_index:
+            return known
+        try:
+            point = node.store.point_in_memory(index) or node.store.point_on_disk(index)
+        except (LedgerError, DirectoryDamaged):
+            return None
+        self._positions[index] = point.position
+        return point.position
+
+
+# ---------------------------------------------------------------- MessageFiller
+# What a record says of its place (QUEUEOFFSET, PHYSICALOFFSET) and of who stored it when
+# (STORETIMESTAMP, STOREHOST), written by the master as it proposes.
+#
+# Queue ends are those of its whole log. It begins with what the state machine says once every entry of
+# earlier leaders is committed and dispatched, and adds what it proposes itself; a leader cuts nothing
+# of its log, so nothing that it has given out is taken back while it leads. When it leads no more the
+# ends are forgotten, and with them whatever a cut undoes.
+
+RETRY_MS = 20
+
+
+class Filled(NamedTuple):
+    """What the messages of an append were given, one row each."""
+
+    first_index: int
+    queue_offsets: Int64Array
+    positions: Int64Array
+    """Of the records."""
+    time_ms: int
+
+
+class MessageFiller:
+    """On the loop."""
+
+    def __init__(
+        self,
+        takes: Callable[[QueueKey], bool],
+        leads_in: Callable[[], int | None],
+        resets: Callable[[], Resets],
+    ) -> None:
+        """`takes`: whether there is such a queue. `leads_in`: see `DoorMember`. `resets`: see
+        `LogResets`."""
+        self.takes = takes
+        self._resets = resets
+        self._leads_in = leads_in
+        self.term: int | None = None
+        """In which this member is master; None: it is not."""
+        self.next_offsets: dict[QueueKey, int] = {}
+        """Behind the last message of each queue in the whole log."""
+        self.store_host = bytes(V4_BYTES)
+        self.checked: EntryBatch | None = None
+        """Records that were looked at already."""
+        self._last_time_ms = self._last_position = 0
+
+    def begin(
+        self, term: int, next_offsets: dict[QueueKey, int], last_time_ms: int, end_position: int
+    ) -> None:
+        """This member is master, and its log holds no entry that these do not count."""
+        self.term, self.next_offsets = term, next_offsets
+        self._last_time_ms, self._last_position = last_time_ms, end_position - 1
+
+    def end(self) -> None:
+        self.term = None
+        self.next_offsets = {}
+
+    # ---------------------------------------------------------------- EntryFiller
+
+    def check(self, batch: EntryBatch) -> None:
+        """Raises LeaderNotReady, MessageIllegal, BodyTooLarge, UnknownTopic."""
+        if self.term is None or self.term != self._leads_in():
+            raise LeaderNotReady(
+                "the broker becomes master once all that came before is dispatched",
+                retry_after_ms=RETRY_MS,
+            )
+        if batch is self.checked:
+            return
+        if int(batch.sizes.min()) < BODY_OFFSET + LEAST_RECORD_BYTES:
+            raise MessageIllegal("an entry is too short to be a message record")
+        records = records_of(batch)
+        if not (records.columns.good.all() and records.bodies_good().all()):
+            raise MessageIllegal("an entry has not the shape of a message record, or its CRC is wrong")
+        if not records.in_queue.all():
+            raise MessageIllegal("transaction messages are not taken")
+        if int(records.columns.body_sizes.max()) > MAX_BODY_BYTES:
+            raise BodyTooLarge(f"a body is above the limit of {MAX_BODY_BYTES} bytes; split it")
+        for queue, _ in records.queues:
+            if not self.takes(queue):
+                raise UnknownTopic(f"there is no queue {queue.queue_id} of a topic {queue.topic}")
+
+    def fill(self, batch: EntryBatch, first: EntryId, positions: Int64Array, time_ms: int) -> Filled:
+        assert first.term == self.term, (first, self.term)
+        records = records_of(batch)
+        offsets = np.empty(len(records), np.int64)
+        for queue, rows in records.queues:
+            begin = self.next_offsets.get(queue, 0)
+            self.next_offsets[queue] = begin + len(rows)
+            offsets[rows] = np.arange(begin, begin + len(rows))
+        # Time goes back at a reset of the log's clock only: messages are looked for by halving.
+        last_ms = counted_ms(self._last_position, self._last_time_ms, self._resets())
+        self._last_time_ms = max(time_ms, last_ms)
+        places = positions + BODY_OFFSET
+        self._last_position = int(places[-1])
+        records.stamp(offsets, places, self._last_time_ms, self.store_host)
+        return Filled(first.index, offsets, places, self._last_time_ms)
+
+
+# ---------------------------------------------------------------- MessageMachine
+# Queues and index of a member, dispatched from committed entries in their order.
+#
+# Its files lie in the member's directory in RocketMQ's formats, and are derived anew at each start,
+# from the newest snapshot and the entries behind it: nothing has to be in step with anything else on
+# the disk.
 
 Grown = Callable[[list[QueueKey]], None]
 
@@ -182,15 +361,13 @@ class MessageMachine(StateMachine):
         self._begin()
         self._saves += 1
         try:
-            yield from machine_snapshot.save_slices(
-                writer, self.end_position, self.last_time_ms, self.queues, self.index
-            )
+            yield from save_queues(writer, self.end_position, self.last_time_ms, self.queues, self.index)
         finally:
             self._saves -= 1
 
     def load(self, reader: SnapshotReader) -> None:
         self._old_log = None  # a snapshot has it
-        head = machine_snapshot.load(reader, self.queues, self.index)
+        head = load_queues(reader, self.queues, self.index)
         self.end_position, self.last_time_ms = head.end_position, head.last_time_ms
         self._grown([QueueKey(row.topic, row.queue_id) for row in head.queues])
 

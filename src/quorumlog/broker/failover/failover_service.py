@@ -15,7 +15,7 @@ from quorumlog.broker.failover.coordinator import Coordinator
 from quorumlog.broker.failover.failover_rules import Answer, FailoverOptions, FailoverRules, Phase
 from quorumlog.broker.failover.failover_steps import OnDisk, Request
 from quorumlog.broker.replication.replica import Replica
-from quorumlog.broker.wire.broker_messages import FailoverResponse
+from quorumlog.broker.wire import FailoverResponse
 from quorumlog.errors import LedgerError, StoreFailure
 
 log = logging.getLogger("quorumlog.broker")

@@ -1,8 +1,12 @@
-"""ClassicGroupLog: topics and groups of a classic broker: commands are messages of a topic of its own,
-acknowledged, replicated and shown like all others, and each broker carries out what it is shown.
+"""StateFollower: what the commands in a classic store make of topics and groups, on its master and its
+slaves alike.
 
-A broker that becomes master answers once it has carried out all that its log holds: whatever the earlier
-master acknowledged is among it.
+The topic %GROUPS% has two queues: commands, and snapshots of the state. Retention of the commit log
+takes the oldest commands, but never the newest snapshot and what lies behind it.
+
+    COMMANDS   8 bytes, drawn by who proposes it; one command
+    SNAPSHOTS  [next command, position, part, parts, bytes]: commands below the next one are in it, and
+               the others lie in the commit log from the position on; -1: from where the snapshot lies
 """
 
 from __future__ import annotations
@@ -10,46 +14,56 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sys
 import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quorumlog.broker.dledger.broker_role import MASTER_ID, RoleState
-from quorumlog.broker.errors import TopicNotPermitted
-from quorumlog.broker.groups.group_extension import GroupExtension
-from quorumlog.broker.groups.group_log import Told, ToldDone, ToldOffset
-from quorumlog.broker.groups.group_machine import GroupFeed, GroupMachine
-from quorumlog.broker.groups.group_state import Topic
-from quorumlog.broker.groups.state_follower import (
-    COMMANDS,
-    SNAPSHOTS,
-    TOKEN_BYTES,
-    News,
-    StateFollower,
-)
-from quorumlog.broker.groups.topic_table import CheckedPuts, GroupTopics
-from quorumlog.broker.java_config import read_java_config
-from quorumlog.broker.message_log import PutOutcome, Role
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.message import SCHEDULE_TOPIC, Message, PutResult, PutStatus
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.serving.broker_service import Puts, QueueTable, Reads
-from quorumlog.broker.serving.broker_session import BrokerSession, error_of_status
-from quorumlog.broker.store_reader import StoreReader
-from quorumlog.broker.wire.broker_messages import AnyBrokerMessage
-from quorumlog.broker.wire.group_commands import Command, ReleaseDelayed, encode, refusal_in
-from quorumlog.broker.wire.group_names import (
+from quorumlog.broker.broker_port import BrokerSession, Puts, Reads, error_of_status
+from quorumlog.broker.errors import NeedsReplicatedRole, QueueOffsetOutOfRange, TopicNotPermitted
+from quorumlog.broker.group_commands import (
+    COMMANDS_QUEUE,
     GROUPS_TOPIC,
     LEVELS,
     READ,
+    SNAPSHOTS_QUEUE,
     WRITE,
+    Command,
+    ReleaseDelayed,
+    encode,
     is_system_topic,
+    refusal_in,
 )
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.groups.group_state import (
+    CheckedPuts,
+    GroupFeed,
+    GroupMachine,
+    GroupState,
+    GroupTopics,
+    Topic,
+    loaded_state,
+    saved_bytes,
+)
+from quorumlog.broker.groups.rebalancer import Told, ToldDone, ToldOffset
+from quorumlog.broker.message import (
+    SCHEDULE_TOPIC,
+    Message,
+    PutResult,
+    PutStatus,
+    StoredMessage,
+    encode_records,
+)
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.java_store import read_java_config
+from quorumlog.broker.store.log_files import PutOutcome, Role
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.store.store_reader import StoreReader
+from quorumlog.broker.wire import AnyBrokerMessage, OpenSessionRequest, SessionSendRequest, records_of
 from quorumlog.errors import (
     ConfigError,
     LeaderNotReady,
@@ -61,6 +75,197 @@ from quorumlog.errors import (
 from quorumlog.net.frame import Frame
 
 log = logging.getLogger("quorumlog.broker")
+
+COMMANDS = QueueKey(GROUPS_TOPIC, COMMANDS_QUEUE)
+SNAPSHOTS = QueueKey(GROUPS_TOPIC, SNAPSHOTS_QUEUE)
+TOKEN_BYTES = 8
+MOST_MESSAGES, MOST_BYTES = 1_024, 1 << 20
+_Part = tuple[int, int, int, int, bytes]
+_part = msgspec.msgpack.Decoder(_Part)
+
+
+class Snapshot(NamedTuple):
+    next_command: int
+    position: int
+    """What is needed of the commit log begins there."""
+    data: bytes
+
+
+class News(NamedTuple):
+    """Read from the store, to be taken in their order."""
+
+    snapshot: Snapshot | None
+    """To begin with anew; None: nothing is missing."""
+    commands: list[StoredMessage]
+    next_command: int
+    needed_position: int
+    """None of the commit log below is needed; -1: nothing of it is."""
+    snapshots_end: int
+    snapshot_bytes: int
+    """Of the newest one."""
+    is_anew: bool
+    """What was carried out before is of no matter."""
+    cuts: int
+    """As often the log was cut before any of it was read."""
+
+
+class Outcome(NamedTuple):
+    token: bytes
+    answer: bytes
+
+
+class StateFollower:
+    """`read` on one thread, which may wait for the disk; the rest on the loop."""
+
+    def __init__(
+        self, reader: StoreReader, feed: GroupFeed, cuts: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`reader` hides no topic. `cuts`: how often the log was cut; with --unsafe commands that were
+        carried out may be among what is gone, and others come under their numbers."""
+        self._reader = reader
+        self._count_cuts = cuts
+        self._cuts = cuts()
+        self._feed = feed
+        self.machine = GroupMachine(feed)
+        self.next_command: int | None = None
+        """None: nothing was read yet."""
+        self.needed_position = -1
+        self.since_snapshot = 0
+        """Commands that no snapshot has."""
+        self.snapshot_bytes = 0
+        """Of the newest one."""
+        self.last_position = -1
+        """Of the last command that was carried out; -1: none was, since a snapshot."""
+        self._snapshots_end = 0
+
+    def read(self) -> News:
+        """What was shown since. Raises MessageDamaged, StoreFailure."""
+        cuts = self._count_cuts()
+        is_anew = self.next_command is None or cuts != self._cuts
+        snapshot, at = None, None if is_anew else self.next_command
+        needed, (_, snapshots_end) = self.needed_position, self._bounds(SNAPSHOTS)
+        if is_anew:
+            needed = -1
+        size_bytes = self.snapshot_bytes
+        if at is None or snapshots_end != self._snapshots_end:
+            newest = self.newest_snapshot()
+            if newest is not None:
+                needed, size_bytes = newest.position, len(newest.data)
+            if at is None:
+                snapshot, at = newest, 0 if newest is None else newest.next_command
+        try:
+            pulled = self._reader.pull(COMMANDS, at, MOST_MESSAGES, MOST_BYTES)
+        except QueueOffsetOutOfRange as error:
+            if at > error.max_offset:  # a member that is behind: it is shown yet
+                return News(snapshot, [], at, needed, snapshots_end, size_bytes, is_anew, cuts)
+            snapshot = self.newest_snapshot()
+            at = error.min_offset
+            if snapshot is not None and error.min_offset <= snapshot.next_command:
+                at = snapshot.next_command
+            else:
+                log.error("%s: commands up to %d are missing, and no snapshot has them", COMMANDS, at)
+            pulled = self._reader.pull(COMMANDS, at, MOST_MESSAGES, MOST_BYTES)
+        commands = pulled.records.messages()
+        if needed < 0 and commands:
+            needed = commands[0].physical_offset
+        end = pulled.next_offset
+        return News(snapshot, commands, end, needed, snapshots_end, size_bytes, is_anew, cuts)
+
+    def newest_snapshot(self) -> Snapshot | None:
+        """The newest that is there as a whole."""
+        low, stop = self._bounds(SNAPSHOTS)
+        while stop > low:
+            last = self._part_at(stop - 1)
+            first = stop - 1 - last[2]
+            if last[2] == last[3] - 1 and first >= low:
+                parts = [self._part_at(at) for at in range(first, stop)]
+                if all(each[:2] == last[:2] and each[2] == at for at, each in enumerate(parts)):
+                    own = self._message_at(first).physical_offset
+                    position = own if last[1] < 0 else min(own, last[1])
+                    return Snapshot(last[0], position, b"".join(each[4] for each in parts))
+            stop -= 1
+        return None
+
+    def _bounds(self, key: QueueKey) -> tuple[int, int]:
+        queue = self._reader.queue(key)
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def _message_at(self, offset: int) -> StoredMessage:
+        (message,) = self._reader.pull(SNAPSHOTS, offset, 1).records.messages()
+        return message
+
+    def _part_at(self, offset: int) -> _Part:
+        part: _Part = _part.decode(self._message_at(offset).body)
+        return part
+
+    # ---------------------------------------------------------------- on the loop
+
+    def take(self, news: News) -> list[Outcome]:
+        """What the commands answer, by who proposed them. Raises ProtocolViolation."""
+        if news.is_anew:
+            self.machine.state = self._feed.begun
+        if news.snapshot is not None:
+            self.machine.state = loaded_state(news.snapshot.data)
+        if news.is_anew or news.snapshot is not None:
+            self.since_snapshot, self.last_position = 0, -1
+        self._cuts = news.cuts
+        if news.snapshots_end != self._snapshots_end:
+            self.since_snapshot = 0
+        outcomes = []
+        for message in news.commands:
+            token, command = message.body[:TOKEN_BYTES], message.body[TOKEN_BYTES:]
+            outcomes.append(Outcome(token, self.machine.carry_out(command)))
+            self.last_position = message.physical_offset
+            self.since_snapshot += 1
+        self.next_command = news.next_command
+        self.needed_position = news.needed_position
+        self._snapshots_end, self.snapshot_bytes = news.snapshots_end, news.snapshot_bytes
+        self._feed.tell(self.machine.state)
+        return outcomes
+
+    def state_to_keep(self, commands_end: int, part_bytes: int) -> list[bytes]:
+        """As messages of SNAPSHOTS. `commands_end`: of the whole log."""
+        assert self.next_command is not None
+        state: GroupState = self.machine.state
+        data = saved_bytes(state)
+        # Whatever is on its way was written behind the last one that was carried out.
+        position = -1
+        if self.next_command != commands_end:
+            position = self.last_position if self.last_position >= 0 else self.needed_position
+        parts = max(-(-len(data) // part_bytes), 1)
+        return [
+            msgspec.msgpack.encode(
+                (
+                    self.next_command,
+                    position,
+                    part,
+                    parts,
+                    data[part * part_bytes : (part + 1) * part_bytes],
+                )
+            )
+            for part in range(parts)
+        ]
+
+    @property
+    def is_of_the_log(self) -> bool:
+        """What was carried out is still in it."""
+        return self._cuts == self._count_cuts()
+
+    @property
+    def holds_from(self) -> int:
+        """What retention has to leave of the commit log begins there."""
+        if self.next_command is None:
+            return 0
+        return self.needed_position if self.needed_position >= 0 else sys.maxsize
+
+
+# ---------------------------------------------------------------- ClassicGroupLog
+# Topics and groups of a classic broker: commands are messages of a topic of its own, acknowledged,
+# replicated and shown like all others, and each broker carries out what it is shown.
+#
+# A broker that becomes master answers once it has carried out all that its log holds: whatever the
+# earlier master acknowledged is among it.
+
 
 RETRY_MS = 50
 SNAPSHOT_COMMANDS = 10_000
@@ -132,43 +337,37 @@ class ClassicTopics(GroupTopics):
 
 
 class ClassicGroupLog:
-    """A `GroupLog`, and the `ServedGroups` of a classic broker. On the loop."""
+    """The `GroupLog` of a classic broker. On the loop, but for `grown`."""
 
     def __init__(
         self,
         store: MessageStore,
-        extension: GroupExtension,
+        groups: GroupService,
         replica: Reigns | None = None,
         *,
         wall_ms: Callable[[], float] = _wall_ms,
     ) -> None:
         """`replica`: None of a broker that stands alone."""
         self._store = store
-        self._extension = extension
+        self._groups = groups
         self._replica = replica
         self._wall_ms = wall_ms
-        self._feed = extension.feed
+        self._feed = groups.feed
         reader = StoreReader(
             store.commit_log, store.queues, store.index, lambda key: True, lambda key: 0
         )
-        self.follower = StateFollower(reader, extension.feed, lambda: store.cuts)
-        self._own_reader = reader
-        self.topics = ClassicTopics(extension.feed, store)
+        self.follower = StateFollower(reader, groups.feed, lambda: store.cuts)
+        self.reader = reader
+        """Of the broker itself: it reads what no permission lets a client read."""
+        self.queues = store.queues
+        self.topics = ClassicTopics(groups.feed, store)
         self.topics.before_delayed = self._activate
-        extension.topics = self.topics
+        groups.topics = self.topics
         store.topic_table = self.topics
-        store.reader = StoreReader(
-            store.commit_log,
-            store.queues,
-            store.index,
-            store.has_queue,
-            store.stored_offset,
-            self.topics.begin_to_read,
-        )
-        store.cleaner.holds_from = lambda: self.follower.holds_from
+        store.holds_from = lambda: self.follower.holds_from
         self.releases = ClassicReleases(self)
         self._puts: Puts
-        self._reads: Reads
+        self.reads: Reads
         self._loop: AbstractEventLoop
         self._waiting: dict[bytes, Told] = {}
         """By token: what is on its way."""
@@ -179,11 +378,9 @@ class ClassicGroupLog:
         self._epoch = 0
         self.is_master = False
 
-    # ---------------------------------------------------------------- ServedGroups
-
     def open(self, puts: Puts, reads: Reads, loop: AbstractEventLoop) -> Puts:
-        self._puts, self._reads, self._loop = puts, reads, loop
-        self._extension.open_on(self, self._store.config.delays_ms(), None)
+        self._puts, self.reads, self._loop = puts, reads, loop
+        self._groups.open(self, self._store.config.delays_ms())
         self._read_on()
         return CheckedPuts(puts, self.topics)
 
@@ -196,14 +393,26 @@ class ClassicGroupLog:
         if self._has_failed or not self.follower.is_of_the_log:
             self._read_on()
         self.look()
-        self._extension.tick(now_ms)
+        self._groups.tick(now_ms)
         self._save_if_due()
 
     def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
-        return self._extension.request(session, message, frame)
+        if not isinstance(message, OpenSessionRequest | SessionSendRequest):
+            return self._groups.request(session, message)
+        refusal: LedgerError = NeedsReplicatedRole(
+            "sessions of producers (idempotent, producer_id) need brokers with --role dledger: their log"
+            " knows each session"
+        )
+        try:
+            if isinstance(message, SessionSendRequest):
+                self.topics.check_writes(records_of(frame))
+        except LedgerError as not_permitted:
+            refusal = not_permitted
+        session.refuse(message.request_id, refusal)
+        return True
 
     def lost(self, session: BrokerSession) -> None:
-        self._extension.lost(session)
+        self._groups.lost(session)
 
     def look(self) -> None:
         replica = self._replica
@@ -223,8 +432,7 @@ class ClassicGroupLog:
             waiting, self._waiting = self._waiting, {}
             for told in waiting.values():
                 told(ResultUnknown("this broker is master no more, and what came of it is not known"))
-        role = Role.SYNC_MASTER if is_master else Role.SLAVE
-        self._extension.role_changed(RoleState(role, MASTER_ID if is_master else 1, epoch, ""))
+        self._groups.lead(is_master)
 
     # ---------------------------------------------------------------- what is shown is carried out
 
@@ -233,7 +441,7 @@ class ClassicGroupLog:
             self._has_grown = True
             return
         self._is_reading, self._has_grown = True, False
-        self._reads.submit(self.follower.read, self._came)
+        self.reads.submit(self.follower.read, self._came)
 
     def _came(self, news: News | LedgerError | StoreFailure) -> None:
         self._is_reading = False
@@ -284,19 +492,6 @@ class ClassicGroupLog:
             self._put(SNAPSHOTS, part, answered)
 
     # ---------------------------------------------------------------- GroupLog
-
-    @property
-    def queues(self) -> QueueTable:
-        return self._store.queues
-
-    @property
-    def reader(self) -> StoreReader:
-        """Of the broker itself: it reads what no permission lets a client read."""
-        return self._own_reader
-
-    @property
-    def reads(self) -> Reads:
-        return self._reads
 
     @property
     def is_up(self) -> bool:
@@ -369,8 +564,7 @@ class ClassicGroupLog:
     def end_of(self, key: QueueKey) -> int:
         return self._store.commit_log.next_queue_offsets.get(key, 0)
 
-    def stored_offset(self, key: QueueKey) -> int:
-        return self.end_of(key)
+    stored_offset = end_of
 
     def standing_queues(self, topic: str) -> int:
         return self.topics.standing_queues(topic)
@@ -378,11 +572,7 @@ class ClassicGroupLog:
     def due_clock_ms(self) -> float:
         return self._wall_ms()
 
-    def age_clock_ms(self) -> float:
-        return self._wall_ms()
-
-    def refusal_of(self, error: LedgerError) -> LedgerError:
-        return error
+    age_clock_ms = due_clock_ms
 
     def not_master(self) -> LedgerError:
         if (refusal := self._store.commit_log.refuses()) is not None:

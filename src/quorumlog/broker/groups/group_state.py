@@ -1,24 +1,28 @@
-"""GroupState: what the committed commands have made of topics and groups. Values are replaced, never
-changed, so that another thread may look at them."""
+"""Topics, consumer groups and their offsets: what follows from the commands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from quorumlog.batch import EntryBatch
+from quorumlog.broker.broker_port import Puts
 from quorumlog.broker.errors import (
     ConsumerGroupExists,
     GroupInUse,
     StaleGeneration,
     TopicExists,
+    TopicNotPermitted,
     UnknownConsumerGroup,
     UnknownGroupMember,
     UnknownTopic,
 )
-from quorumlog.broker.messages.message import SCHEDULE_TOPIC
-from quorumlog.broker.old_log import OldState
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.broker.group_commands import (
+    LEVELS,
+    READ,
+    UNDELIVERED_TOPIC,
+    WRITE,
     Assign,
     Assignment,
     Command,
@@ -27,23 +31,35 @@ from quorumlog.broker.wire.group_commands import (
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
+    GroupRow,
+    GroupsQuestion,
     ReleaseDelayed,
     ResetOffsets,
     SkipDelayed,
+    Stand,
+    TopicRow,
+    TopicsQuestion,
     TrimQueues,
     UpdateTopic,
-)
-from quorumlog.broker.wire.group_names import (
-    LEVELS,
-    READ,
-    UNDELIVERED_TOPIC,
-    WRITE,
     check_group_name,
     check_topic_name,
+    decode_command,
+    decode_question,
     dlq_topic,
+    done,
+    refused,
     retry_topic,
 )
-from quorumlog.errors import BadRequest
+from quorumlog.broker.message import SCHEDULE_TOPIC
+from quorumlog.broker.offline.old_log import OldState
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import PutOutcome
+from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation
+from quorumlog.state_machine import ApplyFailure, Result, SnapshotReader, SnapshotWriter, StateMachine
+
+# ---------------------------------------------------------------- GroupState
+# What the committed commands have made of topics and groups. Values are replaced, never changed, so
+# that another thread may look at them.
 
 Queue = tuple[str, int]
 
@@ -314,3 +330,215 @@ def _release(state: GroupState, command: ReleaseDelayed) -> GroupState:
     for level, offset in command.levels:
         delayed[level] = max(delayed.get(level, 0), offset)
     return _replace(state, delayed=delayed)
+
+
+# ---------------------------------------------------------------- GroupMachine
+# Topics and groups as a state machine of the log.
+
+GROUPS = "broker-groups"
+FORMAT = 1
+_encode = msgspec.msgpack.Encoder().encode
+_saved = msgspec.msgpack.Decoder(
+    tuple[int, list[tuple[str, Topic]], list[GroupRow], dict[int, int], list[str]]
+)
+
+
+class GroupFeed:
+    """The state of a member, as far as it has applied: written by the thread that applies, read by the
+    loop. `wake` is called from the former."""
+
+    def __init__(self, old: OldState | None = None) -> None:
+        """`old`: what the log begins with."""
+        self.begun = begun_state(old)
+        self.state = self.begun
+        self.wake: Callable[[], None] = _nobody
+
+    def tell(self, state: GroupState) -> None:
+        if state is not self.state:
+            self.state = state
+            self.wake()
+
+
+class GroupMachine(StateMachine):
+    def __init__(self, feed: GroupFeed | None = None) -> None:
+        self._feed = feed or GroupFeed()
+        self.state = self._feed.begun
+        self._feed.tell(self.state)
+
+    def apply(self, batch: EntryBatch, first_index: int) -> Sequence[Result]:
+        results: list[Result] = []
+        for index, body in zip(batch.headers()["index"].tolist(), batch.bodies(), strict=True):
+            try:
+                results.append(self.carry_out(body))
+            except Exception as error:
+                raise ApplyFailure(index) from error
+        self._feed.tell(self.state)
+        return results
+
+    def carry_out(self, body: memoryview | bytes) -> bytes:
+        """One command. Returns what it answers."""
+        try:
+            command: Command = decode_command(body)
+        except msgspec.DecodeError as error:
+            return refused(BadRequest(f"no command of topics and groups: {error}"))
+        try:
+            self.state, answer = carry_out(self.state, command)
+        except LedgerError as refusal:
+            return refused(refusal)
+        return done(answer)
+
+    # ---------------------------------------------------------------- questions
+
+    def query(self, question: bytes) -> bytes:
+        try:
+            return done(self._answer(question))
+        except LedgerError as refusal:
+            return refused(refusal)
+
+    def _answer(self, question: bytes) -> object:
+        try:
+            asked = decode_question(question)
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"no question to topics and groups: {error}") from None
+        if isinstance(asked, TopicsQuestion):
+            return topic_rows(self.state, asked.topic)
+        if isinstance(asked, GroupsQuestion):
+            return group_rows(self.state, asked.group)
+        assert isinstance(asked, Stand), asked
+        return None
+
+    # ---------------------------------------------------------------- snapshots
+
+    def save(self, writer: SnapshotWriter) -> None:
+        writer.write(saved_bytes(self.state))
+
+    def load(self, reader: SnapshotReader) -> None:
+        self.state = loaded_state(reader.read())
+        self._feed.tell(self.state)
+
+
+def topic_rows(state: GroupState, name: str = "") -> list[TopicRow]:
+    """Raises UnknownTopic."""
+    if name:
+        topic_of(state, name)
+    return [
+        TopicRow(each, topic.queues, topic.perm, topic.retention_ms, topic.begins)
+        for each, topic in sorted(state.topics.items())
+        if name in ("", each)
+    ]
+
+
+def group_rows(state: GroupState, name: str = "") -> list[GroupRow]:
+    """Raises UnknownConsumerGroup."""
+    if name:
+        group_of(state, name)
+    return [
+        GroupRow(
+            each,
+            group.generation,
+            group.members,
+            tuple((*queue, at) for queue, at in sorted(group.offsets.items())),
+            tuple((*queue, at) for queue, at in sorted(group.resets.items())),
+        )
+        for each, group in sorted(state.groups.items())
+        if name in ("", each)
+    ]
+
+
+def saved_bytes(state: GroupState) -> bytes:
+    """The same bytes for equal states, however they came to be."""
+    return _encode(
+        (
+            FORMAT,
+            sorted(state.topics.items()),
+            group_rows(state),
+            dict(sorted(state.delayed.items())),
+            sorted(state.ended),
+        )
+    )
+
+
+def loaded_state(data: bytes) -> GroupState:
+    """Raises ProtocolViolation for what is no saved state of this format."""
+    try:
+        form, topics, groups, delayed, ended = _saved.decode(data)
+    except msgspec.DecodeError as error:
+        raise ProtocolViolation(f"these are no saved topics and groups: {error}") from None
+    if form != FORMAT:
+        raise ProtocolViolation(f"saved topics and groups of format {form}, not {FORMAT}")
+    loaded = {
+        row.group: Group(
+            row.generation,
+            row.members,
+            {(t, q): at for t, q, at in row.offsets},
+            {(t, q): at for t, q, at in row.resets},
+        )
+        for row in groups
+    }
+    return GroupState(dict(topics), loaded, delayed, frozenset(ended))
+
+
+def _nobody() -> None:
+    """Nobody listens."""
+
+
+# ---------------------------------------------------------------- GroupTopics
+# Which queues a broker has, by the replicated state, and what may be done with them.
+
+
+class GroupTopics:
+    """A `TopicTable`, of what this member has applied. Any thread."""
+
+    def __init__(self, feed: GroupFeed) -> None:
+        self._feed = feed
+        self._looked_at: Mapping[str, Topic] = {}
+        self._not_writable: set[str] = set()
+        """Of those."""
+
+    def takes(self, key: QueueKey) -> bool:
+        topic = self._feed.state.topics.get(key.topic)
+        return topic is not None and 0 <= key.queue_id < topic.queues
+
+    def counts(self) -> Mapping[str, int]:
+        return {name: topic.queues for name, topic in self._feed.state.topics.items()}
+
+    def begin(self, key: QueueKey) -> int | None:
+        topic = self._feed.state.topics.get(key.topic)
+        if topic is None or not 0 <= key.queue_id < topic.queues:
+            return None
+        return topic.begins[key.queue_id]
+
+    def begin_to_read(self, key: QueueKey) -> int | None:
+        """Raises TopicNotPermitted."""
+        topic = self._feed.state.topics.get(key.topic)
+        if topic is not None and not topic.perm & READ:
+            raise TopicNotPermitted(f"topic {key.topic} may not be read: its permission says so")
+        return self.begin(key)
+
+    def check_writes(self, records: RecordBatch) -> None:
+        """On the loop. Raises TopicNotPermitted."""
+        topics = self._feed.state.topics
+        if topics is not self._looked_at:
+            self._looked_at = topics
+            self._not_writable = {name for name, topic in topics.items() if not topic.perm & WRITE}
+        if not self._not_writable or not len(records) or not records.columns.good.all():
+            return
+        for key, _ in records.queues:
+            if key.topic in self._not_writable:
+                raise TopicNotPermitted(f"topic {key.topic} takes no messages: its permission says so")
+
+
+class CheckedPuts:
+    """`Puts` of topics that may be written to."""
+
+    def __init__(self, puts: Puts, topics: GroupTopics) -> None:
+        self._puts = puts
+        self._topics = topics
+
+    def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None:
+        try:
+            self._topics.check_writes(records)
+        except TopicNotPermitted as refusal:
+            answer(refusal)
+            return
+        self._puts.add(records, waits, answer)

@@ -1,25 +1,435 @@
-"""Rebalancer: the master hands the queues of each group's topics out, again whenever members or topics
-change. Each assignment is an entry, and a generation."""
+"""Who is in a group, and who reads what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from quorumlog.broker.errors import StaleGeneration, UnknownGroupMember
-from quorumlog.broker.groups.allocation import Subscriptions, allocate, with_held
-from quorumlog.broker.groups.group_machine import GroupFeed
-from quorumlog.broker.groups.group_members import GroupMembers
-from quorumlog.broker.groups.group_state import GroupState, Topic, group_of
-from quorumlog.broker.groups.offset_commits import OffsetCommits
-from quorumlog.broker.groups.proposals import Proposals
-from quorumlog.broker.wire.group_commands import Assign, QueueRow, refusal_in
-from quorumlog.broker.wire.group_messages import AssignmentResponse, CommitRequest, HeartbeatRequest
-from quorumlog.broker.wire.group_names import retry_topic
+import msgspec
+
+from quorumlog.broker.broker_port import QueueTable, Reads
+from quorumlog.broker.errors import StaleGeneration, TooManyNames, UnknownGroupMember
+from quorumlog.broker.group_commands import (
+    MOST_GROUPS,
+    MOST_QUEUES_IN_ALL,
+    MOST_TOPICS,
+    Assign,
+    Assignment,
+    Command,
+    CommitOffsets,
+    CreateGroup,
+    CreateTopic,
+    OffsetRow,
+    QueueRow,
+    UpdateTopic,
+    dlq_topic,
+    refusal_in,
+    retry_topic,
+)
+from quorumlog.broker.groups.group_state import Group, GroupFeed, GroupState, Topic, group_of
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.store_reader import StoreReader
+from quorumlog.broker.wire import AssignmentResponse, CommitRequest, HeartbeatRequest
 from quorumlog.errors import LedgerError, PendingFull
 
 if TYPE_CHECKING:
-    from quorumlog.broker.serving.broker_session import BrokerSession
+    from quorumlog.broker.broker_port import BrokerSession
+
+
+# ---------------------------------------------------------------- GroupLog
+# What topics and groups need of the log below them: their commands in it, one behind the other, each
+# carried out once it is acknowledged. `DLedgerBroker` is one, `ClassicGroupLog` the other.
+
+Told = Callable[[bytes | LedgerError], None]
+"""Gets what the machine answers, or the refusal of the log."""
+ToldOffset = Callable[[int | LedgerError], None]
+ToldDone = Callable[[LedgerError | None], None]
+
+
+class Releases(Protocol):
+    """How far delayed messages are copied to where they belong, level by level."""
+
+    def begin_of(self, level: int) -> int:
+        """Another number: what is known of the level is asked anew."""
+
+    def ask(self, level: int, begin: int, told: ToldOffset) -> None:
+        """The offset of the next message to release, as far as it is known."""
+
+    def open(self, level: int, begin: int, told: ToldOffset) -> None:
+        """The same, once nothing that an earlier master began can come in any more."""
+
+    def release(self, level: int, begin: int, offset: int, records: RecordBatch, done: ToldDone) -> None:
+        """These, which are the level's messages from `offset` on as they belong into their topics.
+        With an error the level is opened anew before the next ones; AlreadyCommitted: at once."""
+
+    def skip(self, level: int, begin: int, to_offset: int) -> None:
+        """Retention has taken the messages below."""
+
+    def lead(self) -> None:
+        """This member is master: nothing of an earlier time is under way."""
+
+
+class GroupLog(Protocol):
+    """On the loop."""
+
+    @property
+    def releases(self) -> Releases: ...
+
+    @property
+    def queues(self) -> QueueTable: ...
+
+    @property
+    def reader(self) -> StoreReader: ...
+
+    @property
+    def reads(self) -> Reads: ...
+
+    @property
+    def is_up(self) -> bool: ...
+
+    def propose(self, command: Callable[[], Command], told: Told) -> None:
+        """In front of all that is proposed later. `command` is called in the moment in which it is
+        written."""
+
+    def ask(self, question: bytes, told: Told, session: BrokerSession) -> None:
+        """The machine, when all that was acknowledged before is carried out."""
+
+    def confirm(self, told: ToldDone, session: BrokerSession) -> None:
+        """That this member is master still, at some moment after this."""
+
+    def end_of(self, key: QueueKey) -> int:
+        """Behind the last message of a queue in the whole log of a master."""
+
+    def stored_offset(self, key: QueueKey) -> int:
+        """Behind the last message of a queue that anybody may know of."""
+
+    def standing_queues(self, topic: str) -> int:
+        """Of a topic that the broker has beside those of the replicated state; 0: there is none."""
+
+    def due_clock_ms(self) -> float:
+        """Since 1970, for what is due; -1: not known."""
+
+    def age_clock_ms(self) -> float:
+        """The same for how old something is."""
+
+    def not_master(self) -> LedgerError:
+        """Why this member is none."""
+
+
+# ---------------------------------------------------------------- Proposals
+# Commands of topics and groups on their way into the log.
+
+
+class Proposals:
+    """On the loop."""
+
+    most_topics, most_groups, most_queues = MOST_TOPICS, MOST_GROUPS, MOST_QUEUES_IN_ALL
+
+    def __init__(self, log: GroupLog, state: Callable[[], GroupState]) -> None:
+        """`state`: as it is applied here."""
+        self._log = log
+        self._state = state
+
+    def propose(self, command: Command, done: Told) -> None:
+        """In front of all that is proposed later. Raises TooManyNames."""
+        self._check_room(command)
+        self._log.propose(lambda: self._with_ends(command), done)
+
+    def _check_room(self, command: Command) -> None:
+        """Here, and not where it is applied: members of two releases must not differ in it. What is on
+        its way just now is not counted."""
+        state = self._state()
+        names, groups = len(state.topics) + len(state.ended), len(state.groups)
+        is_topic = isinstance(command, CreateTopic) and command.topic not in state.topics
+        is_group = isinstance(command, CreateGroup) and command.group not in state.groups
+        if is_topic and names >= self.most_topics:
+            raise TooManyNames(f"there are {names} topics, with those that were deleted: no more")
+        if is_group and groups >= self.most_groups:
+            raise TooManyNames(f"there are {groups} consumer groups: delete some first")
+        if isinstance(command, CreateTopic | UpdateTopic):
+            there = state.topics.get(command.topic)
+            more = (command.queues or 0) - (0 if there is None else there.queues)
+            queues = sum(topic.queues for topic in state.topics.values()) if more > 0 else 0
+            if queues + more > self.most_queues:
+                raise TooManyNames(
+                    f"all topics have {queues} queues, and {more} more would be above"
+                    f" {self.most_queues}: delete topics first, or make fewer queues"
+                )
+
+    def quietly(self, command: Command) -> None:
+        """Whatever comes of it: there is a next time."""
+        with suppress(TooManyNames):
+            self.propose(command, lambda outcome: None)
+
+    def commit(self, command: CommitOffsets, done: Callable[[LedgerError | None], None]) -> None:
+        self.propose(command, lambda outcome: done(refusal_in(outcome)))
+
+    def _with_ends(self, command: Command) -> Command:
+        """A queue that is made anew begins behind all that was ever sent to one of its name."""
+
+        def of(topic: str, count: int) -> tuple[int, ...]:
+            return tuple(self._log.end_of(QueueKey(topic, queue_id)) for queue_id in range(count))
+
+        if isinstance(command, CreateTopic | UpdateTopic):
+            return msgspec.structs.replace(command, begins=of(command.topic, command.queues or 0))
+        if isinstance(command, CreateGroup):
+            begins = of(retry_topic(command.group), 1) + of(dlq_topic(command.group), 1)
+            return msgspec.structs.replace(command, begins=begins)
+        return command
+
+
+# ---------------------------------------------------------------- OffsetCommits
+# What members commit. An entry leaves at once, unless one of the group is on its way: what comes
+# meanwhile is gathered, and leaves as the next one.
+
+Done = Callable[[LedgerError | None], None]
+Propose = Callable[[CommitOffsets, Done], None]
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Of one generation of one group."""
+
+    generation: int
+    offsets: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
+    """The highest, by member and queue."""
+    waiting: list[Done] = field(default_factory=list)
+
+
+class OffsetCommits:
+    def __init__(self, propose: Propose) -> None:
+        self._propose = propose
+        self._gathered: dict[str, _Gathered] = {}
+        self._under_way: Counter[str] = Counter()
+        """Entries of this master, by group: several only where a generation ends."""
+
+    def add(
+        self, group: str, generation: int, member: str, rows: tuple[OffsetRow, ...], done: Done
+    ) -> None:
+        """`done` is told once the entry that holds them has taken effect."""
+        gathered = self._gathered.get(group)
+        if gathered is not None and gathered.generation != generation:
+            self.flush(group)
+            gathered = None
+        if gathered is None:
+            gathered = self._gathered[group] = _Gathered(generation)
+        highest = gathered.offsets.setdefault(member, {})
+        for topic, queue_id, offset in rows:
+            highest[topic, queue_id] = max(highest.get((topic, queue_id), 0), offset)
+        gathered.waiting.append(done)
+        if not self._under_way[group]:
+            self.flush(group)
+
+    def flush(self, group: str) -> None:
+        """At once: what follows ends the generation."""
+        gathered = self._gathered.pop(group, None)
+        if gathered is None:
+            return
+        under_way = self._under_way
+        under_way[group] += 1
+        members = tuple(
+            (member, tuple((*queue, at) for queue, at in sorted(highest.items())))
+            for member, highest in sorted(gathered.offsets.items())
+        )
+
+        def told(error: LedgerError | None) -> None:
+            under_way[group] -= 1
+            if not under_way[group]:
+                del under_way[group]
+                if under_way is self._under_way:
+                    self.flush(group)
+            for done in gathered.waiting:
+                done(error)
+
+        self._propose(CommitOffsets(group, gathered.generation, members), told)
+
+    def end(self, error: LedgerError) -> None:
+        """This member is master no more."""
+        gathered, self._gathered = self._gathered, {}
+        self._under_way = Counter()
+        for each in gathered.values():
+            for done in each.waiting:
+                done(error)
+
+
+# ----------------------------------------------------------------
+# Which member of a group reads which queue: evenly, topic by topic, as RocketMQ's
+# AllocateMessageQueueAveragely does, with as many queues as possible left where they are.
+
+Subscriptions = tuple[tuple[str, str], ...]
+"""(topic, tags), by topic."""
+
+
+def allocate(
+    members: Mapping[str, Subscriptions],
+    queues_of: Mapping[str, int],
+    standing: tuple[Assignment, ...] = (),
+) -> tuple[Assignment, ...]:
+    """`queues_of`: number of queues by topic. Each queue of a topic is read by exactly one of those who
+    want the topic, and nobody reads two queues of it more than another."""
+    owner = {queue: each.member for each in standing for queue in each.queues}
+    reads: dict[str, list[QueueRow]] = {member: [] for member in members}
+    topics = sorted({topic for wanted in members.values() for topic, _ in wanted})
+    for turn, topic in enumerate(topics):
+        takers = sorted(m for m, wanted in members.items() if any(t == topic for t, _ in wanted))
+        # Whoever gets one more differs from topic to topic, or the first would get most of them.
+        takers = takers[turn % len(takers) :] + takers[: turn % len(takers)]
+        queues = [(topic, queue_id) for queue_id in range(queues_of.get(topic, 0))]
+        owned = {member: [q for q in queues if owner.get(q) == member] for member in takers}
+        least, more = divmod(len(queues), len(takers))
+        fullest_first = sorted(takers, key=lambda member: -len(owned[member]))
+        shares = {member: least + (at < more) for at, member in enumerate(fullest_first)}
+        kept = {member: owned[member][: shares[member]] for member in takers}
+        stays = {queue for rows in kept.values() for queue in rows}
+        free = iter([queue for queue in queues if queue not in stays])
+        for member in takers:
+            reads[member] += kept[member]
+            reads[member] += [next(free) for _ in range(shares[member] - len(kept[member]))]
+        assert next(free, None) is None, topic
+    return tuple(
+        Assignment(member, members[member], tuple(sorted(reads[member]))) for member in sorted(members)
+    )
+
+
+def with_held(
+    target: tuple[Assignment, ...], held: Mapping[QueueRow, str]
+) -> tuple[tuple[Assignment, ...], dict[str, tuple[QueueRow, ...]]]:
+    """`held`: queues that stay with a member for now. What is assigned meanwhile, and what each of these
+    members is asked for."""
+    moved = {
+        queue: each.member
+        for each in target
+        for queue in each.queues
+        if held.get(queue, each.member) != each.member
+    }
+    asked_for: dict[str, list[QueueRow]] = {}
+    for queue in sorted(moved):
+        asked_for.setdefault(held[queue], []).append(queue)
+    kept = tuple(
+        Assignment(
+            each.member,
+            each.topics,
+            tuple(sorted({*each.queues, *asked_for.get(each.member, ())} - _taken(moved, each.member))),
+        )
+        for each in target
+    )
+    return kept, {member: tuple(queues) for member, queues in asked_for.items()}
+
+
+def _taken(moved: Mapping[QueueRow, str], member: str) -> set[QueueRow]:
+    return {queue for queue, to in moved.items() if to == member}
+
+
+# ---------------------------------------------------------------- GroupMembers
+# Who is there, in the memory of the master. What each of them reads is replicated.
+
+MEMBER_TIMEOUT_MS = 10_000.0
+MOST_MEMBERS = 1_000
+"""Of one group."""
+
+
+NOTHING: frozenset[QueueRow] = frozenset()
+
+
+@dataclass(slots=True)
+class _Member:
+    topics: Subscriptions
+    seen_ms: float | None = None
+    """None: since the clock was looked at last, which may be long ago where the master was paused."""
+    is_orderly: bool = True
+    """Whether it may work on its queues until it gives them up. Of those that an earlier master knew
+    nobody knows yet."""
+    given_up: frozenset[QueueRow] = NOTHING
+    given_up_in: int = -1
+    """Generation in which it gave them up."""
+
+
+@dataclass(slots=True)
+class GroupMembers:
+    """Of all groups. Sans-IO: who makes this says what time it is, by `expire`. A member counts from
+    after it was heard, never from before: it counts for itself from when it spoke."""
+
+    timeout_ms: float = MEMBER_TIMEOUT_MS
+    changes: int = 0
+    """Counts whenever somebody comes, goes, or wants something else."""
+    _groups: dict[str, dict[str, _Member]] = field(default_factory=dict)
+
+    def begin(self, state: GroupState) -> None:
+        """A master begins: whoever reads something is there until it was not heard of for a while; so a
+        change of leader moves no queue."""
+        self.changes += 1
+        self._groups = {
+            name: {each.member: _Member(each.topics) for each in group.members}
+            for name, group in state.groups.items()
+        }
+
+    def end(self) -> None:
+        self._groups.clear()
+
+    def heard(
+        self,
+        group: str,
+        member: str,
+        topics: Subscriptions,
+        *,
+        is_orderly: bool = False,
+        given_up: frozenset[QueueRow] = NOTHING,
+        generation: int = -1,
+    ) -> bool:
+        """False: the group has as many members as it may."""
+        members = self._groups.setdefault(group, {})
+        if member not in members and len(members) >= MOST_MEMBERS:
+            return False
+        before = members.get(member)
+        told = _Member(topics, None, is_orderly, given_up, generation)
+        if before is None or replace(before, seen_ms=None) != told:
+            self.changes += 1
+        members[member] = told
+        return True
+
+    def left(self, group: str, member: str) -> None:
+        if self._groups.get(group, {}).pop(member, None) is not None:
+            self.changes += 1
+
+    def expire(self, now_ms: float) -> None:
+        for members in self._groups.values():
+            for name, each in list(members.items()):
+                if each.seen_ms is None:
+                    each.seen_ms = now_ms
+                elif now_ms - each.seen_ms > self.timeout_ms:
+                    del members[name]
+                    self.changes += 1
+
+    def held(self, group: str, standing: Group) -> dict[QueueRow, str]:
+        """Queues that no other member may have yet, and who works on them."""
+        members, found = self._groups.get(group, {}), {}
+        for each in standing.members:
+            there = members.get(each.member)
+            if there is not None and there.is_orderly:
+                given_up = there.given_up if there.given_up_in == standing.generation else NOTHING
+                found.update({queue: each.member for queue in each.queues if queue not in given_up})
+        return found
+
+    def has_given_up(self, group: str, standing: Group) -> bool:
+        """Some member of it a queue that is its own by this generation."""
+        members = self._groups.get(group, {})
+        return any(
+            there.given_up_in == standing.generation and not there.given_up.isdisjoint(each.queues)
+            for each in standing.members
+            if (there := members.get(each.member)) is not None
+        )
+
+    def wants(self, group: str) -> dict[str, Subscriptions]:
+        """What each member wants to read."""
+        return {name: each.topics for name, each in sorted(self._groups.get(group, {}).items())}
+
+
+# ---------------------------------------------------------------- Rebalancer
+# The master hands the queues of each group's topics out, again whenever members or topics change. Each
+# assignment is an entry, and a generation.
 
 MOST_PARKED = 10_000
 MOST_WAIT_MS = 30_000
@@ -37,11 +447,7 @@ class Rebalancer:
     """On the loop."""
 
     def __init__(
-        self,
-        feed: GroupFeed,
-        members: GroupMembers,
-        commits: OffsetCommits,
-        proposals: Proposals,
+        self, feed: GroupFeed, members: GroupMembers, commits: OffsetCommits, proposals: Proposals
     ) -> None:
         self._feed = feed
         self._members = members

@@ -6,8 +6,8 @@ import heapq
 import threading
 from collections.abc import Callable
 
-from quorumlog.broker.flush.flush_services import FlushDone, GroupCommitRequest
-from quorumlog.broker.messages.message import PutStatus
+from quorumlog.broker.message import PutStatus
+from quorumlog.broker.store.flush import FlushDone, GroupCommitRequest
 
 
 class GroupTransferService:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, RunKey
 from quorumlog.broker.epochs.epoch_rule import lists_in_force
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch, SwitchRefused
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
 from quorumlog.broker.replication.protocol.slave_link import Follow, OwnLog, Work, by_queue
 from quorumlog.broker.replication.replica_file import (
@@ -24,6 +23,7 @@ from quorumlog.broker.replication.replica_file import (
 from quorumlog.broker.replication.replica_master import ReplicaMaster
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import InSyncSet
+from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import ConfigError
 
 log = logging.getLogger("quorumlog.broker")

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 from quorumlog.broker.epochs.epoch_history import EpochHistory, Peer
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.replica_file import ReplicaFile, ReplicaRecord
 from quorumlog.broker.replication.replica_store import ReplicaStore
+from quorumlog.broker.store.log_files import Role
 
 
 class ReplicaCore:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from quorumlog.broker.epochs.epoch_history import CopyList, Epoch, EpochHistory, Peer, Run, RunKey
-from quorumlog.broker.message_log import Role
-from quorumlog.broker.message_store import REPLICA_NAME
+from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.message_store import REPLICA_NAME
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.state_files import read_file, replace_file

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from quorumlog.broker.epochs.epoch_history import Epoch, Peer, RunKey
 from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpoch
-from quorumlog.broker.message_log import Role
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.group_transfer_service import GroupTransferService
 from quorumlog.broker.replication.protocol.acknowledgements import Acknowledgements, Mark
 from quorumlog.broker.replication.protocol.ha_frames import State
@@ -20,6 +19,7 @@ from quorumlog.broker.replication.protocol.master_link import Leadership, LinkTo
 from quorumlog.broker.replication.replica_core import ReplicaCore
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import InSyncSet, Member, SlaveState
+from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import LedgerError
 
 log = logging.getLogger("quorumlog.broker")

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from quorumlog.broker.commit_log.log_files import records_below
-from quorumlog.broker.commit_log.log_recovery import LogEnd, settle_end, walk
-from quorumlog.broker.message_log import Role
-from quorumlog.broker.message_store import MessageStore
-from quorumlog.broker.messages.record import BLANK_BYTES
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.message import BLANK_BYTES
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.store.log_files import LogEnd, Role, records_below, settle_end, walk
+from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import refusal
 

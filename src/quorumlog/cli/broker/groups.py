@@ -20,7 +20,7 @@ from quorumlog.cli.output import is_json, print_table, say, spoken_duration, tel
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.broker.wire.group_commands import TopicRow
+    from quorumlog.broker.group_commands import TopicRow
 
 
 Retention = Annotated[
@@ -45,7 +45,7 @@ def topic() -> None:
 
 
 def _perm(text: str) -> int:
-    from quorumlog.broker.wire.group_names import PERMISSIONS
+    from quorumlog.broker.group_commands import PERMISSIONS
 
     if text not in PERMISSIONS:
         raise ConfigError(f"--perm is one of {', '.join(PERMISSIONS)}, not {text!r}")
@@ -155,7 +155,7 @@ def delete_topic(topic: TopicName, at: BrokerServers) -> None:
 
 
 def _fields(row: TopicRow) -> dict[str, Any]:
-    from quorumlog.broker.wire.group_names import PERMISSION_NAMES
+    from quorumlog.broker.group_commands import PERMISSION_NAMES
 
     return {
         "topic": row.topic,

@@ -14,7 +14,7 @@ from quorumlog.cli.output import EXIT_REFUSED, say, spoken_size, tell
 from quorumlog.errors import ConfigError, Refused
 
 if TYPE_CHECKING:
-    from quorumlog.broker.old_state import OldReport
+    from quorumlog.broker.offline.old_state import OldReport
 
 
 def inspect(directory: StoreDirectory) -> None:
@@ -22,8 +22,8 @@ def inspect(directory: StoreDirectory) -> None:
 
     Example: quorumlog broker inspect /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import holds_ledger
-    from quorumlog.broker.offline_store import OfflineStore
+    from quorumlog.broker.offline.offline_ledger import holds_ledger
+    from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
         _inspect_ledger(directory)
@@ -58,7 +58,7 @@ def _print_queues(found: dict[str, Any]) -> None:
 
 
 def _inspect_ledger(directory: Path) -> None:
-    from quorumlog.broker.offline_ledger import OfflineLedger
+    from quorumlog.broker.offline.offline_ledger import OfflineLedger
 
     with OfflineLedger(str(directory)) as ledger:
         found = ledger.summary()
@@ -93,7 +93,7 @@ def convert(
     Example: quorumlog broker convert /var/lib/member /var/lib/store
     """
     from quorumlog.broker.config import MessageStoreConfig
-    from quorumlog.broker.converter import convert_to_classic
+    from quorumlog.broker.offline.converter import convert_to_classic
 
     made = convert_to_classic(
         str(source), str(target), MessageStoreConfig(mapped_file_size_commit_log=file_bytes)
@@ -111,8 +111,8 @@ def verify(directory: StoreDirectory) -> None:
 
     Example: quorumlog broker verify /var/lib/store
     """
-    from quorumlog.broker.offline_ledger import OfflineLedger, holds_ledger
-    from quorumlog.broker.offline_store import OfflineStore
+    from quorumlog.broker.offline.offline_ledger import OfflineLedger, holds_ledger
+    from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
         from quorumlog.cli.look import verify as verify_log
@@ -150,8 +150,8 @@ def dump(
 
     Example: quorumlog broker dump /var/lib/store --topic orders --most 10 --json
     """
-    from quorumlog.broker.offline_ledger import holds_ledger
-    from quorumlog.broker.offline_store import OfflineStore
+    from quorumlog.broker.offline.offline_ledger import holds_ledger
+    from quorumlog.broker.offline.offline_store import OfflineStore
 
     if holds_ledger(str(directory)):
         raise ConfigError(f"{directory} holds a replicated log: make a store of it, broker convert does")
@@ -184,7 +184,7 @@ def recover(
 
     Example: quorumlog broker recover /var/lib/store --cut 73400320
     """
-    from quorumlog.broker.offline_store import allow_cut, hide_given_again
+    from quorumlog.broker.offline.offline_store import allow_cut, hide_given_again
 
     if given_again is (cut is not None):
         raise typer.BadParameter("give --cut, or --given-again")
@@ -268,9 +268,8 @@ def takeover(
     import msgspec
 
     from quorumlog.broker import connect
-    from quorumlog.broker.later_member import make_later_member
-    from quorumlog.broker.old_log import decode_record, first_difference
-    from quorumlog.broker.takeover import take_over
+    from quorumlog.broker.offline.old_log import decode_record, first_difference
+    from quorumlog.broker.offline.takeover import make_later_member, take_over
     from quorumlog.config import parse_members
 
     if bool(from_broker) == (store is not None) or bool(from_broker) == bool(members):

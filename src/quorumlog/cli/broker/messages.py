@@ -12,7 +12,7 @@ import typer
 from quorumlog.cli.output import print_table
 
 if TYPE_CHECKING:
-    from quorumlog.broker.messages.message import StoredMessage
+    from quorumlog.broker.message import StoredMessage
 
 
 MOST_QUEUE_ID = (1 << 31) - 1
@@ -21,14 +21,14 @@ MOST_QUEUE_ID = (1 << 31) - 1
 
 def _topic(name: str) -> str:
     """Checked before anything is done; an empty name would stand for all topics."""
-    from quorumlog.broker.messages.record import check_topic
+    from quorumlog.broker.message import check_topic
 
     check_topic(name)
     return name
 
 
 def _group(name: str) -> str:
-    from quorumlog.broker.wire.group_names import check_group_name
+    from quorumlog.broker.group_commands import check_group_name
 
     check_group_name(name)
     return name

@@ -14,7 +14,7 @@ from quorumlog.cli.output import is_json, print_table, say, tell
 if TYPE_CHECKING:
     from quorumlog.broker.client.blocking_broker_client import BrokerClient
     from quorumlog.broker.client.switching import SwitchReport
-    from quorumlog.broker.wire.broker_messages import FailoverResponse, ReplicaResponse, StatusResponse
+    from quorumlog.broker.wire import FailoverResponse, ReplicaResponse, StatusResponse
 
 
 def switch(
@@ -104,7 +104,7 @@ def copies(
 
 def _change(at: BrokerServers, **request: Any) -> None:
     from quorumlog.broker.client.switching import change_list
-    from quorumlog.broker.wire.broker_messages import ReplicaRequest
+    from quorumlog.broker.wire import ReplicaRequest
 
     state = change_list(at.servers, ReplicaRequest(**request), timeout_ms=at.timeout_ms)
     assert state.copy_list is not None

@@ -51,7 +51,7 @@ class Dialect(Enum):
 def topics_of(text: str) -> dict[str, int]:
     """`orders:8,audit` as numbers of queues by topic, 4 where none is given; empty: no topics. Raises
     ConfigError."""
-    from quorumlog.broker.wire.group_names import check_new_topic_name
+    from quorumlog.broker.group_commands import check_new_topic_name
     from quorumlog.errors import BadRequest
 
     topics: dict[str, int] = {}
@@ -174,8 +174,8 @@ def serve_dledger(
     """Until SIGTERM, which hands leadership over first. Raises ConfigError."""
     from quorumlog.broker.dledger.dledger_broker import DLedgerBroker
     from quorumlog.broker.dledger.dledger_door import DLedgerDoor
-    from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
-    from quorumlog.broker.old_log import OldLog, taken_over
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
+    from quorumlog.broker.offline.old_log import OldLog, taken_over
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, run_member, tls_of
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config
@@ -213,15 +213,15 @@ def serve_dledger(
             "retention must be off while there is an old commit log, or messages between the two would"
             ' be missing: set retention = "off" in --config'
         )
-    extension = GroupExtension(GroupOptions(first_topics=topics), None if old is None else old.state)
+    groups = GroupService(GroupOptions(first_topics=topics), None if old is None else old.state)
     broker = DLedgerBroker(
         OsDisk(),
         str(directory / MESSAGES_FOLDER),
         config,
         member_id=group.member_id,
         brokers=addresses,
-        topics=extension.topics,
-        extensions=[extension],
+        topics=groups.topics,
+        groups=groups,
         old_log=None if old is None else OldLog(OsDisk(), str(directory), old),
     )
     tls = tls_of(server_config.tls)
@@ -395,15 +395,13 @@ def serve(
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
         if given_of_log is not None:
             raise ConfigError(f"{name} is for --role dledger; other brokers have no members")
+    from quorumlog.broker.broker_server import BrokerServer
     from quorumlog.broker.epochs.epoch_history import Peer
-    from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
-    from quorumlog.broker.groups.group_extension import GroupExtension
-    from quorumlog.broker.message_log import Role
-    from quorumlog.broker.message_store import MessageStore
     from quorumlog.broker.replication.replica import Replica
     from quorumlog.broker.replication.replica_store import ReplicaStore
     from quorumlog.broker.replication.service.ha_service import HAService
-    from quorumlog.broker.serving.broker_server import BrokerServer
+    from quorumlog.broker.store.log_files import Role
+    from quorumlog.broker.store.message_store import MessageStore
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python, tls_of
     from quorumlog.cli.run.toml_config import tls_options
     from quorumlog.config import parse_address
@@ -442,7 +440,6 @@ def serve(
         )
     elif coordinator or failover_begin:
         raise ConfigError("--coordinator and --failover-begin need --failover etcd, kv or zookeeper")
-    extension = GroupExtension()
     make_failover = None
     if role is None and failover is None:
         if master or broker_id or in_sync_replicas or ha_advertise or ha_dialect is Dialect.ROCKETMQ:
@@ -451,7 +448,7 @@ def serve(
                 " --failover"
             )
         store = MessageStore(str(directory), config, topics=topics_of_store(topics, directory))
-        server = BrokerServer(store, bind, groups=ClassicGroupLog(store, extension), tls=tls)
+        server = BrokerServer(store, bind, tls=tls)
     else:
         if role is RoleChoice.SLAVE and not master:
             raise ConfigError("--role slave needs --master HOST:PORT, where the master lets slaves in")
@@ -486,8 +483,7 @@ def serve(
         if failover is not None:
             make_failover = partial(elect, replica)
         ha_service = HAService(replica, ha_dialect.value, ha_bind, tls)
-        groups = ClassicGroupLog(store, extension, replica)
-        server = BrokerServer(store, bind, ha_service, make_failover, groups, tls)
+        server = BrokerServer(store, bind, ha_service, make_failover, tls)
 
     def ready() -> None:
         reach = " with TLS" if tls is not None else ""
@@ -551,15 +547,15 @@ def dev(
 
     Example: quorumlog broker dev --members 3
     """
-    from quorumlog.broker.dledger.local_brokers import LocalBrokers
-    from quorumlog.broker.groups.group_extension import GroupExtension, GroupOptions
+    from quorumlog.broker.dledger.dledger_door import LocalBrokers
+    from quorumlog.broker.groups.group_service import GroupOptions, GroupService
     from quorumlog.cli.run.serve import log_to_stderr, refuse_optimised_python
 
     refuse_optimised_python()
     log_to_stderr(log_level)
     stop = threading.Event()
     options = GroupOptions(auto_create_queues=queues)
-    with LocalBrokers(members, extensions=lambda member_id: [GroupExtension(options)]) as brokers:
+    with LocalBrokers(members, groups=lambda member_id: GroupService(options)) as brokers:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
 

@@ -161,7 +161,7 @@ def status(
     Example: quorumlog broker status --servers 127.0.0.1:10911 --topics
     """
     from quorumlog.broker.errors import NotReplicated
-    from quorumlog.broker.wire.group_names import is_system_topic
+    from quorumlog.broker.group_commands import is_system_topic
     from quorumlog.errors import OutcomeUnknown
 
     with at.connected() as broker:

@@ -14,14 +14,13 @@ from pyspark import TaskContext
 from pyspark.sql.types import DataType, StructType
 
 from quorumlog.broker.client.broker_verbs import UniqKeys
-from quorumlog.broker.dledger.message_entries import MACHINE_NAME, entries_of
+from quorumlog.broker.dledger.message_machine import entries_of
 from quorumlog.broker.errors import TopicNotPermitted, UnknownTopic
-from quorumlog.broker.groups.group_machine import MACHINE_NAME as GROUPS
-from quorumlog.broker.messages.message import KEYS, TAGS, UNIQ_KEY, WAIT, Message
-from quorumlog.broker.messages.record import encode_records
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.wire.group_commands import TopicRow, TopicsQuestion, encode, read_answer
-from quorumlog.broker.wire.group_names import WRITE
+from quorumlog.broker.group_commands import WRITE, TopicRow, TopicsQuestion, encode, read_answer
+from quorumlog.broker.groups.group_state import GROUPS
+from quorumlog.broker.message import KEYS, TAGS, UNIQ_KEY, WAIT, Message, encode_records
+from quorumlog.broker.record_batch import RecordBatch
+from quorumlog.broker.store.dispatch import MESSAGES
 from quorumlog.client import connect
 from quorumlog.errors import BadRequest, ConfigError, UnknownMachine
 from quorumlog.spark.sink.row_bodies import Packed, parts_of
@@ -29,7 +28,7 @@ from quorumlog.spark.sink.row_hashes import row_hashes
 from quorumlog.spark.sink.sink_options import SinkOptions
 from quorumlog.staging import RowDigest
 
-MESSAGE_MACHINE = MACHINE_NAME
+MESSAGE_MACHINE = MESSAGES
 """State machine of the log that takes them."""
 TYPES: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -45,7 +44,8 @@ _OWN_PROPERTIES = frozenset((KEYS, TAGS, UNIQ_KEY, WAIT))
 def topics_of(options: SinkOptions) -> dict[str, int]:
     """Numbers of queues of the topics that may be written to. Raises ConfigError, or what the log
     refuses with."""
-    with connect(options.servers, group=options.group, timeout_ms=options.timeout_ms) as log:
+    timeout_ms, tls = options.timeout_ms, options.tls
+    with connect(options.servers, group=options.group, timeout_ms=timeout_ms, tls=tls) as log:
         try:
             answer = log.ask(GROUPS, encode(TopicsQuestion()))
         except UnknownMachine:

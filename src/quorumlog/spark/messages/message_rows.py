@@ -20,10 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from quorumlog.broker.messages.java_strings import gather
-from quorumlog.broker.messages.message import KEYS, TAGS
-from quorumlog.broker.messages.property_columns import Found, PropertyColumns
-from quorumlog.broker.messages.record_batch import RecordBatch
+from quorumlog.broker.message import KEYS, TAGS
+from quorumlog.broker.record_batch import Found, PropertyColumns, RecordBatch, gather
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.message_options import COLUMNS
 from quorumlog.spark.option_values import as_kafkas

@@ -13,11 +13,11 @@ from pyspark.sql.datasource import InputPartition
 
 from quorumlog.broker.client.blocking_broker_client import BrokerClient, connect
 from quorumlog.broker.client.broker_results import QueueInfo
-from quorumlog.broker.commit_log.log_recovery import LogEnd, first_time_ms
 from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.messages.record_batch import QueueKey, RecordBatch
-from quorumlog.broker.offline_ledger import OfflineLedger, holds_ledger
-from quorumlog.broker.offline_store import OfflineStore
+from quorumlog.broker.offline.offline_ledger import OfflineLedger, holds_ledger
+from quorumlog.broker.offline.offline_store import OfflineStore
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import LogEnd, first_time_ms
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.messages.queue_offsets import EARLIEST, EARLIEST_OFFSET, LATEST, LATEST_OFFSET
@@ -178,7 +178,7 @@ class BrokerSource:
         self._options = options
 
     def connect(self) -> BrokerClient:
-        return connect(self._options.servers, timeout_ms=self._options.timeout_ms)
+        return connect(self._options.servers, timeout_ms=self._options.timeout_ms, tls=self._options.tls)
 
     def partitions(self) -> list[MessagePartition]:
         """Raises ConfigError, QueueOffsetOutOfRange, or what the broker refuses with."""

@@ -35,7 +35,7 @@ from quorumlog.broker.client.blocking_broker_client import BrokerClient
 from quorumlog.broker.client.broker_results import QueueInfo
 from quorumlog.broker.client.groups.blocking_groups import BrokerAdmin
 from quorumlog.broker.errors import QueueOffsetOutOfRange
-from quorumlog.broker.wire.group_names import is_system_topic
+from quorumlog.broker.group_commands import is_system_topic
 from quorumlog.errors import ConfigError
 from quorumlog.spark.messages.message_options import MessageOptions
 from quorumlog.spark.messages.message_reader import read_messages
@@ -242,7 +242,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark is done with everything below `end`: known one micro-batch late, and at a restart."""
         group = self._options.consumer_group
         if group and _has_begun(end):
-            with BrokerAdmin(self._options.servers, timeout_ms=self._options.timeout_ms) as admin:
+            options = self._options
+            with BrokerAdmin(options.servers, timeout_ms=options.timeout_ms, tls=options.tls) as admin:
                 admin.create_group(group)
                 admin.commit(group, _flat(end["queues"]))
 

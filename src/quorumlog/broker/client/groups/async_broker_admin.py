@@ -20,17 +20,7 @@ from quorumlog.broker.client.broker_verbs import (
 )
 from quorumlog.broker.client.groups.retries import revived
 from quorumlog.broker.errors import ConsumerGroupExists, UnknownTopic
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.wire.broker_messages import (
-    OffsetAtRequest,
-    OffsetResponse,
-    PullRequest,
-    QueuesRequest,
-    RoleRequest,
-    RoleResponse,
-    SendRequest,
-)
-from quorumlog.broker.wire.group_commands import (
+from quorumlog.broker.group_commands import (
     Command,
     CreateGroup,
     CreateTopic,
@@ -43,17 +33,28 @@ from quorumlog.broker.wire.group_commands import (
     TopicRow,
     TopicsQuestion,
     UpdateTopic,
+    check_group_name,
+    dlq_topic,
     encode,
+    is_system_topic,
     read_answer,
 )
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.message import StoredMessage
+from quorumlog.broker.wire import (
     CommitRequest,
     GroupAnswer,
     GroupCommandRequest,
     GroupQuestionRequest,
+    OffsetAtRequest,
+    OffsetResponse,
+    PullRequest,
+    QueuesRequest,
+    RoleRequest,
+    RoleResponse,
+    SendRequest,
 )
-from quorumlog.broker.wire.group_names import check_group_name, dlq_topic, is_system_topic
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.tls import ClientTls
 
 _T = TypeVar("_T")
 ALL_PERMISSIONS = 6
@@ -79,9 +80,11 @@ class QueueLag(NamedTuple):
 class AsyncBrokerAdmin:
     """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
 
-    def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         """Raises ConfigError."""
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
 
     async def __aenter__(self) -> Self:
         return self

@@ -26,18 +26,19 @@ from quorumlog.broker.client.broker_verbs import (
     receipt_of,
 )
 from quorumlog.broker.errors import UnknownTopic
-from quorumlog.broker.messages.java_strings import java_hash
-from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, Message
-from quorumlog.broker.wire.broker_messages import SendRequest, SendResponse
-from quorumlog.broker.wire.group_messages import (
+from quorumlog.broker.group_commands import LEVELS, REAL_QUEUE, REAL_TOPIC, SYSTEM_PREFIX
+from quorumlog.broker.message import DELAY, SCHEDULE_TOPIC, Message
+from quorumlog.broker.record_batch import java_hash
+from quorumlog.broker.wire import (
     OpenSessionRequest,
     OpenSessionResponse,
+    SendRequest,
+    SendResponse,
     SessionSendRequest,
     SessionSendResponse,
     TopicRouteRequest,
     TopicRouteResponse,
 )
-from quorumlog.broker.wire.group_names import LEVELS, REAL_QUEUE, REAL_TOPIC, SYSTEM_PREFIX
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
@@ -47,6 +48,7 @@ from quorumlog.errors import (
     Refused,
 )
 from quorumlog.log_state.control_entries import ANONYMOUS
+from quorumlog.net.tls import ClientTls
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 1024
@@ -83,9 +85,10 @@ class AsyncProducer:
         idempotent: bool = False,
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         """Raises ConfigError."""
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
         self._keys = UniqKeys()
         self._turn = itertools.count()
         self._queues: dict[str, tuple[int, float]] = {}

@@ -14,12 +14,12 @@ from quorumlog.broker.client.groups.async_broker_admin import ALL_PERMISSIONS, A
 from quorumlog.broker.client.groups.async_consumer import EARLIEST, AsyncConsumer, Start
 from quorumlog.broker.client.groups.async_producer import AsyncProducer, Selector
 from quorumlog.broker.client.groups.blocking_run import ONE_MEMBER, BlockingRun
-from quorumlog.broker.messages.message import Message, StoredMessage
-from quorumlog.broker.wire.broker_messages import RoleResponse
-from quorumlog.broker.wire.group_commands import GroupRow, QueueRow, TopicRow
-from quorumlog.broker.wire.group_names import MOST_RETRIES
+from quorumlog.broker.group_commands import MOST_RETRIES, GroupRow, QueueRow, TopicRow
+from quorumlog.broker.message import Message, StoredMessage
+from quorumlog.broker.wire import RoleResponse
 from quorumlog.errors import BadRequest
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
+from quorumlog.net.tls import ClientTls
 
 
 class Producer(ClientShell[AsyncProducer]):
@@ -39,11 +39,12 @@ class Producer(ClientShell[AsyncProducer]):
         idempotent: bool = False,
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         """Raises ConfigError."""
         super().__init__(
             lambda: AsyncProducer(
-                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms
+                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms, tls=tls
             ),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncProducer._end,
@@ -128,6 +129,7 @@ class Consumer(BlockingRun):
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
         ConfigError, BadRequest."""
@@ -141,6 +143,7 @@ class Consumer(BlockingRun):
                 most_retries=most_retries,
                 orderly=orderly,
                 timeout_ms=timeout_ms,
+                tls=tls,
             ),
             lambda: BadRequest("the client is closed: make another one"),
             stays_with_parent=ONE_MEMBER,
@@ -171,10 +174,12 @@ class Consumer(BlockingRun):
 class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
     """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
 
-    def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         """Raises ConfigError."""
         super().__init__(
-            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms),
+            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls),
             lambda: BadRequest("the client is closed: make another one"),
         )
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 from quorumlog.broker.client.groups.async_consumer import MOST_AT_ONCE, AsyncConsumer
-from quorumlog.broker.messages.message import StoredMessage
+from quorumlog.broker.message import StoredMessage
 from quorumlog.net.loop_thread import ClientShell
 
 ONE_MEMBER = (

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from quorumlog.broker.messages.message import StoredMessage
-from quorumlog.broker.wire.group_commands import QueueRow
-from quorumlog.broker.wire.group_names import RETRY_PREFIX, RETRY_TOPIC
+from quorumlog.broker.group_commands import RETRY_PREFIX, RETRY_TOPIC, QueueRow
+from quorumlog.broker.message import StoredMessage
 from quorumlog.errors import BadRequest
 
 BUFFER_BYTES = 8 << 20

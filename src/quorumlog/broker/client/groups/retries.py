@@ -6,9 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumlog.broker.client.broker_verbs import Encoded
-from quorumlog.broker.messages.message import DELAY, SCHEDULE_TOPIC, StoredMessage
-from quorumlog.broker.messages.record import encode_again, encode_properties, properties_that_fit
-from quorumlog.broker.wire.group_names import (
+from quorumlog.broker.group_commands import (
     DLQ_ATTEMPT,
     DLQ_CAUSE,
     FIRST_RETRY_LEVEL,
@@ -19,6 +17,14 @@ from quorumlog.broker.wire.group_names import (
     RETRY_TOPIC,
     dlq_topic,
     retry_topic,
+)
+from quorumlog.broker.message import (
+    DELAY,
+    SCHEDULE_TOPIC,
+    StoredMessage,
+    encode_again,
+    encode_properties,
+    properties_that_fit,
 )
 from quorumlog.errors import BadRequest
 

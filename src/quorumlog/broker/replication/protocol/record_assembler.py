@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from quorumlog.broker.commit_log.log_files import verified
-from quorumlog.broker.message_log import LogRecords
-from quorumlog.broker.messages.record import BLANK_BYTES
-from quorumlog.broker.messages.record_batch import RecordBatch
-from quorumlog.broker.messages.record_scan import Stop, scan_records
+from quorumlog.broker.message import BLANK_BYTES
+from quorumlog.broker.record_batch import RecordBatch, Stop, scan_records
+from quorumlog.broker.store.log_files import LogRecords, verified
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from quorumlog.broker.epochs.epoch_history import Epoch, EpochHistory, Peer, judge
-from quorumlog.broker.message_log import LogRecords
-from quorumlog.broker.messages.record_batch import QueueKey
+from quorumlog.broker.record_batch import QueueKey
 from quorumlog.broker.replication.protocol.ha_frames import (
     ROLE,
     AnyHaMessage,
@@ -26,6 +25,7 @@ from quorumlog.broker.replication.protocol.ha_frames import (
     history_of,
 )
 from quorumlog.broker.replication.protocol.record_assembler import RecordAssembler
+from quorumlog.broker.store.log_files import LogRecords
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.net.hello import WELCOME, Hello, HelloResponse

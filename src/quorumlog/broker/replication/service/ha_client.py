@@ -8,9 +8,9 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, Work
 from quorumlog.broker.replication.replica import Replica, Written
+from quorumlog.broker.store.log_files import Role
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.net.tls import Tls, principal_of, refusal_of, words_of

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from quorumlog.broker.message_log import Role
 from quorumlog.broker.replication.protocol.master_link import LinkToSlave, MasterLink
 from quorumlog.broker.replication.protocol.old_dialect import OldMasterLink
 from quorumlog.broker.replication.protocol.rocketmq_links import (
@@ -21,6 +20,7 @@ from quorumlog.broker.replication.protocol.slave_link import LinkToMaster, Slave
 from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.replication.service.ha_client import HAClient
 from quorumlog.broker.replication.service.ha_connection import AnyBytes, HAConnection
+from quorumlog.broker.store.log_files import Role
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError, StoreFailure
 from quorumlog.net.connection import Connection

@@ -1,0 +1,636 @@
+"""Where clients reach a broker, classic or on a replicated log, and what it answers them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+from quorumlog.broker.errors import FlushDiskTimeout, FlushSlaveTimeout, InSyncReplicasNotEnough
+from quorumlog.broker.message import PutResult, PutStatus
+from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.store.log_files import MessageLog, PutOutcome, PutRequest
+from quorumlog.broker.store.queues import ConsumeQueue
+from quorumlog.broker.store.store_reader import Pulled, StoreReader
+from quorumlog.broker.wire import (
+    GROUP,
+    MOST_FRAME_RECORDS_BYTES,
+    AnyBrokerMessage,
+    EarlierHello,
+    EarlierHelloResponse,
+    OffsetAtRequest,
+    OffsetResponse,
+    PullRequest,
+    PullResponse,
+    QueryRequest,
+    QueueRow,
+    QueuesRequest,
+    QueuesResponse,
+    RecordsResponse,
+    RoleNotice,
+    RoleRequest,
+    RoleResponse,
+    SendRequest,
+    SendResponse,
+    StatusRequest,
+    StatusResponse,
+    ViewRequest,
+    batch_of,
+    broker_request_decoder,
+    message_of,
+    records_of,
+)
+from quorumlog.config import parse_address
+from quorumlog.errors import (
+    BadRequest,
+    ConnectionFull,
+    LedgerError,
+    OutcomeUnknown,
+    Overloaded,
+    PendingFull,
+    ProtocolViolation,
+    StoreFailure,
+)
+from quorumlog.net.connection import Connection
+from quorumlog.net.errors import error_response
+from quorumlog.net.frame import Frame
+from quorumlog.net.hello import BROKER, Hello, HelloResponse, refusal_of_other
+from quorumlog.net.listener import Listener
+from quorumlog.net.tls import Tls
+from quorumlog.server.disk_thread import DiskThread
+
+# ---------------------------------------------------------------- BrokerService
+# What a connection needs of the broker behind it, classic or on a replicated log.
+
+TICK_MS = 50.0
+
+
+class Puts(Protocol):
+    def add(self, records: RecordBatch, waits: bool, answer: Callable[[PutOutcome], None]) -> None: ...
+
+
+class Reads(Protocol):
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """`work` may wait for the disk; `done` gets what it gave, a LedgerError or a StoreFailure."""
+
+
+class Waits(Protocol):
+    def add(self, key: QueueKey, wait_ms: int, again: Callable[[], None]) -> bool:
+        """See `WaitingPulls`."""
+
+
+class QueueTable(Protocol):
+    def get(self, key: QueueKey) -> ConsumeQueue | None: ...
+
+    def items(self) -> Collection[tuple[QueueKey, ConsumeQueue]]: ...
+
+
+class ServedStore(Protocol):
+    @property
+    def reader(self) -> StoreReader: ...
+
+    @property
+    def queues(self) -> QueueTable: ...
+
+    @property
+    def shown_topics(self) -> Mapping[str, int] | None:
+        """Numbers of queues by name, beside the queues that there are."""
+
+    def begin_of(self, key: QueueKey) -> int | None:
+        """Of a queue that there is: nothing below is shown; None: nothing of it."""
+
+    @property
+    def on_failure(self) -> Callable[[StoreFailure], None]: ...
+
+
+class BrokerService(Protocol):
+    @property
+    def store(self) -> ServedStore: ...
+
+    @property
+    def puts(self) -> Puts: ...
+
+    @property
+    def reads(self) -> Reads: ...
+
+    @property
+    def waiting(self) -> Waits: ...
+
+    @property
+    def store_host(self) -> bytes:
+        """As records name it."""
+
+    def status(self, request_id: int) -> StatusResponse: ...
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        """Of a kind that not every broker knows; False: neither does this one."""
+
+    def lost(self, session: BrokerSession) -> None:
+        """Its connection has ended."""
+
+
+# ---------------------------------------------------------------- WaitingPulls
+# Pulls at the end of a queue that wait for something new.
+
+MOST_WAITING = 10_000
+MOST_WAIT_MS = 60_000
+
+
+class WaitingPulls:
+    """On the loop's thread but for `grown`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[QueueKey, dict[int, tuple[Callable[[], None], asyncio.TimerHandle]]] = {}
+        self._number = 0
+        self._count = 0
+
+    def add(self, key: QueueKey, wait_ms: int, again: Callable[[], None]) -> bool:
+        """`again` is called when the queue has grown or the time is over. False: too many wait."""
+        if self._count >= MOST_WAITING:
+            return False
+        self._number += 1
+        number = self._number
+        delay_s = min(wait_ms, MOST_WAIT_MS) / 1000
+        timer = self._loop.call_later(delay_s, self._over, key, number)
+        self._waiting.setdefault(key, {})[number] = (again, timer)
+        self._count += 1
+        return True
+
+    def grown(self, keys: list[QueueKey]) -> None:
+        """Any thread."""
+        if self._count:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._wake, keys)
+
+    def _wake(self, keys: list[QueueKey]) -> None:
+        for key in keys:
+            for again, timer in self._waiting.pop(key, {}).values():
+                timer.cancel()
+                self._count -= 1
+                again()
+
+    def _over(self, key: QueueKey, number: int) -> None:
+        waiting = self._waiting.get(key, {})
+        if number in waiting:
+            again, _ = waiting.pop(number)
+            self._count -= 1
+            if not waiting:
+                del self._waiting[key]
+            again()
+
+
+# ---------------------------------------------------------------- BrokerSession
+# One connection of a client.
+
+Answered = Callable[[Any], None]
+MOST_OPEN = 1_000
+"""Pulls that wait and requests that are to be read for, of one connection."""
+RETRY_FULL_MS = 100
+MOST_MESSAGES = 100_000
+"""Of one answer: as many as fit in it, about."""
+MOST_READING = 2
+"""Requests of one client that are read for at a time: nobody knows how much each is answered with."""
+
+
+def error_of_status(status: PutStatus) -> LedgerError:
+    """Of a put that was written: none of these says that it is not there."""
+    if status is PutStatus.FLUSH_DISK_TIMEOUT:
+        return FlushDiskTimeout("FLUSH_DISK_TIMEOUT: written, and not known to be on disk")
+    if status is PutStatus.FLUSH_SLAVE_TIMEOUT:
+        return FlushSlaveTimeout("FLUSH_SLAVE_TIMEOUT: written, and too few slaves acknowledged it")
+    if status is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+        return InSyncReplicasNotEnough("too few slaves are in sync")
+    return OutcomeUnknown("the disk failed while this was being written: the broker stops")
+
+
+class BrokerSession:
+    def __init__(self, server: BrokerService, connection: Connection) -> None:
+        self._server = server
+        self._connection = connection
+        self._to_read: deque[tuple[Callable[[], Any], Answered]] = deque()
+        self._reading = 0
+        self._open = 0
+        """Of which there are `MOST_OPEN` at most."""
+
+    # ---------------------------------------------------------------- as a Session
+
+    def frame(self, frame: Frame) -> None:
+        message = message_of(frame)
+        if isinstance(message, SendRequest):
+            self._send(message, frame)
+        elif isinstance(message, PullRequest):
+            if self._opens(message.request_id):
+                self._pull(message, message.wait_ms)
+        elif isinstance(message, QueryRequest):
+            self._query(message)
+        elif isinstance(message, ViewRequest):
+            position = message.physical_offset
+            self.later(message, lambda: self._server.store.reader.at_position(position), self._records)
+        elif isinstance(message, OffsetAtRequest):
+            key, time_ms = QueueKey(message.topic, message.queue_id), message.time_ms
+            self.later(
+                message,
+                lambda: self._server.store.reader.offset_at(key, time_ms),
+                lambda request_id, offset: (OffsetResponse(request_id=request_id, offset=offset), None),
+            )
+        elif isinstance(message, QueuesRequest):
+            self.answer(QueuesResponse(request_id=message.request_id, queues=self._queues(message)))
+        elif isinstance(message, StatusRequest):
+            self.answer(self._server.status(message.request_id))
+        elif not self._server.request(self, message, frame):
+            raise ProtocolViolation(f"a client does not send {type(message).__name__}")
+
+    def lost(self) -> None:
+        self._to_read.clear()
+        self._server.lost(self)
+
+    def writable(self) -> None:
+        self._read_on()
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        """See `client_guard`."""
+        self._connection.violate(violation)
+
+    # ---------------------------------------------------------------- requests
+
+    def _send(self, message: SendRequest, frame: Frame) -> None:
+        records = records_of(frame)
+        request_id = message.request_id
+        if not len(records):
+            self.refuse(request_id, BadRequest("a send has one message at least"))
+            return
+
+        def answer(outcome: PutOutcome) -> None:
+            if isinstance(outcome, PutResult) and outcome.status is PutStatus.PUT_OK:
+                self.answer(
+                    SendResponse(
+                        request_id=request_id,
+                        queue_offset=outcome.queue_offset,
+                        physical_offset=outcome.physical_offset,
+                        message_count=outcome.message_count,
+                        store_time_ms=outcome.store_time_ms,
+                        store_host=self._server.store_host,
+                        positions=(
+                            b""
+                            if outcome.positions is None
+                            else outcome.positions.astype(">i8").tobytes()
+                        ),
+                    )
+                )
+            elif isinstance(outcome, PutResult):
+                self.refuse(request_id, error_of_status(outcome.status))
+            else:
+                self.refuse(request_id, outcome)
+
+        self._server.puts.add(records, message.waits, answer)
+
+    def _pull(self, message: PullRequest, wait_ms: int) -> None:
+        key = QueueKey(message.topic, message.queue_id)
+        store = self._server.store
+        most_messages = min(message.most_messages, MOST_MESSAGES)
+        most_bytes = min(message.most_bytes, MOST_FRAME_RECORDS_BYTES)
+
+        def pull() -> Pulled:
+            return store.reader.pull(key, message.offset, most_messages, most_bytes)
+
+        def answer(request_id: int, pulled: Pulled) -> tuple[AnyBrokerMessage, RecordBatch | None]:
+            response = PullResponse(
+                request_id=request_id,
+                next_offset=pulled.next_offset,
+                min_offset=pulled.min_offset,
+                max_offset=pulled.max_offset,
+            )
+            return response, pulled.records
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, Pulled) and not len(outcome.records) and wait_ms > 0:
+                queue = store.queues.get(key)
+                if queue is not None and queue.max_offset > message.offset:
+                    self._pull(message, 0)
+                    return
+                if self._server.waiting.add(key, wait_ms, lambda: self._pull(message, 0)):
+                    return
+                outcome = Overloaded(
+                    f"{MOST_WAITING} pulls wait at this broker", retry_after_ms=RETRY_FULL_MS
+                )
+            self._respond(message.request_id, outcome, answer)
+
+        if not self._connection.closed:
+            self._read(pull, done)
+
+    def _query(self, message: QueryRequest) -> None:
+        def query() -> RecordBatch:
+            return self._server.store.reader.query(
+                *(message.topic, message.key, message.begin_ms, message.end_ms),
+                min(message.most_messages, MOST_MESSAGES),
+                MOST_FRAME_RECORDS_BYTES,
+            )
+
+        self.later(message, query, self._records)
+
+    @staticmethod
+    def _records(request_id: int, records: RecordBatch) -> tuple[AnyBrokerMessage, RecordBatch | None]:
+        return RecordsResponse(request_id=request_id), records
+
+    def _queues(self, message: QueuesRequest) -> list[QueueRow]:
+        store = self._server.store
+        rows = {
+            key: QueueRow(
+                topic=key.topic,
+                queue_id=key.queue_id,
+                min_offset=max(queue.min_offset, begin),
+                max_offset=max(queue.max_offset, begin),
+            )
+            for key, queue in store.queues.items()
+            if message.topic in ("", key.topic) and (begin := store.begin_of(key)) is not None
+        }
+        for topic, count in (store.shown_topics or {}).items():
+            for queue_id in range(count if message.topic in ("", topic) else 0):
+                rows.setdefault(
+                    QueueKey(topic, queue_id),
+                    QueueRow(topic=topic, queue_id=queue_id, min_offset=0, max_offset=0),
+                )
+        return [row for _, row in sorted(rows.items())]
+
+    # ---------------------------------------------------------------- answers
+
+    def later(
+        self,
+        message: AnyBrokerMessage,
+        work: Callable[[], Any],
+        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
+    ) -> None:
+        """Work that may wait for the disk."""
+        if self._opens(message.request_id):
+            self._read(work, lambda outcome: self._respond(message.request_id, outcome, answer))
+
+    def _opens(self, request_id: int) -> bool:
+        """Another one, or it is refused."""
+        if self._open >= MOST_OPEN:
+            full = f"{MOST_OPEN} requests of this connection wait for their answers"
+            self.refuse(request_id, ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
+            return False
+        self._open += 1
+        return True
+
+    def _read(self, work: Callable[[], Any], done: Answered) -> None:
+        self._to_read.append((work, done))
+        self._read_on()
+
+    def _read_on(self) -> None:
+        while self._to_read and self._reading < MOST_READING and not self._connection.is_full:
+            work, done = self._to_read.popleft()
+            self._reading += 1
+            self._server.reads.submit(work, partial(self._was_read, done))
+
+    def _was_read(self, done: Answered, outcome: Any) -> None:
+        self._reading -= 1
+        done(outcome)
+        self._read_on()
+
+    def _respond(
+        self,
+        request_id: int,
+        outcome: Any,
+        answer: Callable[[int, Any], tuple[AnyBrokerMessage, RecordBatch | None]],
+    ) -> None:
+        self._open -= 1
+        if isinstance(outcome, StoreFailure):
+            self._server.store.on_failure(outcome)
+            outcome = OutcomeUnknown(str(outcome))
+        if isinstance(outcome, LedgerError):
+            self.refuse(request_id, outcome)
+        else:
+            self.answer(*answer(request_id, outcome))
+
+    def refuse(self, request_id: int, error: LedgerError) -> None:
+        self.answer(error_response(request_id, error))
+
+    def answer(self, message: AnyBrokerMessage, records: RecordBatch | None = None) -> None:
+        batch = None if records is None else batch_of(records)
+        self._connection.send(GROUP, message, batch)
+
+
+class RoleWatchers:
+    """Whom a broker tells unasked who is master. On the loop."""
+
+    def __init__(self, response: Callable[[int], RoleResponse]) -> None:
+        self._response = response
+        self._watchers: dict[BrokerSession, int] = {}
+
+    def take(self, session: BrokerSession, request: RoleRequest) -> None:
+        if request.watches:
+            self._watchers[session] = request.request_id
+        session.answer(self._response(request.request_id))
+
+    def lost(self, session: BrokerSession) -> None:
+        self._watchers.pop(session, None)
+
+    def changed(self) -> None:
+        """The role, the master or the epoch."""
+        state = self._response(0)
+        for session, request_id in list(self._watchers.items()):
+            session.answer(
+                RoleNotice(
+                    request_id=request_id,
+                    role=state.role,
+                    broker_id=state.broker_id,
+                    term=state.term,
+                    master=state.master,
+                )
+            )
+
+
+# ---------------------------------------------------------------- PutQueue
+# Sends that arrive in one turn of the loop are put as one batch; answers come from the flush thread,
+# and leave together.
+
+Answer = Callable[[PutOutcome], None]
+
+MAX_PENDING_BYTES = 64 << 20
+REQUEST_BYTES = 1 << 10
+"""What a request takes beside its records, about."""
+EXPIRY_INTERVAL_S = 0.1
+
+
+class PutQueue:
+    """On the loop's thread."""
+
+    def __init__(self, commit_log: MessageLog, loop: asyncio.AbstractEventLoop) -> None:
+        self.put_messages = 0
+        self.put_bytes = 0
+        self._commit_log = commit_log
+        self._loop = loop
+        self._requests: list[PutRequest] = []
+        self._pending_bytes = 0
+        """Taken, and not answered yet."""
+        self._answered: deque[tuple[Answer, PutOutcome, int]] = deque()
+        self._is_drain_scheduled = False
+
+    def add(self, records: RecordBatch, waits: bool, answer: Answer) -> None:
+        size_bytes = len(records.buffer) + REQUEST_BYTES
+        if self._pending_bytes + size_bytes > MAX_PENDING_BYTES and self._pending_bytes:
+            answer(PendingFull("the broker has as much unanswered as it takes", retry_after_ms=20))
+            return
+        self._pending_bytes += size_bytes
+        self.put_messages += len(records)
+        self.put_bytes += len(records.buffer)
+
+        is_done = False
+
+        def done(outcome: PutOutcome) -> None:
+            nonlocal is_done
+            if is_done:
+                return
+            is_done = True
+            self._answered.append((answer, outcome, size_bytes))
+            if not self._is_drain_scheduled:
+                self._is_drain_scheduled = True
+                with suppress(RuntimeError):  # the loop is closed, and with it every connection
+                    self._loop.call_soon_threadsafe(self._drain)
+
+        if not self._requests:
+            self._loop.call_soon(self._put)
+        self._requests.append(PutRequest(records, waits, done))
+
+    def _put(self) -> None:
+        requests, self._requests = self._requests, []
+        try:
+            self._commit_log.put(requests)
+        except Exception as error:
+            unknown = OutcomeUnknown(f"the store has failed: {type(error).__name__}: {error}")
+            for each in requests:
+                each.done(unknown)
+            raise
+
+    def _drain(self) -> None:
+        # Lowered first: what is answered from here on is seen below, or schedules the next one.
+        self._is_drain_scheduled = False
+        while self._answered:
+            answer, outcome, size_bytes = self._answered.popleft()
+            self._pending_bytes -= size_bytes
+            answer(outcome)
+
+
+# ---------------------------------------------------------------- BrokerPort
+# Where clients reach a broker, classic or on a replicated log; and what every broker has beside it: a
+# thread that reads, pulls that wait, and ticks.
+
+MOST_READS = 4
+
+
+class ReadTurns:
+    """Few reads at a time, for all clients: what was read is in memory until the loop has sent it."""
+
+    def __init__(self, thread: Reads) -> None:
+        self._thread = thread
+        self._waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+        self._under_way = 0
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._waiting.append((work, done))
+        self._begin()
+
+    def _begin(self) -> None:
+        while self._waiting and self._under_way < MOST_READS:
+            work, done = self._waiting.popleft()
+            self._under_way += 1
+            self._thread.submit(work, partial(self._done, done))
+
+    def _done(self, done: Callable[[Any], None], outcome: Any) -> None:
+        self._under_way -= 1
+        self._begin()
+        done(outcome)
+
+
+class BrokerPort:
+    """Of the loop that runs."""
+
+    def __init__(
+        self,
+        service: BrokerService,
+        listen: str,
+        tick: Callable[[], None],
+        ports: Mapping[str, str],
+        tls: Tls | None = None,
+    ) -> None:
+        """`tls`: None: it is plain. `tick`: called every `TICK_MS`. `ports`: see `refusal_of_other`."""
+        self._service = service
+        self._listen = parse_address(listen)
+        self._tick_service = tick
+        self._ports = ports
+        self._loop = asyncio.get_running_loop()
+        self._listener = Listener(
+            "the broker",
+            self._connect,
+            decoder=broker_request_decoder,
+            option="the broker's address",
+            tls=tls,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread = DiskThread("broker-reads", self._loop)
+        self.reads = ReadTurns(self._thread)
+        self.waiting = WaitingPulls(self._loop)
+
+    async def open(self) -> None:
+        """Raises ConfigError, after which nothing is left of it."""
+        try:
+            await self._listener.open(*self._listen)
+        except BaseException:
+            self.ended()
+            raise
+
+    @property
+    def address(self) -> str:
+        return self._listener.address
+
+    @property
+    def speaks(self) -> str:
+        """As `Listener.speaks`."""
+        return self._listener.speaks
+
+    def close(self) -> None:
+        """Whoever is connected stays."""
+        self._listener.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close_connections(self) -> None:
+        await asyncio.sleep(0)  # what was answered last leaves
+        self._listener.close_connections()
+
+    def abort_connections(self) -> None:
+        self._listener.abort_connections()
+
+    def ended(self) -> None:
+        """Nothing more is read."""
+        self._thread.close()
+
+    def tick(self) -> None:
+        """Now, and from now on."""
+        self._timer = self._loop.call_later(TICK_MS / 1000, self.tick)
+        self._tick_service()
+
+    def _connect(self, connection: Connection) -> None:
+        connection.on_frame = self._greet
+
+    def _greet(self, connection: Connection, frame: Frame) -> None:
+        hello = frame.message
+        if isinstance(hello, EarlierHello):
+            connection.send(GROUP, EarlierHelloResponse(request_id=hello.request_id))
+            connection.close()
+            return
+        if not isinstance(hello, Hello):
+            raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
+        refusal = refusal_of_other(hello, BROKER, self._ports)
+        if refusal is None:
+            connection.session = BrokerSession(self._service, connection)
+            welcome = HelloResponse(request_id=hello.request_id, product=BROKER)
+            connection.send(GROUP, welcome)
+        else:
+            connection.send(frame.group, refusal)
+            connection.close()

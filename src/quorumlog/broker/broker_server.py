@@ -1,0 +1,439 @@
+"""BrokerServer: a classic broker as a server."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import uvloop
+
+from quorumlog.broker.broker_port import (
+    EXPIRY_INTERVAL_S,
+    BrokerPort,
+    BrokerSession,
+    PutQueue,
+    Puts,
+    RoleWatchers,
+)
+from quorumlog.broker.epochs.epoch_history import Peer, RunKey
+from quorumlog.broker.errors import NeedsReplicatedRole, NotReplicated, SwitchRefused
+from quorumlog.broker.failover.failover_service import FailoverService
+from quorumlog.broker.groups.classic_group_log import ClassicGroupLog
+from quorumlog.broker.groups.group_service import GroupService
+from quorumlog.broker.message import host_bytes
+from quorumlog.broker.record_batch import QueueKey
+from quorumlog.broker.replication.replica import Replica
+from quorumlog.broker.replication.roles import SlaveState
+from quorumlog.broker.replication.service.ha_service import HAService
+from quorumlog.broker.store.log_files import Role
+from quorumlog.broker.store.message_store import MessageStore
+from quorumlog.broker.wire import (
+    AnyBrokerMessage,
+    FailoverRequest,
+    FailoverResponse,
+    OldLogRequest,
+    PeerRow,
+    ReplicaRequest,
+    ReplicaResponse,
+    RoleRequest,
+    RoleResponse,
+    StatusResponse,
+    TailRow,
+)
+from quorumlog.config import parse_address
+from quorumlog.errors import BadRequest, ConfigError, LedgerError, StoreFailure
+from quorumlog.net.frame import Frame
+from quorumlog.net.limits import process_limits
+from quorumlog.net.tls import Tls
+from quorumlog.version import DESCRIPTION
+
+_MASTER, _SLAVE = 0, 1
+
+
+def role_response(address: str, replica: Replica | None, request_id: int) -> RoleResponse:
+    """Who is master, as a classic broker says it; without a `replica` it stands alone, and is it."""
+    if replica is None:
+        return RoleResponse(
+            request_id=request_id,
+            member_id=address,
+            role=Role.ASYNC_MASTER.value,
+            broker_id=_MASTER,
+            term=0,
+            master=address,
+            brokers=[(address, _MASTER, address)],
+        )
+    # A master that may acknowledge nothing is none for a client: another one may be it by now.
+    is_master = replica.takes_messages
+    told = replica.master
+    master = replica.me if is_master else told or Peer(id="")
+    listed = replica.history.copy_list
+    peers = {} if listed is None else {peer.id: peer.address for peer in listed.members}
+    if told is not None and told.id:
+        peers[told.id] = told.address
+    peers[replica.id] = replica.me.address
+    return RoleResponse(
+        request_id=request_id,
+        member_id=replica.id,
+        role=replica.role.value if is_master else Role.SLAVE.value,
+        broker_id=_MASTER if is_master else _SLAVE,
+        term=replica.epoch,
+        master=master.address,
+        brokers=[
+            (peer_id, _MASTER if peer_id == master.id else _SLAVE, address)
+            for peer_id, address in sorted(peers.items())
+        ],
+    )
+
+
+# ---------------------------------------------------------------- ReplicaRequests
+# What a client asks of a broker as master or slave, and makes it be.
+
+
+def _state_of_service(service: HAService, request_id: int) -> ReplicaResponse:
+    client = service.client
+    if service.replica.role is not Role.SLAVE or client is None:
+        return state_of(service.replica, request_id, dialect=service.dialect)
+    return state_of(
+        service.replica,
+        request_id,
+        dialect=service.dialect,
+        problem=client.problem,
+        master_offset=client.master_offset,
+        master_release=client.master_release,
+    )
+
+
+def state_of(
+    replica: Replica,
+    request_id: int = 0,
+    *,
+    dialect: str,
+    problem: str = "",
+    master_offset: int = -1,
+    master_release: str = "",
+) -> ReplicaResponse:
+    record, history = replica.record, replica.history
+    is_slave = replica.role is Role.SLAVE
+    if replica.fenced_by:
+        problem = f"epoch {replica.fenced_by} was promised elsewhere: this is not the master any more"
+    in_sync, listed = replica.in_sync_set, history.copy_list
+    if listed is not None and not listed.copies:
+        listed = None  # a coordinator says who counts
+    return ReplicaResponse(
+        request_id=request_id,
+        id=replica.id,
+        directory_id=replica.directory_id,
+        address=replica.me.address,
+        ha_address=replica.me.ha_address,
+        role=replica.role.value,
+        epoch=record.promised.number,
+        leader=record.promised.leader,
+        log_epoch=replica.log_epoch,
+        fenced_by=replica.fenced_by,
+        is_leading=replica.is_leading,
+        min_offset=replica.min_offset,
+        max_offset=replica.max_offset,
+        flushed_offset=replica.flushed_offset,
+        confirm_offset=replica.confirm_offset,
+        in_sync_replicas=(listed.copies if listed else 0) if is_slave else replica.in_sync_replicas,
+        in_sync_set=None if in_sync is None else sorted({each.id for each in in_sync}),
+        dialect=dialect,
+        history=record.history,
+        confirmed=record.confirmed,
+        copy_list=listed,
+        is_list_confirmed=not is_slave and replica.is_run_confirmed,
+        master=record.master,
+        master_offset=master_offset,
+        master_release=master_release,
+        slaves=[] if is_slave else [_slave_row(replica, slave) for slave in replica.slaves()],
+        tails=[
+            TailRow(
+                epoch=tail.epoch,
+                first_offset=tail.first_offset,
+                stop_offset=tail.stop_offset,
+                path=tail.path,
+            )
+            for tail in record.tails
+        ],
+        problem=problem,
+    )
+
+
+def work_of(replica: Replica, request: ReplicaRequest) -> Callable[[], None] | None:
+    """None of a verb that is not known. Blocks for the disk."""
+    if request.asked_directory_id not in ("", replica.directory_id):
+        return partial(_refuse_as_another, replica.id)
+    epoch, broker_id, directory_id = request.epoch, request.broker_id, request.directory_id
+    master = Peer(
+        id=broker_id,
+        directory_id=directory_id,
+        address=request.address,
+        ha_address=request.ha_address,
+    )
+    return {
+        "promise": lambda: replica.promise(epoch, directory_id, anew=True),
+        "lead": lambda: replica.lead(epoch, RunKey(*request.confirmed), request.forced_list),
+        "slave": lambda: replica.become_slave(epoch, master),
+        "resume": replica.resume,
+        "drain": replica.drain,
+        "add": lambda: replica.add(broker_id),
+        "remove": lambda: replica.remove(broker_id),
+        "copies": lambda: replica.set_copies(request.copies),
+    }.get(request.verb)
+
+
+def _refuse_as_another(broker_id: str) -> None:
+    raise SwitchRefused(
+        f"broker {broker_id} has another directory than when it was asked first: switch again"
+    )
+
+
+def _slave_row(replica: Replica, slave: SlaveState) -> PeerRow:
+    peer = replica.peer_of(slave.id)
+    return PeerRow(
+        id=slave.id,
+        directory_id=slave.directory_id,
+        address=peer.address,
+        ha_address=peer.ha_address,
+        counts=replica.counts(slave.member),
+        is_connected=slave.is_connected,
+        written_offset=slave.written_offset,
+        flushed_offset=slave.flushed_offset,
+        lag_bytes=slave.lag_bytes,
+        lag_ms=slave.lag_ms,
+        is_caught_up=slave.is_caught_up,
+        release=slave.release,
+    )
+
+
+# ---------------------------------------------------------------- BrokerServer
+# A message store behind a port.
+
+log = logging.getLogger("quorumlog.broker")
+
+GC_THRESHOLD = 50_000
+
+
+class BrokerServer:
+    def __init__(
+        self,
+        store: MessageStore,
+        bind: str,
+        ha_service: HAService | None = None,
+        failover: Callable[[], FailoverService] | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """`ha_service`: of a master or a slave. `failover`: who says which of both it is; called where
+        the loop runs, before anybody is let in."""
+        self.store = store
+        self._tls = tls
+        self.ha_service = ha_service
+        self._make_failover = failover
+        self.failover: FailoverService | None = None
+        self.address = bind
+        replica = None if ha_service is None else ha_service.replica
+        self.groups = ClassicGroupLog(store, GroupService(), replica)
+        self.roles = RoleWatchers(partial(role_response, bind, replica))
+        self.failure: StoreFailure | None = None
+        self._host, self._port = parse_address(bind)
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, or until the store fails."""
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+        uvloop.run(self._run(ready))
+
+    async def _run(self, ready: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        if self._tls is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._tls.reload)
+        await self.start()
+        try:
+            ready()
+            ends = [loop.create_task(stop.wait()), self._failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Raises ConfigError if the port is taken."""
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._failed: asyncio.Future[Any] = loop.create_future()
+        if self._make_failover is not None:
+            self.failover = self._make_failover()
+            self.failover.failed = self._store_failed
+        self.put_queue = PutQueue(self.store.commit_log, loop)
+        self.port = BrokerPort(self, self.address, self._tick, {}, self._tls)
+        self.reads, self.waiting = self.port.reads, self.port.waiting
+        self.store.commit_log.store_host = host_bytes(self._host, self._port)
+        self.store.reput.dispatched = self._grown
+        self.puts: Puts = self.groups.open(self.put_queue, self.reads, loop)
+        self.store.on_failure = self._store_failed
+        await self.port.open()
+        self.store.start()
+        self._expire()
+        if self.ha_service is not None:
+            self.ha_service.on_role = self._role_changed
+            await self.ha_service.start(self._store_failed)
+        if self.failover is not None:
+            self.failover.start()
+        self.port.tick()
+
+    def _tick(self) -> None:
+        self.groups.tick(self.store.clock())
+
+    def _role_changed(self) -> None:
+        self.roles.changed()
+        self.groups.look()
+
+    def _grown(self, keys: list[QueueKey]) -> None:
+        """Any thread."""
+        self.waiting.grown(keys)
+        self.groups.grown(keys)
+
+    @property
+    def store_host(self) -> bytes:
+        return self.store.commit_log.store_host
+
+    def request(self, session: BrokerSession, message: AnyBrokerMessage, frame: Frame) -> bool:
+        if isinstance(message, FailoverRequest):
+            try:
+                session.answer(self.failover_status(message))
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
+        elif isinstance(message, ReplicaRequest):
+            try:
+                self._replica_request(session, message)
+            except LedgerError as error:
+                session.refuse(message.request_id, error)
+        elif isinstance(message, RoleRequest):
+            self.roles.take(session, message)
+        elif isinstance(message, OldLogRequest):
+            # No violation: a client need not know what only a broker on a replicated log does.
+            what = "a log that was taken over lies below that of brokers with --role dledger only"
+            session.refuse(message.request_id, NeedsReplicatedRole(what))
+        else:
+            return self.groups.request(session, message, frame)
+        return True
+
+    def _replica_request(self, session: BrokerSession, request: ReplicaRequest) -> None:
+        """What blocks runs on the service's thread for it. Raises NotReplicated, SwitchRefused,
+        BadRequest."""
+        service = self.ha_service
+        if service is None:
+            raise NotReplicated(
+                "this broker is neither master nor slave: start it with quorumlog broker serve --role"
+            )
+        if request.verb and self.failover is not None:
+            raise SwitchRefused(
+                "a coordinator says who leads: let the master hand over with: quorumlog broker resign"
+            )
+        if request.verb == "drain":
+            # Never blocks, and must not wait behind what does.
+            service.replica.drain()
+        if request.verb in ("", "drain"):
+            session.answer(_state_of_service(service, request.request_id))
+            return
+        work = work_of(service.replica, request)
+        if work is None:
+            raise BadRequest(f"a broker has no verb {request.verb!r}")
+
+        def carry_out() -> None:
+            try:
+                work()
+            except ConfigError as error:
+                raise BadRequest(str(error)) from None
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, LedgerError):
+                session.refuse(request.request_id, outcome)
+            else:
+                session.answer(_state_of_service(service, request.request_id))
+
+        service.submit(carry_out, done)
+
+    def lost(self, session: BrokerSession) -> None:
+        self.roles.lost(session)
+        self.groups.lost(session)
+
+    def _expire(self) -> None:
+        """RocketMQ's FlushDiskWatcher."""
+        self.store.commit_log.flush_service.expire(self.store.clock())
+        self._expiry = self._loop.call_later(EXPIRY_INTERVAL_S, self._expire)
+
+    def _store_failed(self, failure: StoreFailure) -> None:
+        """Any thread."""
+
+        def fail() -> None:
+            if self.failure is None:
+                self.failure = failure
+                if not self._failed.done():
+                    self._failed.set_result(None)
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(fail)
+
+    def status(self, request_id: int) -> StatusResponse:
+        store = self.store
+        queues = store.queues.items()
+        usage = store.disk.usage(store.root)
+        problems = [str(store.failure)] if store.failure is not None else []
+        if self.failover is not None and self.failover.rules.problem:
+            problems.append(f"failover: {self.failover.rules.problem}")
+        if store.cleaner.is_full:
+            problems.append("the disk is above disk_space_warning_level_ratio: messages are refused")
+        if process_limits().problem:
+            problems.append(process_limits().problem)
+        return StatusResponse(
+            request_id=request_id,
+            version=DESCRIPTION,
+            role=store.commit_log.role.value,
+            flush=store.config.flush_disk_type,
+            directory=store.root,
+            min_offset=store.commit_log.min_offset,
+            max_offset=store.commit_log.max_offset,
+            flushed_offset=store.commit_log.flushed_offset,
+            confirm_offset=store.commit_log.confirm_offset,
+            dispatch_behind_bytes=store.reput.behind_bytes,
+            put_messages=self.put_queue.put_messages,
+            put_bytes=self.put_queue.put_bytes,
+            topics=len({key.topic for key, _ in queues}),
+            queues=len(queues),
+            disk_used_ratio=usage.used_ratio,
+            set_aside_files=store.set_aside.count.files,
+            set_aside_bytes=store.set_aside.count.size_bytes,
+            problems=problems,
+        )
+
+    def failover_status(self, request: FailoverRequest) -> FailoverResponse:
+        """Raises NotReplicated, BadRequest."""
+        failover = self.failover
+        if failover is None:
+            raise NotReplicated("no coordinator decides over this broker: start it with --failover")
+        if request.verb not in ("", "resign"):
+            raise BadRequest(f"failover has no verb {request.verb!r}")
+        if request.verb:
+            failover.resign()
+        return failover.status(request.request_id)
+
+    async def stop(self) -> None:
+        self.port.close()
+        self._expiry.cancel()
+        if self.failover is not None:
+            await self.failover.stop()
+        if self.ha_service is not None:
+            self.ha_service.stop()
+            await self._loop.run_in_executor(None, self.ha_service.join)
+        await self._loop.run_in_executor(None, self.store.close)
+        await self.port.close_connections()
+        self.port.ended()

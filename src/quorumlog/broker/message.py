@@ -1,0 +1,381 @@
+"""Messages as applications send and get them, and the record that each is stored as."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from isal.isal_zlib import crc32
+
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import BadRequest, BodyTooLarge
+
+# ---------------------------------------------------------------- What applications send and get
+# Values.
+
+MIB = 1 << 20
+MAX_BODY_BYTES = 4 * MIB - 64 * 1024
+"""Of a message that is taken in. Larger ones that are stored already are served all the same."""
+MAX_PROPERTIES_BYTES = 32_767
+RETRY_PROPERTIES_BYTES = 1024
+"""Of these, for what a retry adds: names of topics, a message id, a delay level."""
+MAX_TOPIC_BYTES = 255
+
+TAGS, KEYS, UNIQ_KEY, WAIT, DELAY = "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "DELAY"
+"""Names of properties, as Java has them."""
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""A queue for each delay level; what lies in it has the same delay, so the oldest is due first."""
+_NAMED = frozenset((TAGS, KEYS, UNIQ_KEY, WAIT))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to send. `keys` are words without spaces, found again by `query`."""
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    """Stored as it is, of the application's own meaning."""
+    wait: bool = True
+    """False: it is acknowledged once it is written, and waits for neither flush nor slaves."""
+
+
+class StoredMessage(NamedTuple):
+    """One message as it stands in a store."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size_bytes: int
+    """Of the whole record."""
+    body: bytes
+    tags: str
+    keys: tuple[str, ...]
+    properties: dict[str, str]
+    """All of them, those of tags and keys included."""
+    born_time_ms: int
+    store_time_ms: int
+    born_host: str
+    store_host: str
+    flag: int
+    sys_flag: int
+    reconsume_times: int
+    prepared_transaction_offset: int
+    message_id: str
+    """Hexadecimal, of the store's address and the physical offset."""
+
+
+class PutStatus(Enum):
+    """Outcomes of a put, by RocketMQ's names."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    """Written, and not known to be on disk."""
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    IN_SYNC_REPLICAS_NOT_ENOUGH = "IN_SYNC_REPLICAS_NOT_ENOUGH"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    """The store stops: what became of it is not known."""
+
+
+class PutResult(NamedTuple):
+    """Where a batch stands: its messages follow each other in the queue."""
+
+    status: PutStatus
+    queue_offset: int
+    """Of the first message."""
+    physical_offset: int
+    message_count: int
+    store_time_ms: int
+    positions: npt.NDArray[np.int64] | None = None
+    """Physical offset of each, where the records do not lie one right behind the other."""
+
+
+def properties_of(message: Message, uniq_key: str = "") -> str:
+    """As they are stored: `name 0x01 value 0x02` for each. Raises ValueError."""
+    if not (message.properties or message.tags or message.keys or uniq_key) and message.wait:
+        return ""
+    pairs = dict(message.properties)
+    for name in pairs:
+        if name in _NAMED:
+            raise ValueError(f"the property {name} has an argument of its own")
+    if message.tags:
+        pairs[TAGS] = message.tags
+    if message.keys:
+        if isinstance(message.keys, str):
+            raise ValueError(f"keys are a list of words, not one text: write keys=[{message.keys!r}]")
+        if any(key.split() != [key] for key in message.keys):
+            raise ValueError(f"keys are words without spaces, not {list(message.keys)!r}")
+        pairs[KEYS] = " ".join(message.keys)
+    if uniq_key:
+        pairs[UNIQ_KEY] = uniq_key
+    if not message.wait:
+        pairs[WAIT] = "false"
+    text = "".join([f"{name}\x01{value}\x02" for name, value in pairs.items()])
+    if text.count("\x01") != len(pairs) or text.count("\x02") != len(pairs) or "" in pairs:
+        raise ValueError("a property has no name, or the character 0x01 or 0x02 in it")
+    return text
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Of a record; the last 0x02 may be missing, as in what some releases of RocketMQ wrote."""
+    pairs = (pair.partition("\x01") for pair in text.split("\x02") if pair)
+    return {name: value for name, separator, value in pairs if separator}
+
+
+# ---------------------------------------------------------------- One message record
+# How it lies in a commit log, byte for byte as RocketMQ writes it (big-endian).
+#
+# offset  bytes  field               (both hosts IPv4; docs/message-store.md)
+#      0      4  TOTALSIZE           of the whole record
+#      4      4  MAGICCODE
+#      8      4  BODYCRC             CRC-32 of the body, its highest bit cleared
+#     12      4  QUEUEID
+#     16      4  FLAG
+#     20      8  QUEUEOFFSET         number of the message in its queue
+#     28      8  PHYSICALOFFSET      of this record
+#     36      4  SYSFLAG
+#     40      8  BORNTIMESTAMP
+#     48      8  BORNHOST            address and port; 20 bytes where sysFlag says IPv6
+#     56      8  STORETIMESTAMP
+#     64      8  STOREHOST           the same
+#     72      4  RECONSUMETIMES
+#     76      8  PREPAREDOFFSET
+#     84    4+n  body
+#         1|2+t  topic               two bytes of length with MAGIC_WIDE_TOPIC
+#           2+p  properties
+
+MAGIC = 0xDAA320A7
+MAGIC_WIDE_TOPIC = 0xDAA320AB
+BLANK_MAGIC = 0xCBD43194
+"""Of what fills a file up to its end."""
+BLANK_BYTES = 8
+NARROW_TOPIC_BYTES = 127
+
+BORN_HOST_V6, STORE_HOST_V6 = 0x10, 0x20
+"""Bits of sysFlag."""
+V4_BYTES, V6_BYTES = 8, 20
+V6_MORE_BYTES = V6_BYTES - V4_BYTES
+
+QUEUE_OFFSET_AT = 20
+BORN_HOST_AT = 48
+BODY_LENGTH_AT = 84
+LEAST_RECORD_BYTES = BODY_LENGTH_AT + 4 + 1 + 2
+CRC_BITS = 0x7FFFFFFF
+
+TRANSACTION_BITS = 0xC
+
+_RECORD_HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")
+_SIZES = struct.Struct(">IIIiiqqiq")
+_BLANK = struct.Struct(">II")
+assert _RECORD_HEAD.size == BODY_LENGTH_AT + 4
+
+
+def crc_of(body: Buffer) -> int:
+    return crc32(body) & CRC_BITS
+
+
+def blank_record(size_bytes: int) -> bytes:
+    """The eight bytes that close a file of which so much is left."""
+    return _BLANK.pack(size_bytes, BLANK_MAGIC)
+
+
+def host_bytes(host: str, port: int) -> bytes:
+    """Of an IPv4 address; zeros stand for one that is none."""
+    try:
+        return socket.inet_aton(host) + struct.pack(">i", port)
+    except OSError:
+        return bytes(V4_BYTES)
+
+
+def host_text(data: bytes) -> str:
+    family = socket.AF_INET if len(data) == V4_BYTES else socket.AF_INET6
+    address = socket.inet_ntop(family, data[:-4])
+    port = int.from_bytes(data[-4:], "big", signed=True)
+    return f"{address}:{port}" if family == socket.AF_INET else f"[{address}]:{port}"
+
+
+def message_id_of(store_host: bytes, physical_offset: int) -> str:
+    return (store_host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def physical_offset_of(message_id: str) -> int:
+    """Raises BadRequest."""
+    try:
+        data = bytes.fromhex(message_id)
+        if len(data) not in (V4_BYTES + 8, V6_BYTES + 8):
+            raise ValueError
+    except ValueError:
+        raise BadRequest(f"{message_id!r} is no message id: 32 or 56 hexadecimal digits") from None
+    return int.from_bytes(data[-8:], "big", signed=True)
+
+
+def check_topic(topic: str) -> bytes:
+    """Raises BadRequest: a topic is the name of a directory, too."""
+    data = topic.encode()
+    if not 0 < len(data) <= MAX_TOPIC_BYTES:
+        raise BadRequest(f"a topic has 1 to {MAX_TOPIC_BYTES} bytes, not {len(data)}")
+    if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in topic):
+        raise BadRequest(f"the topic {topic!r} has characters other than letters, digits and % | _ -")
+    return data
+
+
+def encode_records(
+    messages: Sequence[Message],
+    queue_id: int,
+    born_time_ms: int,
+    uniq_keys: Sequence[str] = (),
+    born_host: bytes = bytes(V4_BYTES),
+) -> tuple[bytearray, list[int]]:
+    """Records of one topic, and their sizes; the store fills in what only it knows. Raises BadRequest,
+    BodyTooLarge."""
+    if not messages:
+        raise BadRequest("a batch has one message at least")
+    topic = messages[0].topic
+    topic_data = check_topic(topic)
+    wide = len(topic_data) > NARROW_TOPIC_BYTES
+    magic = MAGIC_WIDE_TOPIC if wide else MAGIC
+    prefix = len(topic_data).to_bytes(2 if wide else 1, "big") + topic_data
+    fixed = BODY_LENGTH_AT + 4 + len(prefix) + 2
+    out = bytearray()
+    sizes = []
+    no_host = bytes(V4_BYTES)
+    pack = _RECORD_HEAD.pack
+    for number, message in enumerate(messages):
+        if message.topic != topic:
+            raise BadRequest(f"a batch has one topic, not {topic!r} and {message.topic!r}")
+        body = message.body
+        if len(body) > MAX_BODY_BYTES:
+            raise BodyTooLarge(
+                f"a body of {len(body)} bytes is above the limit of {MAX_BODY_BYTES} bytes; split it"
+            )
+        try:
+            properties = properties_of(message, uniq_keys[number] if uniq_keys else "").encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"{error.object!r} is not UTF-8 text; write it in UTF-8") from None
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise BadRequest(
+                f"properties of {len(properties)} bytes are above the limit of {MAX_PROPERTIES_BYTES}"
+            )
+        size = fixed + len(body) + len(properties)
+        crc = crc32(body) & CRC_BITS
+        out += pack(
+            size, magic, crc, queue_id, message.flag, 0, 0, 0, born_time_ms, born_host, 0, no_host, 0, 0,
+            len(body),
+        )  # fmt: skip
+        out += body
+        out += prefix
+        out += len(properties).to_bytes(2, "big")
+        out += properties
+        sizes.append(size)
+    return out, sizes
+
+
+def decode_record(data: Buffer) -> StoredMessage:
+    """One whole record that was checked."""
+    view = memoryview(data)
+    size, magic, _, queue_id, flag, queue_offset, physical_offset, sys_flag, born_time_ms = (
+        _SIZES.unpack_from(view)
+    )
+    at = BORN_HOST_AT
+    born_bytes = V6_BYTES if sys_flag & BORN_HOST_V6 else V4_BYTES
+    store_bytes = V6_BYTES if sys_flag & STORE_HOST_V6 else V4_BYTES
+    born_host = bytes(view[at : at + born_bytes])
+    at += born_bytes
+    store_time_ms = int.from_bytes(view[at : at + 8], "big", signed=True)
+    store_host = bytes(view[at + 8 : at + 8 + store_bytes])
+    at += 8 + store_bytes
+    reconsume_times, prepared, body_bytes = struct.unpack_from(">iqi", view, at)
+    at += 16
+    body = bytes(view[at : at + body_bytes])
+    at += body_bytes
+    width = 2 if magic == MAGIC_WIDE_TOPIC else 1
+    topic_bytes = int.from_bytes(view[at : at + width], "big")
+    at += width
+    topic = str(view[at : at + topic_bytes], "utf-8", "replace")
+    at += topic_bytes + 2
+    properties = parse_properties(str(view[at:size], "utf-8", "replace"))
+    return StoredMessage(
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        size_bytes=size,
+        body=body,
+        tags=properties.get(TAGS, ""),
+        keys=tuple(properties.get(KEYS, "").split()),
+        properties=properties,
+        born_time_ms=born_time_ms,
+        store_time_ms=store_time_ms,
+        born_host=host_text(born_host),
+        store_host=host_text(store_host),
+        flag=flag,
+        sys_flag=sys_flag,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared,
+        message_id=message_id_of(store_host, physical_offset),
+    )
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """Raises BadRequest: they are too large."""
+    pairs = "".join([f"{key}\x01{value}\x02" for key, value in properties.items()]).encode()
+    if len(pairs) > MAX_PROPERTIES_BYTES:
+        raise BadRequest(f"properties of {len(pairs)} bytes are above {MAX_PROPERTIES_BYTES}")
+    return pairs
+
+
+def properties_that_fit(properties: Mapping[str, str]) -> bytes:
+    """All, or without the largest ones: what was stored in other bytes may be longer once it is text."""
+    left = dict(properties)
+    while True:
+        try:
+            return encode_properties(left)
+        except BadRequest:
+            del left[max(left, key=lambda name: len(left[name].encode()))]
+
+
+def encode_again(
+    message: StoredMessage, topic: str, queue_id: int, properties: bytes, reconsume_times: int
+) -> bytearray:
+    """A stored message as the record of another queue: its body, flags, born time and host stay.
+    `properties`: of `encode_properties`."""
+    name = check_topic(topic)
+    is_wide = len(name) > NARROW_TOPIC_BYTES
+    host, _, port = message.born_host.rpartition(":")
+    body = message.body
+    size = BODY_LENGTH_AT + 4 + len(body) + 1 + is_wide + len(name) + 2 + len(properties)
+    out = bytearray(
+        _RECORD_HEAD.pack(
+            size,
+            MAGIC_WIDE_TOPIC if is_wide else MAGIC,
+            crc_of(body),
+            queue_id,
+            message.flag,
+            0,
+            0,
+            message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+            message.born_time_ms,
+            host_bytes(host, int(port)),
+            0,
+            bytes(V4_BYTES),
+            reconsume_times,
+            0,
+            len(body),
+        )
+    )
+    out += body
+    out += len(name).to_bytes(2 if is_wide else 1, "big") + name
+    out += len(properties).to_bytes(2, "big") + properties
+    return out

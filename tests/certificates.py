@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from quorumlog.cli.log import certificates
+from quorumlog.cli import certificates
 from quorumlog.config.tls import TlsOptions
 
 NAME = "orders"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import msgspec
-
 from quorumlog.errors import LedgerError
+from quorumlog.kv.client.asking import StoreProduct
 from quorumlog.kv.errors import KeyValueError
 from quorumlog.kv.requests.answers import (
     DeleteAnswer,
@@ -38,7 +38,18 @@ from quorumlog.kv.requests.operations import (
     Txn,
     encode,
 )
-from quorumlog.net.errors import ErrorResponse, error_of
+from quorumlog.net.rpc.calls import (
+    ANY_MEMBER,
+    LEADER,
+    LEADER_OR_ANY,
+    Call,
+    Link,
+    LinkState,
+    RequestTarget,
+    TargetKind,
+    response_of,
+)
+from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.testing.member import SimMember
 from sim.kv.histories import (
     MISSING,
@@ -52,13 +63,13 @@ from sim.kv.histories import (
     is_open,
 )
 from sim.kv.linearizability import UNKNOWN, Happened
-from sim.kv.sim_sessions import SimDoors, SimSession
+from sim.kv.sim_sessions import LATENCY_MS, SimDoors, SimSession
 
 PREFIX, PREFIX_END = b"k/", b"k0"
 KEYS = (b"k/1", b"k/2", b"k/3")
 LOCK = b"lock"
 BETWEEN_MS = 60.0
-COME_BACK_MS = 0.1
+COME_BACK_MS = 10.0
 TIMEOUT_MS = 3_000.0
 TTL_MS = 1_500
 Heard = Callable[[Any], None]
@@ -66,29 +77,30 @@ Heard = Callable[[Any], None]
 
 
 class SimStoreClient:
+    """Drives the engine of all clients, with a hand for simulated connections."""
+
     def __init__(self, doors: SimDoors, histories: Histories, name: str) -> None:
         self._doors = doors
         self._cluster = doors.cluster
         self._histories = histories
         self._name = name
         self._random = doors.cluster.stream(f"store client {name}")
-        self._session: SimSession | None = None
-        self._number = 0
-        self._waiting: dict[int, Callable[[Response | None], None]] = {}
+        self._members = {f"{each.member_id}:1": each for each in doors.cluster.members}
+        self._protocol = RpcProtocol([*self._members], StoreProduct(), random=self._random)
+        self._wakes_ms = float("inf")
         self._watch: SeenWatch | None = None
-        self._watch_number = 0
+        self._following: Call | None = None
         self._writes = 0
         self._lease: SeenLease | None = None
         self._held: SeenLock | None = None
         self._home: SimMember | None = None
 
-    # ---------------------------------------------------------------- connection
-
     def connect_to(self, member: SimMember | None) -> None:
         """And to nobody else, whatever it answers; a watch comes back as soon as it is there again.
-        None: from now on to any member, once this connection ends."""
+        None: from now on to whoever may answer; a watch, once its connection ends."""
         self._home = member
-        self._connected()
+        if self._following is not None:
+            self._following.target = self._target(LEADER_OR_ANY)
 
     def watch(self) -> None:
         """All keys, from now on."""
@@ -106,73 +118,90 @@ class SimStoreClient:
         """Take one if there is none, and keep it alive, as often as this is called."""
         self._keep()
 
-    def _connected(self) -> SimSession:
-        if self._session is None:
-            member = self._home or self._random.choice(self._cluster.members)
-            self._session = SimSession(self._doors, member, self._told, self._lost)
-            if self._watch is not None:
-                self._follow()
-        return self._session
+    def ask(
+        self, request: Request, answer: type[Any], heard: Heard, target: RequestTarget = LEADER
+    ) -> None:
+        def done(call: Call) -> None:
+            if call.error is not None:
+                heard(call.error)
+                return
+            try:
+                heard(read_answer(response_of(call, AnswerResponse).answer, answer))
+            except KeyValueError as refusal:
+                heard(refusal)
 
-    def _lost(self) -> None:
-        self._session = None
-        waiting, self._waiting = self._waiting, {}
-        for heard in waiting.values():
-            heard(None)
-        if self._watch is not None:
-            self._cluster.at(COME_BACK_MS, self._come_back)
+        self._submit(self._call(request, target, done))
 
-    def _come_back(self) -> None:
-        if self._session is None:
-            if self._home is None or self._home.is_up:
-                self._connected()
-            else:
-                self._cluster.at(COME_BACK_MS, self._come_back)
+    def _target(self, usual: RequestTarget) -> RequestTarget:
+        if self._home is None:
+            return usual
+        return RequestTarget(TargetKind.ADDRESS, f"{self._home.member_id}:1")
 
-    def _elsewhere(self) -> None:
-        if self._session is not None and self._home is None:
-            self._session.leave()
-            self._lost()
+    def _call(self, request: Request, target: RequestTarget, done: Callable[[Call], None]) -> Call:
+        now_ms = self._cluster.now_ms
+        return Call(
+            request,
+            self._target(target),
+            submitted_ms=now_ms,
+            deadline_ms=now_ms + TIMEOUT_MS,
+            changes=isinstance(request, CommandRequest),
+            context=done,
+        )
 
-    def _told(self, message: Response) -> None:
-        number = message.request_id
-        if isinstance(message, EventsResponse):
-            if number == self._watch_number:
-                self._changed(message.next_revision, message.events)
-        elif (heard := self._waiting.pop(number, None)) is not None:
-            heard(message)
+    # ---------------------------------------------------------------- the engine's hand
 
-    def ask(self, request: Request, answer: type[Any], heard: Heard) -> None:
-        session = self._connected()
-        self._number += 1
-        number = self._number
+    def _submit(self, call: Call) -> None:
+        self._protocol.submit(call, self._cluster.now_ms)
+        self._carry_out()
 
-        def came(message: Response | None) -> None:
-            if isinstance(message, ErrorResponse):
-                error = error_of(message)
-                heard(error)
-                if not isinstance(error, KeyValueError):
-                    self._elsewhere()
-            elif not isinstance(message, AnswerResponse):
-                heard(None)
-            else:
-                try:
-                    heard(read_answer(message.answer, answer))
-                except KeyValueError as refusal:
-                    heard(refusal)
+    def _carry_out(self) -> None:
+        work = self._protocol.take_work()
+        for call in work.completed:
+            call.context(call)
+        for link in work.close:
+            if link.context is not None:
+                link.context.leave()
+        for link in work.dial:
+            self._cluster.at(self._random.uniform(*LATENCY_MS), partial(self._dial, link))
+        for link in work.write:
+            if link.context is not None:
+                link.context.write(b"".join(link.outbox))
+                link.outbox.clear()
+        wakes_ms = self._protocol.next_wakeup_ms()
+        if wakes_ms < self._wakes_ms:
+            self._wakes_ms = wakes_ms
+            wait_ms = max(0.0, wakes_ms - self._cluster.now_ms)
+            self._cluster.at(wait_ms, partial(self._wake, wakes_ms))
 
-        def give_up() -> None:
-            if self._waiting.pop(number, None) is not None:
-                heard(None)
-                self._elsewhere()
+    def _wake(self, wakes_ms: float) -> None:
+        if wakes_ms == self._wakes_ms:
+            self._wakes_ms = float("inf")
+            self._protocol.advance(self._cluster.now_ms)
+            self._carry_out()
 
-        self._waiting[number] = came
-        self._cluster.at(TIMEOUT_MS, give_up)
-        if session.is_up:
-            session.request(msgspec.structs.replace(request, request_id=number))
+    def _dial(self, link: Link) -> None:
+        if link.state is LinkState.CLOSED:
+            return
+        member = self._members[link.address]
+        if member.is_up:
+            link.context = SimSession(
+                self._doors, member, partial(self._came, link), partial(self._lost, link)
+            )
+            self._protocol.link_connected(link, self._cluster.now_ms)
+            self._carry_out()
         else:
-            self._elsewhere()
-            self._lost()
+            self._lost(link)
+
+    def _came(self, link: Link, data: bytes) -> None:
+        if link.state is not LinkState.CLOSED:
+            frames = link.decoder.receive_data(data)
+            self._protocol.frames_received(link, frames, self._cluster.now_ms)
+            self._carry_out()
+
+    def _lost(self, link: Link) -> None:
+        if link.state is not LinkState.CLOSED:
+            self._protocol.link_lost(link, "reset", self._cluster.now_ms)
+            self._carry_out()
 
     # ---------------------------------------------------------------- work
 
@@ -279,24 +308,30 @@ class SimStoreClient:
             note(item)
             found(item)
 
-        self.ask(QuestionRequest(question=encode(Range(key))), RangeAnswer, told)
+        target = self._random.choice((LEADER, ANY_MEMBER))
+        self.ask(QuestionRequest(question=encode(Range(key))), RangeAnswer, told, target)
 
     # ---------------------------------------------------------------- a watch
 
     def _follow(self) -> None:
-        """Of all keys; on another connection from where it is."""
+        """Of all keys; from where it is."""
+        call = self._call(self._left_off(), LEADER_OR_ANY, lambda call: self._come_back())
+        call.on_message = self._told
+        self._following = call
+        self._submit(call)
+
+    def _come_back(self) -> None:
+        self._cluster.at(COME_BACK_MS, self._follow)
+
+    def _left_off(self) -> WatchRequest:
         assert self._watch is not None
-        session = self._connected()
-        if not session.is_up:
-            return
-        self._number += 1
-        self._watch_number = self._number
-        next_revision = self._watch.next_revision
-        session.request(
-            WatchRequest(
-                request_id=self._number, key=PREFIX, end=PREFIX_END, first_revision=next_revision
-            )
-        )
+        return WatchRequest(key=PREFIX, end=PREFIX_END, first_revision=self._watch.next_revision)
+
+    def _told(self, message: Response) -> None:
+        assert isinstance(message, EventsResponse), message
+        self._changed(message.next_revision, message.events)
+        assert self._following is not None
+        self._following.message = self._left_off()
 
     def _changed(self, next_revision: int, events: list[Event]) -> None:
         watch = self._watch

@@ -10,12 +10,12 @@ from quorumlog.kv.requests.messages import (
     Request,
     Response,
     request_decoder,
-    response_decoder,
 )
 from quorumlog.kv.service.service import TICK_MS, KeyValueService, StoreOptions
 from quorumlog.kv.store.changes import Change, Ended, Feed
 from quorumlog.kv.store.machine import MACHINE_NAME, KeyValueMachine, KeyValueMachines
 from quorumlog.net.frame import encode_frame
+from quorumlog.net.hello import Hello, HelloResponse
 from quorumlog.node import DoorMember, MachineFactory
 from quorumlog.testing.cluster import SimCluster
 from quorumlog.testing.member import SimMember
@@ -109,7 +109,7 @@ class SimSession:
         self,
         doors: SimDoors,
         member: SimMember,
-        told: Callable[[Response], None],
+        told: Callable[[bytes], None],
         lost: Callable[[], None],
     ) -> None:
         self._doors = doors
@@ -119,12 +119,10 @@ class SimSession:
         self._told = told
         self._lost = lost
         self._random = self._cluster.stream(f"session {len(doors.sessions)} of {member.member_id}")
-        self._to_client = response_decoder()
         self._to_member = request_decoder()
         self._last_ms = {"out": 0.0, "in": 0.0}
-        self.is_up = member.is_up
-        if self.is_up:
-            doors.sessions[self] = member.member_id
+        self.is_up = True
+        doors.sessions[self] = member.member_id
 
     def _later(self, way: str, act: Callable[[], None]) -> None:
         now_ms = self._cluster.now_ms
@@ -132,8 +130,8 @@ class SimSession:
         self._last_ms[way] = at_ms
         self._cluster.at(at_ms - now_ms, act)
 
-    def request(self, request: Request) -> None:
-        data = b"".join(encode_frame(GROUP, request))
+    def write(self, data: bytes) -> None:
+        """Of the client."""
 
         def arrive() -> None:
             member = self.member
@@ -144,18 +142,20 @@ class SimSession:
                 return
             service = self._doors.services[member.member_id]
             for each in self._to_member.receive_data(data):
-                service.request(self, cast(Request, each.message))
+                if isinstance(each.message, Hello):
+                    service.greet(self, each.message.cluster_id, self.send)
+                else:
+                    service.request(self, cast(Request, each.message))
 
         self._later("out", arrive)
 
-    def send(self, message: Response) -> None:
+    def send(self, message: HelloResponse | Response) -> None:
         """Of the service."""
         data = b"".join(encode_frame(GROUP, message))
 
         def arrive() -> None:
             if self.is_up:
-                for each in self._to_client.receive_data(data):
-                    self._told(cast(Response, each.message))
+                self._told(data)
 
         self._later("in", arrive)
 

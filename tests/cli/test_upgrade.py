@@ -46,8 +46,8 @@ def test_a_group_of_the_release_before_says_what_to_do_and_does_it(
 
 def test_members_that_have_not_told_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NodeDriver, "level", LEVEL - 1)
-    monkeypatch.setattr(NodeDriver, "members_below", lambda driver, level: ["n2"])
+    monkeypatch.setattr(NodeDriver, "members_below", lambda driver, level: ["n0"])
     with LocalCluster(1) as upgraded:
         result = cli("upgrade", "finish", "--servers", upgraded.servers)
         assert result.exit_code == 1
-        assert "n2 has not told" in result.stderr
+        assert "n0 has not told" in result.stderr

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from quorumlog import Entry, EntryBatch, LedgerClient, connect_async
-from quorumlog.errors import BadRequest, IndexOutOfRange
+from quorumlog.client import StreamOutcomeUnknown
+from quorumlog.errors import BadRequest, IndexOutOfRange, Refused
 from quorumlog.wire.client_messages import ReadRequest
 from tests.client.both_clients import Client
 from tests.client.fake_server import FakeGroup, FakeServer
@@ -160,3 +161,22 @@ def test_chosen_columns_in_the_order_asked_for(client: Client, group: FakeGroup)
     for wrong in (["bodies"], [], "body"):
         with pytest.raises(BadRequest, match="columns"):
             client.read_arrow(0, columns=wrong)
+
+
+def test_a_client_that_is_closed_while_nobody_waits_ends_its_tails(group: FakeGroup) -> None:
+    with LedgerClient(group.addresses) as log:
+        log.append(b"a")
+        tail = iter(log.tail(1))
+        assert next(tail).body == b"a"
+        log.close()
+        assert list(tail) == []
+
+
+def test_a_stream_whose_client_is_closed_says_what_is_unknown(group: FakeGroup) -> None:
+    with LedgerClient(group.addresses) as log:
+        stream = log.append_stream([b"%d" % number for number in range(4)], batch_records=1, window=2)
+        assert next(stream).count == 1
+        log.close()
+        with pytest.raises((StreamOutcomeUnknown, Refused)):
+            list(stream)
+        assert stream.progress.committed_records >= 1

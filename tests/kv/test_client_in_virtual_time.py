@@ -295,11 +295,13 @@ class Connection(asyncio.Transport):
         self._loop.call_later(0.002, self._tell, b"".join(encode_frame(GROUP, message)))
 
     def _tell(self, answer: bytes) -> None:
-        if not self._is_closing:
+        rest = memoryview(answer)
+        while rest and not self._is_closing:
             into = self._client.get_buffer(-1)
-            assert len(answer) <= len(into)
-            into[: len(answer)] = answer
-            self._client.buffer_updated(len(answer))
+            count = min(len(rest), len(into))
+            into[:count] = rest[:count]
+            self._client.buffer_updated(count)
+            rest = rest[count:]
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -403,7 +405,7 @@ class Run:
                 await asyncio.sleep(TTL_S / 3)
 
         async def watch() -> None:
-            async with aclosing(routes.watch({"create_request": key})) as told:
+            async with aclosing(routes.watch({"create_request": key}, lambda size_bytes: None)) as told:
                 created = (await anext(told))["result"]
                 heard = self.hears(int(created["header"]["revision"]) + 1)
                 async for each in told:

@@ -37,6 +37,7 @@ from quorumlog.kv.errors import (
     LeaseNotFound,
     LockLost,
     NoSpace,
+    ValueUnreadable,
 )
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.messages import (
@@ -90,7 +91,7 @@ def test_codecs_make_values_of_what_is_given(stores: LocalStores, kv: KeyValueCl
         text["name"] = "Zoë"
         assert text["name"] == "Zoë" and kv["name"] == "Zoë".encode()
         kv["name"] = b"\xff"
-        with pytest.raises(UnicodeDecodeError):
+        with pytest.raises(ValueUnreadable):
             text["name"]
     with pytest.raises(InvalidRequest, match="codec='json'"):
         kv["a"] = {"not": "bytes"}
@@ -204,10 +205,34 @@ def test_a_client_holds_so_much_for_who_reads_slowly(
 def test_what_a_codec_cannot_read_is_told_who_watches(stores: LocalStores, kv: KeyValueClient) -> None:
     with connect(stores.servers, codec="json") as other, other.watch_prefix("j/") as watch:
         kv.put("j/1", "{{{")
-        for _ in range(2):
-            with pytest.raises(msgspec.DecodeError):
-                watch.batch(10)
-        other["j/2"] = "the connection stands"
+        with pytest.raises(ValueUnreadable, match="'raw'") as told:
+            watch.batch(10)
+        assert (told.value.key, told.value.data) == (b"j/1", b"{{{")
+        other["j/2"] = "it goes on"
+        assert watch.batch(10)[0].item.value == "it goes on"
+
+
+def test_one_value_that_is_no_json_spoils_no_prefix(stores: LocalStores, kv: KeyValueClient) -> None:
+    for number in range(5):
+        kv.put(f"mix/{number}", "" if number in (2, 4) else str(number))
+    with connect(stores.servers, codec="json") as strict:
+        with pytest.raises(ValueUnreadable) as told:
+            strict.prefix("mix/")
+        assert told.value.key == b"mix/2" and isinstance(told.value.__cause__, msgspec.DecodeError)
+        assert strict.prefix("mix/", keys_only=True).total == 5
+    with connect(stores.servers, codec="json", errors="raw") as raw:
+        assert [item.value for item in raw.prefix("mix/").items] == [0, 1, b"", 3, b""]
+    with connect(stores.servers, codec="json", errors="skip") as skipping:
+        assert [item.value for item in skipping.prefix("mix/").items] == [0, 1, 3]
+        assert [item.value for item in skipping.scan("mix/", page_items=1)] == [0, 1, 3]
+        assert skipping.get("mix/2") is None
+        assert skipping.put("mix/2", 2, prev_kv=True).previous is None
+        with skipping.watch_prefix("mix/") as watch:
+            kv.put("mix/4", "")
+            skipping["mix/4"] = 4
+            assert [change.item.value for change in watch.batch(10)] == [4]
+    with pytest.raises(ConfigError, match="errors is one of raise, raw, skip"):
+        connect(stores.servers, codec="json", errors="ignore")  # type: ignore[call-overload]
 
 
 def test_patience_ends_though_nobody_answers() -> None:

@@ -128,7 +128,7 @@ def new_list_not_asked(patch: Patch) -> None:
 @mutant(
     433,
     "an empty run leaves no trace, and its list neither",
-    scenario=rules.test_lists_are_in_force_from_the_newest_confirmed_run_on,
+    scenario=the_rule_holds,
 )
 def list_of_empty_run_lost(patch: Patch) -> None:
     """Nothing was written in it."""
@@ -164,7 +164,7 @@ def same_run_again(patch: Patch) -> None:
 @mutant(
     435,
     "an epoch begun with --unsafe asks the lists before it",
-    scenario=rules.test_lists_are_in_force_from_the_newest_confirmed_run_on,
+    scenario=the_rule_holds,
 )
 def forced_list_asks_others(patch: Patch) -> None:
     """More is safer."""

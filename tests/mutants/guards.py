@@ -73,13 +73,3 @@ def observer_keeps_its_leader(patch: Patch) -> None:
 def asks_one_member_alone(patch: Patch) -> None:
     """That one led a moment ago."""
     patch.edit(Router.suspect, "self.ask_around(", "reached() or self.ask_around(")
-
-
-@mutant(
-    386,
-    "a watch stays at a member that leads no more",
-    scenario=test_client_in_virtual_time.clients_go_on_wherever_most_members_have_a_leader,
-)
-def watch_stays(patch: Patch) -> None:
-    """It hears of all changes there, too."""
-    patch.edit(CallTracker._move_watches, "list(link.watches.items())", "list({} if reached() else {})")

@@ -51,8 +51,8 @@ def nobody_refused(patch: Patch) -> None:
     """The system has a limit of its own."""
     patch.edit(
         Listener._greeted,
-        "if not self._silent[connection].is_within and not is_peer:",
-        "if not self._silent[connection].is_within and not is_peer and not reached():",
+        "is_let_in = self._silent[connection].is_within or is_peer",
+        "is_let_in = self._silent[connection].is_within or is_peer or reached()",
     )
 
 

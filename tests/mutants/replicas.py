@@ -40,7 +40,7 @@ def some_not_asked(patch: Patch) -> None:
 @mutant(
     363,
     "an epoch without bytes says nothing of a log",
-    scenario=lambda: rules.test_a_run_without_bytes_is_in_the_log_that_has_come_to_its_begin(),
+    scenario=replicas_keep_their_promises,
 )
 def only_bytes_count(patch: Patch) -> None:
     """An epoch is that of the last bytes."""
@@ -84,7 +84,7 @@ def slave_shows_its_end(patch: Patch) -> None:
 @mutant(
     307,
     "a switch goes by what brokers said before they promised",
-    scenario=switches.test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow,
+    scenario=replicas_keep_their_promises,
 )
 def asked_once(patch: Patch) -> None:
     """All have answered."""

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.consensus.messages import HeartbeatResponse
 from quorumlog.entry import EntryKind
-from quorumlog.errors import LevelNotTold, NotLeader, OutcomeUnknown, UpgradeNotFinished
+from quorumlog.errors import (
+    DiskFull,
+    LevelNotTold,
+    NotLeader,
+    OutcomeUnknown,
+    UpgradeNotFinished,
+)
 from quorumlog.log_state.control_entries import LEVEL, LevelReached, Unreadable, decode_body
 from quorumlog.log_state.log_state import Reset
 from quorumlog.node.ledger_node import LedgerNode
@@ -117,6 +124,43 @@ def test_it_is_refused_while_a_member_does_not_answer(tmp_path: Path) -> None:
     cell.cut_off = set()
     cell.step(1000)
     assert isinstance(finished(cell, cell.leader()), FinishedUpgrade)
+    cell.close()
+
+
+def test_whoever_leads_newly_says_whom_to_wait_for(tmp_path: Path) -> None:
+    cell = upgraded(tmp_path)
+    cell.kill(cell.leader().replica.member_id)
+    deaf = {"is": True}
+    cell.drops = lambda sender, to, message: deaf["is"] and type(message) is HeartbeatResponse
+    leader = cell.leader()
+    cell.start(next(each for each in ("n0", "n1", "n2") if each not in cell.nodes))
+    outcome = finished(cell, leader)
+    assert isinstance(outcome, LevelNotTold)
+    assert f"does not answer {leader.replica.member_id}, which leads" in str(outcome)
+    assert "ask again once `quorumlog status` shows it in step" in str(outcome)
+    deaf["is"] = False
+    cell.step(1000)
+    assert isinstance(finished(cell, cell.leader()), FinishedUpgrade)
+    cell.close()
+
+
+def test_where_there_is_no_space_the_way_back_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = upgraded(tmp_path)
+    leader = cell.leader()
+
+    def full(*arguments: object, **options: object) -> None:
+        raise DiskFull("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leader.store, "plan", full)
+        assert isinstance(finished(cell, leader), DiskFull)
+    assert is_readable_by_the_release_before(cell)
+    assert levels(cell) == {BEFORE}
+    assert isinstance(finished(cell, cell.leader()), FinishedUpgrade)
+    cell.step(500)
+    assert levels(cell) == {LEVEL}
     cell.close()
 
 

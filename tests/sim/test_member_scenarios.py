@@ -10,7 +10,7 @@ from quorumlog.config import MemberAddress
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import LedgerError, LevelNotTold, MembershipRefused, NotLeader
-from quorumlog.log_state.control_entries import Keep
+from quorumlog.log_state.control_entries import LEVEL, Keep, LevelReached
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.testing.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
@@ -355,6 +355,45 @@ def test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_i
     make(scene, MemberVerb.REMOVE, "n2")
     assert voters(scene) == ["n0", "n1"]
     scene.append()
+
+
+def test_who_could_not_read_the_log_is_not_added() -> None:
+    """It waited for ever for entries that it does not know, and nobody said why."""
+    scene = with_spares(1)
+    scene.append(5)
+    leader, spare = scene.await_leader(), scene.members[3]
+    spare.stop()
+    spare.level = LEVEL - 1
+    spare.start()
+    leader.node.propose_control(LevelReached(LEVEL))
+    scene.until(lambda: leader.members_below(LEVEL) == ["n3"], "a greeting")
+    scene.until(lambda: spare.replica in leader.node.raft.connected, "connection")
+    outcomes: list[MemberOutcome] = []
+    leader.node.members.request(MemberChange(MemberVerb.ADD, "n3", ADDRESS), outcomes.append)
+    (outcome,) = outcomes
+    assert isinstance(outcome, LevelNotTold)
+    assert "n3 runs an earlier release, which cannot read this log" in str(outcome)
+    spare.stop()
+    spare.level = LEVEL
+    spare.start()
+    scene.until(lambda: not leader.members_below(LEVEL), "a greeting")
+    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    scene.append()
+
+
+def test_who_was_removed_needs_to_know_nothing() -> None:
+    """It stays connected for a while, and an upgrade could not be finished until it was parted from."""
+    scene = Scenario()
+    scene.append(5)
+    leader, gone = scene.await_leader(), scene.followers()[0]
+    for member in scene.members:
+        member.stop()
+        member.level = LEVEL - 1 if member is gone else LEVEL
+        member.start()
+    make(scene, MemberVerb.REMOVE, gone.member_id)
+    leader = scene.await_leader()
+    assert gone.member_id in leader.members_below(LEVEL)
+    leader.node.propose_control(LevelReached(LEVEL))
 
 
 def test_a_dry_run_changes_nothing() -> None:

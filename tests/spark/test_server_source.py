@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.batch import EntryBatch
-from quorumlog.client import MemberStatusRow
+from quorumlog.client import LedgerClient, MemberStatusRow
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
 from quorumlog.log_state.log_state import Reset, Resets
@@ -234,6 +234,23 @@ class ExpiringLog:
         if first_index < begin_index:
             raise IndexOutOfRange("gone", ledger_begin_index=begin_index, committed_index=99)
         yield self.log.range(first_index, stop_index)
+
+
+def test_a_plan_asks_for_headers_alone(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some entries for each cut, which may have megabytes."""
+    read_batches, taken = LedgerClient.read_batches, 0
+
+    def counted(*given: Any, **named: Any) -> Iterator[EntryBatch]:
+        nonlocal taken
+        for batch in read_batches(*given, **named):
+            assert batch.total_bytes == HEADER_BYTES
+            taken += 1
+            yield batch
+
+    monkeypatch.setattr(LedgerClient, "read_batches", counted)
+    source = LedgerDataSource({"servers": cluster.servers, "minPartitions": "3"})
+    assert len(source.reader(spark_schema_of(["index", "body"])).partitions()) == 3
+    assert taken > 10
 
 
 def read_expiring(log: ExpiringLog, **given: str) -> list[int]:

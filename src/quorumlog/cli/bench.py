@@ -15,7 +15,6 @@ from quorumlog.cli.options import (
     Group,
     LogServers,
     Servers,
-    named_path,
     timeout_ms_of,
 )
 from quorumlog.cli.output import err, is_json, out, tell, tell_each
@@ -69,7 +68,6 @@ def bench(
             help="Measure what the disk allows in this directory, which should lie on the disk of the"
             " members. [default: the current directory if the members run on this machine]",
             metavar="DIR",
-            parser=named_path,
         ),
     ] = None,
     open_loop: Annotated[
@@ -134,13 +132,7 @@ def _told(measured: M) -> M:
 @bench_app.command()
 def flush(
     directory: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            help="Measure the disk that this directory lies on.",
-            metavar="DIR",
-            parser=named_path,
-        ),
+        Path, typer.Option("--dir", help="Measure the disk that this directory lies on.", metavar="DIR")
     ] = Path(),
     rounds: Annotated[
         int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS)

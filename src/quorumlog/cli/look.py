@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Directory, check_directory, named_path
+from quorumlog.cli.options import Directory, check_directory
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, is_json, note, out, print_table, say, tell
 from quorumlog.errors import ConfigError, DirectoryDamaged
 
@@ -151,9 +151,7 @@ def verify(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            help="Data directories of stopped members; several are compared.",
-            metavar="DIR [DIR ...]",
-            parser=named_path,
+            help="Data directories of stopped members; several are compared.", metavar="DIR [DIR ...]"
         ),
     ],
 ) -> None:
@@ -267,9 +265,7 @@ def recover(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            help="The data directory of each member that is left; all of them stopped.",
-            metavar="DIR...",
-            parser=named_path,
+            help="The data directory of each member that is left; all of them stopped.", metavar="DIR..."
         ),
     ],
     unsafe: Annotated[

@@ -9,11 +9,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, get_origin
 
 import typer
 
@@ -201,8 +202,7 @@ OptionalServers = Annotated[
     ),
 ]
 StoppedDirectory = Annotated[
-    Path | None,
-    typer.Option("--path", help="Data directory of a stopped member.", metavar="DIR", parser=named_path),
+    Path | None, typer.Option("--path", help="Data directory of a stopped member.", metavar="DIR")
 ]
 OptionalGroup = Annotated[
     str | None,
@@ -268,6 +268,57 @@ class EntriesPlace(LogPlace):
     options: ClassVar[Options] = {**LogPlace.options, "archive": (ArchivePlace, None)}
 
 
+_PATHS = (Path, Path | None, list[Path], list[Path] | None)
+
+
+def _named(annotation: Any) -> Any:
+    """An unset variable of a shell is no path."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, info, *_ = get_args(annotation)
+    if kind not in _PATHS or info.parser is not None:
+        return annotation
+    info = copy(info)
+    info.parser = named_path
+    return Annotated[kind, info]
+
+
+def _pem_option(name: str, text: str, variable: str | None = None) -> Any:
+    return typer.Option(name, help=text, metavar="FILE", parser=named_path, envvar=variable)
+
+
+TlsCert = Annotated[Path | None, _pem_option("--tls-cert", "Own certificate, PEM.")]
+TlsKey = Annotated[Path | None, _pem_option("--tls-key", "Its key.")]
+TlsCa = Annotated[Path | None, _pem_option("--tls-ca", "The CAs whose certificates are trusted.")]
+CLIENT_TLS: Options = {
+    name: (Annotated[Path | None, _pem_option(option, text, variable)], None)
+    for name, option, variable, text in (
+        ("tls_ca", "--tls-ca", "QUORUMLOG_TLS_CA", "Speak TLS; trust the CAs in this file."),
+        (
+            "tls_cert",
+            "--tls-cert",
+            "QUORUMLOG_TLS_CERT",
+            "Own certificate, where a server asks for one.",
+        ),
+        ("tls_key", "--tls-key", "QUORUMLOG_TLS_KEY", "Its key."),
+    )
+}
+"""Of a command that asks servers."""
+
+
+@contextmanager
+def speaking_tls(tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Iterator[None]:
+    """All clients of a command. Raises ConfigError."""
+    if tls_ca is None and tls_cert is None and tls_key is None:
+        yield
+        return
+    from quorumlog.net.tls import ClientTls, clients_use
+
+    named = ("" if each is None else str(each) for each in (tls_ca, tls_cert, tls_key))
+    with clients_use(ClientTls(*named)):
+        yield
+
+
 class _Command:
     """A function as typer is to see it: with the options that its parameters stand for, and --json."""
 
@@ -304,27 +355,30 @@ class _Command:
             if "group" in parameters and name in self._signature.parameters:
                 parameters["group"] = parameters.pop("group")
             parameters["timeout"] = (Annotated[float, timeout], timeout_s)
+            parameters.update(CLIENT_TLS)
             parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
         if self._has_json:
             parameters["json"] = (Json, False)
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature(
             [
-                inspect.Parameter(name, kind, annotation=annotation, default=default)
+                inspect.Parameter(name, kind, annotation=_named(annotation), default=default)
                 for name, (annotation, default) in parameters.items()
             ]
         )
 
     def __call__(self, **given: Any) -> Any:
         given.pop("json", None)  # `output` knows
-        if self._at is not None:
+        if self._at is None:
+            return self._function(**given)
+        with speaking_tls(**{each: given.pop(each) for each in CLIENT_TLS}):
             name, at = self._at
             context = given["context"]
             if "context" not in self._signature.parameters:
                 del given["context"]
             its = {each: given.pop(each) for each in (*at.options, "timeout")}
             given[name] = at.of(context, **its)
-        return self._function(**given)
+            return self._function(**given)
 
 
 class App(typer.Typer):
@@ -406,30 +460,6 @@ FromMember = Annotated[
 ]
 
 
-TlsCert = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert",
-        help="Own certificate, PEM; with --tls-key and --tls-ca.",
-        metavar="FILE",
-        parser=named_path,
-    ),
-]
-TlsKey = Annotated[
-    Path | None,
-    typer.Option("--tls-key", help="Its key.", metavar="FILE", parser=named_path),
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        help="Certificates of the CAs to trust.",
-        metavar="FILE",
-        parser=named_path,
-    ),
-]
-
-
 class ClientAuth(StrEnum):
     NONE = "none"
     OPTIONAL = "optional"
@@ -450,9 +480,7 @@ def tls_given(
     return {name: None if value is None else str(value) for name, value in named.items()}
 
 
-Directory = Annotated[
-    Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR", parser=named_path)
-]
+Directory = Annotated[Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")]
 
 
 FirstIndex = Annotated[

@@ -24,7 +24,6 @@ from quorumlog.cli.options import (
     Timeout,
     check_directory,
     named_archive,
-    named_path,
     split_servers,
     timeout_ms_of,
 )
@@ -130,8 +129,8 @@ def stats(
     at: EntriesPlace,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
-    key: Annotated[str, typer.Option("--key", help=f"Count by key: {KEY_FORMS}.", metavar="KEY")] = "",
-    top: Annotated[int, typer.Option("--top", help="So many keys.", min=1, max=10_000)] = 10,
+    key: Annotated[str, typer.Option(help=f"Count by key: {KEY_FORMS}.", metavar="KEY")] = "",
+    top: Annotated[int, typer.Option(help="So many keys.", min=1, max=10_000)] = 10,
     spark: Spark = "",
 ) -> None:
     """Count entries and bytes by minute, by term, by size, and by key where one is given.
@@ -194,18 +193,14 @@ def replay(
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     only: Annotated[
-        str,
-        typer.Option("--only", help="Only bodies with contains:TEXT or prefix:TEXT.", metavar="FILTER"),
+        str, typer.Option(help="Only bodies with contains:TEXT or prefix:TEXT.", metavar="FILTER")
     ] = "",
     again: Annotated[
         bool,
         typer.Option("--again", help="Also into the very log that the entries are of: twice, then."),
     ] = False,
     rate: Annotated[
-        float,
-        typer.Option(
-            "--rate", help="At most so many entries a second; 0: no limit.", min=0, metavar="N"
-        ),
+        float, typer.Option(help="At most so many entries a second; 0: no limit.", min=0, metavar="N")
     ] = 0,
     to_group: ToGroup = DEFAULT_GROUP,
     spark: Spark = "",
@@ -266,12 +261,10 @@ def compact(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Parquet file to write; one of an earlier compaction is replaced.",
-            metavar="FILE",
-            parser=named_path,
+            help="Parquet file to write; one of an earlier compaction is replaced.", metavar="FILE"
         ),
     ],
-    key: Annotated[str, typer.Option("--key", help=f"{KEY_FORMS}.", metavar="KEY")],
+    key: Annotated[str, typer.Option(help=f"{KEY_FORMS}.", metavar="KEY")],
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
     to_servers: ToServers = None,
@@ -334,14 +327,11 @@ def archive(
     hold: Annotated[
         str,
         typer.Option(
-            "--hold",
             help="The cluster keeps a reader of this NAME, and deletes nothing that is not archived.",
             metavar="NAME",
         ),
     ] = "",
-    part_mib: Annotated[
-        int, typer.Option("--part-mib", help="MiB of the log in one file.", min=1, max=1024)
-    ] = 128,
+    part_mib: Annotated[int, typer.Option(help="MiB of the log in one file.", min=1, max=1024)] = 128,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read back everything that was archived before.")
     ] = False,
@@ -385,10 +375,7 @@ def audit(
     paths: Annotated[
         list[Path] | None,
         typer.Option(
-            "--path",
-            help="Data directory of a stopped member; may be repeated.",
-            metavar="DIR",
-            parser=named_path,
+            "--path", help="Data directory of a stopped member; may be repeated.", metavar="DIR"
         ),
     ] = None,
     archive_place: ArchivePlace = None,

@@ -60,6 +60,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.log_state.log_state import Reset
 from quorumlog.net.io_loop import IoLoop
 from quorumlog.net.rpc.timings import Timings
+from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -95,6 +96,7 @@ class AsyncLedgerClient:
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         read_from: str | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
         given_ms = milliseconds(timeout_ms)
@@ -114,7 +116,7 @@ class AsyncLedgerClient:
         defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
         self._verbs = Verbs(self._protocol, given_ms, defaults)
         events = Events(self.group, on_leader_change, on_reconnect)
-        self._io = IoLoop(self._protocol, events.told)
+        self._io = IoLoop(self._protocol, events.told, tls)
         self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
 
     def __repr__(self) -> str:
@@ -633,6 +635,7 @@ def connect_async(
     read_consistency: str | None = None,
     max_staleness_ms: float | None = None,
     read_from: str | None = None,
+    tls: ClientTls | None = None,
 ) -> AsyncLedgerClient:
     """An asyncio client: `await connect_async(...)` or `async with connect_async(...) as client`.
 
@@ -650,4 +653,5 @@ def connect_async(
         read_consistency=read_consistency,
         max_staleness_ms=max_staleness_ms,
         read_from=read_from,
+        tls=tls,
     )

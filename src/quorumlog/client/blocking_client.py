@@ -40,6 +40,7 @@ from quorumlog.errors import BadRequest
 from quorumlog.log_state.log_state import Reset
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell, Shell
 from quorumlog.net.rpc.timings import Timings
+from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
@@ -199,6 +200,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
         read_consistency: str | None = None,
         max_staleness_ms: float | None = None,
         read_from: str | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
 
@@ -216,6 +218,7 @@ class LedgerClient(ClientShell[AsyncLedgerClient]):
                 read_consistency=read_consistency,
                 max_staleness_ms=max_staleness_ms,
                 read_from=read_from,
+                tls=tls,
             )
 
         super().__init__(

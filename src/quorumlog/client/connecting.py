@@ -8,6 +8,7 @@ from quorumlog.client.async_client import DEFAULT_TIMEOUT_MS
 from quorumlog.client.blocking_client import LedgerClient
 from quorumlog.client.events import Callback
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.net.tls import ClientTls
 
 
 def connect(
@@ -22,6 +23,7 @@ def connect(
     read_consistency: str | None = None,
     max_staleness_ms: float | None = None,
     read_from: str | None = None,
+    tls: ClientTls | None = None,
 ) -> LedgerClient:
     """A blocking client of the group that the listed servers (`host:port,host:port`) belong to.
 
@@ -37,7 +39,7 @@ def connect(
     (`quorumlog.client`) and changes nothing.
 
     `read_consistency`, `max_staleness_ms` and `read_from` ("leader", "any" or the id of a member): for
-    reads that do not say themselves, see `LedgerClient.read`.
+    reads that do not say themselves, see `LedgerClient.read`. `tls`: see docs/security.md.
     """
     return LedgerClient(
         servers,
@@ -50,4 +52,5 @@ def connect(
         read_consistency=read_consistency,
         max_staleness_ms=max_staleness_ms,
         read_from=read_from,
+        tls=tls,
     )

@@ -18,7 +18,7 @@ from quorumlog.client.protocol.client_requests import Request, Stream
 from quorumlog.client.protocol.order.producer_session import MOST_UNANSWERED
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import CommandError, IndexOutOfRange, LedgerError
+from quorumlog.errors import BadRequest, CommandError, IndexOutOfRange, LedgerError
 from quorumlog.net.rpc.calls import LEADER, RequestTarget
 from quorumlog.net.system import now_ms
 from quorumlog.wire.client_messages import (
@@ -56,6 +56,19 @@ def of_one(appending: Verb[AppendReceipt]) -> Verb[AppendReceipt]:
     for _, why in receipt.failures:
         raise CommandError(why)
     return receipt
+
+
+def settled(verb: Verb[T]) -> T:
+    """Its outcome by what is known, where nothing more can be sent: the client is closed. Raises
+    BadRequest where that is not enough."""
+    while True:
+        try:
+            step = next(verb)
+        except StopIteration as end:
+            outcome: T = end.value
+            return outcome
+        if not all(request.is_done for request in step.awaited):
+            raise BadRequest("the client is closed: make another one")
 
 
 class Reading(Generic[T]):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.call_options import ClientOptions
-    from quorumlog.kv.client.codecs import Codec, CodecName, V
+    from quorumlog.kv.client.codecs import Codec, CodecName, Unreadable, V
     from quorumlog.kv.client.values import Change, Item
     from quorumlog.kv.door.embedded import KeyValueStore
     from quorumlog.kv.door.kv_door import KeyValueDoor
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Txn,
     )
     from quorumlog.kv.service.service import StoreOptions
+    from quorumlog.net.tls import ClientTls
 
 _PLACES = {
     "AsyncKeyValueClient": "quorumlog.kv.client.async_store",
@@ -104,6 +105,8 @@ def connect(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_ms: float = 10_000,
     cluster_id: str = "",
+    errors: Unreadable = "raise",
+    tls: ClientTls | None = None,
     **old: Any,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
@@ -114,7 +117,14 @@ def connect(
     from quorumlog.kv.client.codecs import codec_of
 
     timeout_s = _seconds("connect", timeout_ms, old)
-    return KeyValueClient(servers, codec=codec_of(codec), timeout_s=timeout_s, cluster_id=cluster_id)
+    return KeyValueClient(
+        servers,
+        codec=codec_of(codec),
+        timeout_s=timeout_s,
+        cluster_id=cluster_id,
+        errors=errors,
+        tls=tls,
+    )
 
 
 @overload
@@ -147,6 +157,8 @@ def connect_async(
     codec: CodecName | Codec[Any] = "bytes",
     timeout_ms: float = 10_000,
     cluster_id: str = "",
+    errors: Unreadable = "raise",
+    tls: ClientTls | None = None,
     **old: Any,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
@@ -154,8 +166,14 @@ def connect_async(
     from quorumlog.kv.client.codecs import codec_of
 
     timeout_s = _seconds("connect_async", timeout_ms, old)
-    codec = codec_of(codec)
-    return AsyncKeyValueClient(servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id)
+    return AsyncKeyValueClient(
+        servers,
+        codec=codec_of(codec),
+        timeout_s=timeout_s,
+        cluster_id=cluster_id,
+        errors=errors,
+        tls=tls,
+    )
 
 
 def _seconds(name: str, timeout_ms: float, old: dict[str, Any]) -> float:

@@ -71,6 +71,17 @@ class LockLost(KeyValueError):
     code = 519
 
 
+class ValueUnreadable(KeyValueError, ValueError):
+    """The codec of this client cannot read the value of `key`, which is `data`: another program has
+    written it, perhaps with another codec. What was asked for beside that, such as a put with `prev_kv`,
+    is done."""
+
+    def __init__(self, message: str = "", *, key: bytes = b"", data: bytes = b"") -> None:
+        super().__init__(message)
+        self.key = key
+        self.data = data
+
+
 def error_of(code: int, message: str, number: int = 0) -> LedgerError:
     """As it was before it became an answer; `number`: the compacted revision."""
     return error_with(code, message, KeyValueError, {"compacted_revision": number})

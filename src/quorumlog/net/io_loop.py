@@ -6,8 +6,9 @@ What is submitted in one turn is written at its end, with one write a connection
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
@@ -16,6 +17,7 @@ from quorumlog.net.rpc.calls import CLOSED, Call, Link, LinkState
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.view import GroupEvent
 from quorumlog.net.system import now_ms, system_reason_of
+from quorumlog.net.tls import ClientTls, tls_of_clients, words_of
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -43,8 +45,13 @@ class _Connection(asyncio.BufferedProtocol):
             self._io._protocol.bytes_received(self._link, now_ms())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = system_reason_of(exc) if isinstance(exc, OSError) else CLOSED
+        reason = _reason_of(exc) if isinstance(exc, OSError) else CLOSED
         self._io._lost(self._link, reason)
+
+
+def _reason_of(failure: OSError | UnicodeError) -> str:
+    is_of_tls = isinstance(failure, ssl.SSLError) or not str(failure)
+    return words_of(failure) if is_of_tls else system_reason_of(failure)
 
 
 def _tell_nobody(event: GroupEvent) -> Sequence[Callable[[], None]]:
@@ -56,8 +63,11 @@ class IoLoop:
         self,
         protocol: RpcProtocol,
         told: Callable[[GroupEvent], Iterable[Callable[[], None]]] = _tell_nobody,
+        tls: ClientTls | None = None,
     ) -> None:
-        """`told`: of what happens to the group; gives what the loop is to call then."""
+        """`told`: of what happens to the group; gives what the loop is to call then. `tls`: None: that
+        of the process (`clients_use`), or else connections are plain."""
+        self._tls = tls or tls_of_clients()
         self._protocol = protocol
         self._told = told
         self._links_to_write: dict[Link, None] = {}
@@ -176,12 +186,15 @@ class IoLoop:
 
     async def _dial(self, link: Link) -> None:
         host, port = parse_address(link.address)
+        encrypted: dict[str, Any] = {}
+        if self._tls is not None:
+            encrypted = {"ssl": self._tls.context, "server_hostname": host}
         try:
             await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self, link), host, port
+                lambda: _Connection(self, link), host, port, **encrypted
             )
         except (OSError, UnicodeError) as failure:
-            self._lost(link, system_reason_of(failure))
+            self._lost(link, _reason_of(failure))
 
     def _connected(self, link: Link, transport: asyncio.Transport) -> None:
         if link.state is LinkState.CLOSED:

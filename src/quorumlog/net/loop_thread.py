@@ -189,6 +189,8 @@ class LoopThread:
     def _begin_waiting(self) -> None:
         self._is_woken = False
         assert self._loop is not None
+        if self._is_over:
+            self._refuse_waiting()
         while self._waiting:
             self._waiting.popleft().begin(self._loop, self._begun)
 
@@ -219,6 +221,12 @@ class LoopThread:
         if thread is not threading.current_thread():
             thread.join()
 
+    def has_ended(self) -> bool:
+        """It is closed; then it has ended when this returns."""
+        if self.is_closed and self._thread is not None:
+            self._thread.join()
+        return self.is_closed
+
     def _begin_end(
         self, loop: asyncio.AbstractEventLoop, last: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
@@ -239,6 +247,7 @@ class LoopThread:
                     task.cancel()
                 await asyncio.wait(left, timeout=_LAST_WAIT_S)
         finally:
+            self._is_over = True
             for call in list(self._begun):
                 call.refuse(self._closed())
             loop.stop()

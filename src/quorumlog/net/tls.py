@@ -11,7 +11,8 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -106,7 +107,10 @@ def words_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError | ConnectionAbortedError):
         return "the TLS handshake timed out"
     if isinstance(error, ConnectionError | EOFError):
-        return str(error) or "the other side closed the connection during the TLS handshake"
+        return (
+            str(error)
+            or "the other side closed the connection during the TLS handshake: it may be plain"
+        )
     return f"TLS fails: {getattr(error, 'strerror', None) or error}"
 
 
@@ -119,11 +123,71 @@ def client_context(ca: str, cert: str = "", key: str = "") -> ssl.SSLContext:
     """Of a client, which checks the host. Raises ConfigError."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     _load_roots(context, ca)
-    if bool(cert) != bool(key):
-        raise ConfigError(f"{FILES[bool(cert)]} is missing: --tls-cert and --tls-key go together")
     if cert:
         _load_chain(context, cert, key)
     return context
+
+
+class ClientTls:
+    """What clients encrypt with: `connect(servers, tls=ClientTls("ca.crt"))`. `cert` and `key`: who
+    they are, where a server asks for that. Files are PEM, and read again when they change; a connection
+    that stands goes on. Raises ConfigError."""
+
+    def __init__(self, ca: str, cert: str = "", key: str = "") -> None:
+        if not ca:
+            raise ConfigError("--tls-ca is missing: it says whose certificates to trust")
+        if bool(cert) != bool(key):
+            raise ConfigError(f"{FILES[bool(cert)]} is missing: --tls-cert and --tls-key go together")
+        self.files = tuple(map(str, (ca, cert, key)))
+        self._context = client_context(*self.files)
+        self._seen = _stamps(self.files)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next connection. Files that cannot be used change nothing."""
+        if (stamps := _stamps(self.files)) != self._seen:
+            self._seen = stamps
+            try:
+                self._context = client_context(*self.files)
+            except ConfigError as error:
+                log.error("TLS: the new certificates are not used: %s", error)
+        return self._context
+
+    def __reduce__(self) -> tuple[type[ClientTls], tuple[str, ...]]:
+        return ClientTls, self.files
+
+
+_of_clients: list[ClientTls] = []
+"""Of those that are made without one of their own; the last."""
+
+
+@contextmanager
+def clients_use(tls: ClientTls | None) -> Iterator[None]:
+    """Those that are made meanwhile, in any thread, and are given none. None: they stay as they are."""
+    if tls is None:
+        yield
+        return
+    _of_clients.append(tls)
+    try:
+        yield
+    finally:
+        _of_clients.remove(tls)
+
+
+def tls_of_clients() -> ClientTls | None:
+    return _of_clients[-1] if _of_clients else None
+
+
+def _stamps(paths: Sequence[str]) -> list[tuple[int, int, int] | None]:
+    """They differ once a file is another one. None: it is not there."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in filter(None, paths):
+        try:
+            stat = os.stat(path)
+            found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+        except OSError:
+            found.append(None)
+    return found
 
 
 def _context(protocol: int) -> ssl.SSLContext:
@@ -210,14 +274,11 @@ class Tls:
         self._problem = ""
 
     def _stamps(self) -> list[tuple[int, int, int] | None]:
-        found: list[tuple[int, int, int] | None] = []
-        for path in (self.options.cert, self.options.key, self.options.ca):
-            try:
-                stat = os.stat(path)
-                found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
-            except OSError:
-                found.append(None)
-        return found
+        return _stamps((self.options.cert, self.options.key, self.options.ca))
+
+    def as_client(self) -> ClientTls:
+        """Of a server that asks other members as a client does."""
+        return ClientTls(self.options.ca, self.options.cert, self.options.key)
 
     def check_member(self, member_id: str) -> None:
         """Raises ConfigError where the own certificate is another member's."""

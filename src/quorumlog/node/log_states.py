@@ -375,7 +375,10 @@ class LogStateKeeper:
                     f"{kind.name} entries need level {level} of the log's format: run quorumlog upgrade"
                     " finish once every member runs this release"
                 )
-            below = [each for each in self._host.members_below(level) if each not in leaving]
+            # Whoever was removed stays connected for a moment.
+            members = {each.member_id for each in self._raft.status().membership.members()}
+            untold = members.intersection(self._host.members_below(level))
+            below = [each for each in sorted(untold) if each not in leaving]
             if below:
                 raise LevelNotTold(
                     f"{kind.name} entries need level {level} of the log's format, and"
@@ -384,6 +387,16 @@ class LogStateKeeper:
                     f" (quorumlog member remove {below[0]})"
                 )
         self._directory.allow_control_entries(LEVELS[kind])
+
+    def check_reads(self, member_id: str) -> None:
+        """Somebody who is connected is to become a member. Raises LevelNotTold where it is of a release
+        that could not read this log: it would wait for ever."""
+        level = self.appended_state().level
+        if member_id in self._host.members_below(level):
+            raise LevelNotTold(
+                f"{member_id} runs an earlier release, which cannot read this log, since it may have"
+                f" entries of level {level} of the log's format: start it with the release of the others"
+            )
 
     def membership_body(self, wanted: Membership) -> MembershipBody:
         """What the log is to say where these become the members. Entries that named a directory may be

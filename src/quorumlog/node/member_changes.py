@@ -131,7 +131,7 @@ class MemberChanges:
             done(error)
 
     def _wanted(self, change: MemberChange) -> Membership:
-        """Raises MembershipRefused."""
+        """Raises MembershipRefused, LevelNotTold, LeaderNotReady."""
         present = self._raft.status().membership
         present = present._replace(addresses=self.addresses_of(present))
         if change.verb is MemberVerb.ADD:
@@ -163,6 +163,7 @@ class MemberChanges:
             if member_id == self._own_id:
                 reason += "; it leads, and sees no other of its name: if there is one, hand over first"
             raise MembershipRefused(reason)
+        self._log_state.check_reads(member_id)
         if replica in present.learners:
             return present._replace(learners=_sorted((*learners, fresh)))
         return present._replace(new=_sorted((*others, fresh)))
@@ -175,6 +176,7 @@ class MemberChanges:
             )
         wanted = self._with_address(present, member_id, change.address)
         learner = self._connected_as(member_id, change)
+        self._log_state.check_reads(member_id)
         return wanted._replace(learners=_sorted((*present.learners, learner)))
 
     def _connected_as(self, member_id: str, change: MemberChange) -> Replica:

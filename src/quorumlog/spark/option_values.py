@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container
+from functools import cache
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
+from quorumlog.net.tls import ClientTls
 
 
 def servers_of(name: str, text: str) -> str:
@@ -19,6 +21,12 @@ def servers_of(name: str, text: str) -> str:
         except ConfigError as error:
             raise ConfigError(f"option {name}: {error}") from None
     return ",".join(addresses)
+
+
+@cache
+def tls_of(ca: str, cert: str, key: str) -> ClientTls | None:
+    """The same one for the same files, which it reads again when they change. Raises ConfigError."""
+    return ClientTls(ca, cert, key) if ca or cert or key else None
 
 
 def name_of(name: str, text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.config.staging import is_staging_name
 from quorumlog.errors import ConfigError
+from quorumlog.net.tls import ClientTls
 from quorumlog.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -26,6 +27,7 @@ from quorumlog.spark.option_values import (
     number_of,
     pattern_of,
     servers_of,
+    tls_of,
 )
 from quorumlog.spark.rows import COLUMNS
 
@@ -95,6 +97,15 @@ class LedgerOptions:
     """What `reader` has not read is kept."""
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
+    tls_ca: str = ""
+    """A file at this path on every executor; empty: plain. So it is with the own certificate and key."""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """Raises ConfigError."""
+        return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
 
     @property
     def served_group(self) -> str:
@@ -405,6 +416,9 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("reader", "reader", name_of),
         ("readerHold", "reader_hold", _boolean),
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
+        ("tlsCa", "tls_ca", name_of),
+        ("tlsCert", "tls_cert", name_of),
+        ("tlsKey", "tls_key", name_of),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}

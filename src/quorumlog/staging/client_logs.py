@@ -10,6 +10,7 @@ from quorumlog.client import LedgerClient, connect
 from quorumlog.config import staging_name
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
+from quorumlog.net.tls import ClientTls
 from quorumlog.staging.manifests import RowRange
 from quorumlog.staging.sink_logs import ProducerStand, SinkLogs
 
@@ -40,19 +41,31 @@ class LogSession:
 
 
 class ClientLog:
-    def __init__(self, servers: str, group: str, timeout_ms: int, known: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        servers: str,
+        group: str,
+        timeout_ms: int,
+        known: Sequence[str] = (),
+        tls: ClientTls | None = None,
+    ) -> None:
         """`known`: where somebody else has found members, too."""
         self._servers = servers
         self._group = group
         self._timeout_ms = timeout_ms
-        self.client = connect(servers, group=group, timeout_ms=timeout_ms)
+        self._tls = tls
+        self.client = connect(servers, group=group, timeout_ms=timeout_ms, tls=tls)
         if known:
             self.client.add_servers(known)
 
     @contextmanager
     def session(self, producer: str) -> Generator[LogSession]:
         with connect(
-            self._servers, group=self._group, timeout_ms=self._timeout_ms, producer_id=producer
+            self._servers,
+            group=self._group,
+            timeout_ms=self._timeout_ms,
+            producer_id=producer,
+            tls=self._tls,
         ) as client:
             client.add_servers(self.client.known_servers)
             yield LogSession(client)
@@ -100,13 +113,17 @@ class ClientLog:
 
 @contextmanager
 def open_sink_logs(
-    servers: str, group: str, timeout_ms: int, known: Sequence[str] = ()
+    servers: str,
+    group: str,
+    timeout_ms: int,
+    known: Sequence[str] = (),
+    tls: ClientTls | None = None,
 ) -> Generator[SinkLogs]:
     """Within it, UnknownGroup becomes a ConfigError that says how to get a staging group. `known`: where
     somebody else has found members, besides `servers`."""
     with ExitStack() as opened:
         names = group, staging_name(group)
-        logs = [ClientLog(servers, name, timeout_ms, known) for name in names]
+        logs = [ClientLog(servers, name, timeout_ms, known, tls) for name in names]
         for log in logs:
             opened.callback(log.close)
         try:

@@ -195,3 +195,17 @@ def test_a_slave_of_the_release_before_is_refused_while_two_lists_hold() -> None
     following(world)
     assert [each.copies for each in a.living._acks.lists] == [1]
     assert b.living.max_offset == a.living.max_offset
+
+
+def test_who_is_told_to_follow_in_an_epoch_of_the_release_before_promises_no_other_one() -> None:
+    world = upgraded(group(9, brokers=3, copies=2))
+    world.brokers["b"].empty("c")  # who is not the master
+    assert not world.switch("a")
+    a, b, _ = world.brokers.values()
+    assert b.living.master is not None and b.living.master.id == "a"
+    following(world)
+    assert b.living.record.promised == a.living.record.promised == Epoch(1, "")
+    assert not a.living.fenced_by
+    world.put(a)
+    following(world)
+    assert numbers_in_queue(b.living.store) == [0]

@@ -47,6 +47,7 @@ from quorumlog.broker.wire import (
 )
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.net.rpc.calls import Call
+from quorumlog.net.tls import ClientTls
 
 _JOIN_BYTES = 1 << 20
 _TURNS = 1 << 16
@@ -58,9 +59,11 @@ class AsyncBrokerClient:
     `server`: HOST:PORT; several with commas between are brokers that replicate each other, of which the
     master is asked, whoever that is by then. A send whose outcome is unknown is never repeated."""
 
-    def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         self.server = server
-        self._calls = BrokerCalls(server, timeout_ms)
+        self._calls = BrokerCalls(server, timeout_ms, tls=tls)
         self._keys = UniqKeys()
         # As of RocketMQ's producers: many short lives must not all send to the first queue.
         self._turn = itertools.count(secrets.randbelow(_TURNS))
@@ -299,6 +302,8 @@ class AsyncBrokerClient:
         return answer
 
 
-def connect_async(server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> AsyncBrokerClient:
+def connect_async(
+    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+) -> AsyncBrokerClient:
     """A client of the broker at `host:port`, which connects when it is first used."""
-    return AsyncBrokerClient(server, timeout_ms=timeout_ms)
+    return AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls)

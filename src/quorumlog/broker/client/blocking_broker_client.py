@@ -21,6 +21,7 @@ from quorumlog.broker.wire import (
     StatusResponse,
 )
 from quorumlog.errors import BadRequest
+from quorumlog.net.tls import ClientTls
 
 
 class BrokerClient(Connected):
@@ -33,9 +34,11 @@ class BrokerClient(Connected):
     def server(self) -> str:
         return self._it.server
 
-    def __init__(self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         super().__init__(
-            lambda: AsyncBrokerClient(server, timeout_ms=timeout_ms),
+            lambda: AsyncBrokerClient(server, timeout_ms=timeout_ms, tls=tls),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncBrokerClient._end,
         )
@@ -133,6 +136,8 @@ class BrokerClient(Connected):
         return self._thread.run(self._it.failover(resigns=resigns))
 
 
-def connect(server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> BrokerClient:
+def connect(
+    server: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+) -> BrokerClient:
     """A client of the broker at `host:port`. Raises Unreachable, ConfigError."""
-    return BrokerClient(server, timeout_ms=timeout_ms)
+    return BrokerClient(server, timeout_ms=timeout_ms, tls=tls)

@@ -33,6 +33,7 @@ from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.view import Standing
 from quorumlog.net.system import now_ms
+from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
 
 SLAVE = "SLAVE"
@@ -104,7 +105,14 @@ class BrokerProduct(Product):
 class BrokerCalls:
     """Of one event loop."""
 
-    def __init__(self, servers: str, timeout_ms: float, *, must_follow: bool = False) -> None:
+    def __init__(
+        self,
+        servers: str,
+        timeout_ms: float,
+        *,
+        must_follow: bool = False,
+        tls: ClientTls | None = None,
+    ) -> None:
         """`servers`: HOST:PORT, which is asked whatever it is; of several with commas between the master
         is, and with `must_follow` that of one, too. Raises ConfigError."""
         addresses = [part.strip() for part in servers.split(",") if part.strip()]
@@ -116,7 +124,7 @@ class BrokerCalls:
         self._target = LEADER if follows else RequestTarget(TargetKind.ADDRESS, addresses[0])
         self._timeout_ms = timeout_ms
         self._product = BrokerProduct()
-        self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()))
+        self._io = IoLoop(RpcProtocol(addresses, self._product, random=Random()), tls=tls)
 
     @property
     def own_host(self) -> bytes:

@@ -312,7 +312,7 @@ class Switch:
             broker_id=master.id,
             address=master.address,
             ha_address=master.ha_address,
-            directory_id=master.directory_id,
+            directory_id=master.leader,  # empty, too: of an epoch that the release before has begun
         )
         told, unreachable = self._ask_each(sorted(broker_ids), request), sorted(self.survey.unreachable)
         return SwitchReport(master.id, master.epoch, master.max_offset, lost, told, unreachable)

@@ -62,8 +62,8 @@ def _retention_ms(text: str | None) -> int | None:
 def create(
     at: BrokerServers,
     topic: TopicName,
-    queues: Annotated[int, typer.Option("--queues", help="Number of queues.", min=1, max=10_000)] = 4,
-    perm: Annotated[str, typer.Option("--perm", help=PERMISSION_HELP, metavar="r|w|rw")] = "rw",
+    queues: Annotated[int, typer.Option(help="Number of queues.", min=1, max=10_000)] = 4,
+    perm: Annotated[str, typer.Option(help=PERMISSION_HELP, metavar="r|w|rw")] = "rw",
     retention: Retention = None,
 ) -> None:
     """Make a topic. If it stands as it is asked for, that is fine.
@@ -81,10 +81,9 @@ def update(
     at: BrokerServers,
     topic: TopicName,
     queues: Annotated[
-        int | None,
-        typer.Option("--queues", help="Number of queues, not fewer than there are.", min=1, max=10_000),
+        int | None, typer.Option(help="Number of queues, not fewer than there are.", min=1, max=10_000)
     ] = None,
-    perm: Annotated[str | None, typer.Option("--perm", help=PERMISSION_HELP, metavar="r|w|rw")] = None,
+    perm: Annotated[str | None, typer.Option(help=PERMISSION_HELP, metavar="r|w|rw")] = None,
     retention: Retention = None,
 ) -> None:
     """Change what is given, and leave the rest.
@@ -262,17 +261,12 @@ def reset(
     at: BrokerServers,
     group: GroupName,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to", help="earliest, latest, or a time: 2h, 2026-11-23T10:00Z.", metavar="PLACE"
-        ),
+        str, typer.Option(help="earliest, latest, or a time: 2h, 2026-11-23T10:00Z.", metavar="PLACE")
     ],
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic",
-            help="Of this topic only; may be repeated. (default: all it reads)",
-            metavar="NAME",
+            help="Of this topic only; may be repeated. (default: all it reads)", metavar="NAME"
         ),
     ] = None,
 ) -> None:
@@ -329,7 +323,7 @@ def list_letters(
     begin: Annotated[
         int, typer.Option("--from", help="First offset to show.", min=0, metavar="OFFSET")
     ] = 0,
-    most: Annotated[int, typer.Option("--most", help="Show so many at most.", min=1)] = 100,
+    most: Annotated[int, typer.Option(help="Show so many at most.", min=1)] = 100,
 ) -> None:
     """Dead letters of a group, each with its cause.
 
@@ -367,8 +361,7 @@ def resend(
     at: BrokerServers,
     group: Name,
     offset: Annotated[
-        list[int] | None,
-        typer.Option("--offset", help="This one; may be repeated.", min=0, metavar="OFFSET"),
+        list[int] | None, typer.Option(help="This one; may be repeated.", min=0, metavar="OFFSET")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     begin: Annotated[
@@ -401,9 +394,7 @@ def consume(
     at: BrokerServers,
     topic: Topic,
     group: ConsumerGroup,
-    tags: Annotated[
-        str, typer.Option("--tags", help="Only messages with these: 'a || b'.", metavar="TAGS")
-    ] = "*",
+    tags: Annotated[str, typer.Option(help="Only messages with these: 'a || b'.", metavar="TAGS")] = "*",
     begin: Annotated[
         str,
         typer.Option(
@@ -412,12 +403,9 @@ def consume(
             metavar="PLACE",
         ),
     ] = "earliest",
-    most: Annotated[
-        int | None, typer.Option("--most", help="End after so many messages.", min=1)
-    ] = None,
+    most: Annotated[int | None, typer.Option(help="End after so many messages.", min=1)] = None,
     until_idle: Annotated[
-        float | None,
-        typer.Option("--until-idle", help="End once nothing came for so many seconds.", min=0.1),
+        float | None, typer.Option(help="End once nothing came for so many seconds.", min=0.1)
     ] = None,
 ) -> None:
     """Print the messages of a topic, and commit what is printed. Members of a group share its queues.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorumlog.cli.broker.messages import StoreDirectory, message_line, message_row, print_queues
-from quorumlog.cli.options import DEFAULT_GROUP, named_path
+from quorumlog.cli.options import DEFAULT_GROUP
 from quorumlog.cli.output import EXIT_REFUSED, say, spoken_size, tell
 from quorumlog.errors import ConfigError, Refused
 
@@ -80,14 +80,10 @@ def convert(
     target: Annotated[
         Path,
         typer.Argument(
-            help="Directory of the classic store to be made; empty, or not there.",
-            metavar="TARGET",
-            parser=named_path,
+            help="Directory of the classic store to be made; empty, or not there.", metavar="TARGET"
         ),
     ],
-    file_bytes: Annotated[
-        int, typer.Option("--file-bytes", help="Size of the commit log's files.", min=4096)
-    ] = 1 << 30,
+    file_bytes: Annotated[int, typer.Option(help="Size of the commit log's files.", min=4096)] = 1 << 30,
 ) -> None:
     """Make a classic store of a stopped member's messages, ours or a Java broker's in DLedger mode.
 
@@ -145,12 +141,10 @@ def verify(directory: StoreDirectory) -> None:
 def dump(
     directory: StoreDirectory,
     position: Annotated[
-        int | None, typer.Option("--position", help="From this record of the commit log on.", min=0)
+        int | None, typer.Option(help="From this record of the commit log on.", min=0)
     ] = None,
-    topic: Annotated[str, typer.Option("--topic", help="Of this topic only.", metavar="NAME")] = "",
-    most: Annotated[
-        int, typer.Option("--most", help="So many messages at most.", min=1)
-    ] = 1_000_000_000,
+    topic: Annotated[str, typer.Option(help="Of this topic only.", metavar="NAME")] = "",
+    most: Annotated[int, typer.Option(help="So many messages at most.", min=1)] = 1_000_000_000,
 ) -> None:
     """Print the messages of a store as they lie in its commit log.
 
@@ -179,8 +173,7 @@ def dump(
 def recover(
     directory: StoreDirectory,
     cut: Annotated[
-        int | None,
-        typer.Option("--cut", help="Position of the damaged record, which `verify` names.", min=0),
+        int | None, typer.Option(help="Position of the damaged record, which `verify` names.", min=0)
     ] = None,
     given_again: Annotated[
         bool,
@@ -216,12 +209,7 @@ TIMEOUT_MS = 30_000
 def takeover(
     data_dir: Annotated[
         Path,
-        typer.Option(
-            "--data-dir",
-            help="Directory of the member to be made; empty, or not there.",
-            metavar="DIR",
-            parser=named_path,
-        ),
+        typer.Option(help="Directory of the member to be made; empty, or not there.", metavar="DIR"),
     ],
     member_id: Annotated[str, typer.Option("--id", help="Id of this member.", metavar="ID")],
     store: Annotated[
@@ -229,13 +217,11 @@ def takeover(
         typer.Argument(
             help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
             metavar="[STORE]",
-            parser=named_path,
         ),
     ] = None,
     members: Annotated[
         str,
         typer.Option(
-            "--members",
             help="Every member and where its log is reached: ID=HOST:PORT,... The same on all.",
             metavar="LIST",
         ),
@@ -249,15 +235,13 @@ def takeover(
         ),
     ] = "",
     group: Annotated[
-        str, typer.Option("--group", help="Name of the replicated log.", metavar="NAME")
+        str, typer.Option(help="Name of the replicated log.", metavar="NAME")
     ] = DEFAULT_GROUP,
     compare: Annotated[
         Path | None,
         typer.Option(
-            "--compare",
             help="The file `taken-over` of another member: say whether its old log is the same.",
             metavar="FILE",
-            parser=named_path,
         ),
     ] = None,
     without_config: Annotated[

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import named_path
 from quorumlog.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -52,9 +51,7 @@ Queue = Annotated[int, typer.Option("--queue", help="Number of the queue.", min=
 StoreDirectory = Annotated[
     Path,
     typer.Argument(
-        help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).",
-        metavar="DIR",
-        parser=named_path,
+        help="Directory of a stopped store, ours or a Java broker's (storePathRootDir).", metavar="DIR"
     ),
 ]
 

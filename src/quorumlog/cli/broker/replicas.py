@@ -18,14 +18,11 @@ if TYPE_CHECKING:
 
 
 def switch(
-    to: Annotated[
-        str, typer.Option("--to", help="Id of the broker that becomes the master.", metavar="ID")
-    ],
+    to: Annotated[str, typer.Option(help="Id of the broker that becomes the master.", metavar="ID")],
     at: BrokerServers,
     without: Annotated[
         list[str] | None,
         typer.Option(
-            "--without",
             help="With --unsafe: this broker does not answer, is lost for good, and will never be"
             " switched to with the directory that it had. May be repeated.",
             metavar="ID",
@@ -71,9 +68,7 @@ def _say_switched(report: SwitchReport) -> None:
 
 
 def add(
-    broker: Annotated[
-        str, typer.Option("--broker", help="Id of the slave, which has caught up.", metavar="ID")
-    ],
+    broker: Annotated[str, typer.Option(help="Id of the slave, which has caught up.", metavar="ID")],
     at: BrokerServers,
 ) -> None:
     """Put a slave onto the list of those that count: it may acknowledge, and be switched to. A directory
@@ -85,8 +80,7 @@ def add(
 
 
 def remove(
-    broker: Annotated[str, typer.Option("--broker", help="Id of the broker.", metavar="ID")],
-    at: BrokerServers,
+    broker: Annotated[str, typer.Option(help="Id of the broker.", metavar="ID")], at: BrokerServers
 ) -> None:
     """Take a broker off the list of those that count: it may go on to follow. --servers is any broker
     that answers.

@@ -19,7 +19,6 @@ from quorumlog.cli.options import (
     TlsCa,
     TlsCert,
     TlsKey,
-    named_path,
     tls_given,
 )
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
@@ -247,26 +246,21 @@ def serve(
             "--dir",
             help="Directory of the store, made if it is not there; with --role dledger, of the member.",
             metavar="DIR",
-            parser=named_path,
         ),
     ],
     topics: Annotated[
         str,
         typer.Option(
-            "--topics",
             help="Topics and their numbers of queues (4 where none is given): orders:8,audit; beside"
             " those that the store holds messages of. A slave gets them from its master; with --role"
             " dledger the master makes those that are not there.",
             metavar="LIST",
         ),
     ] = "",
-    bind: Annotated[
-        str, typer.Option("--bind", help="Listen here.", metavar="HOST:PORT")
-    ] = DEFAULT_BROKER,
+    bind: Annotated[str, typer.Option(help="Listen here.", metavar="HOST:PORT")] = DEFAULT_BROKER,
     members: Annotated[
         str | None,
         typer.Option(
-            "--members",
             help="dledger: every member and where its log is reached: ID=HOST:PORT,... The same on all.",
             metavar="LIST",
         ),
@@ -274,7 +268,6 @@ def serve(
     brokers: Annotated[
         str | None,
         typer.Option(
-            "--brokers",
             help="dledger: every member and where its broker is reached: ID=HOST:PORT,... The same on"
             " all; the own one takes the place of --bind.",
             metavar="LIST",
@@ -283,25 +276,19 @@ def serve(
     log_config: Annotated[
         Path | None,
         typer.Option(
-            "--config",
-            help="dledger: options of the log from a TOML file.",
-            metavar="FILE.toml",
-            parser=named_path,
+            "--config", help="dledger: options of the log from a TOML file.", metavar="FILE.toml"
         ),
     ] = None,
     flush: Annotated[
         Flush,
-        typer.Option(
-            "--flush", help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."
-        ),
+        typer.Option(help="sync (SYNC_FLUSH): answer after the disk has it. async: after the write."),
     ] = Flush.SYNC,
     role: Annotated[
         RoleChoice | None,
         typer.Option(
-            "--role",
             help="What this broker is first, until a switch; without one it has no slaves. sync-master:"
             " waits for slaves. async-master: does not. dledger: a member of a replicated log, whose"
-            " leader is the master.",
+            " leader is the master."
         ),
     ] = None,
     broker_id: Annotated[
@@ -314,18 +301,14 @@ def serve(
         ),
     ] = "",
     master: Annotated[
-        str,
-        typer.Option(
-            "--master", help="Of a slave: where its master lets slaves in.", metavar="HOST:PORT"
-        ),
+        str, typer.Option(help="Of a slave: where its master lets slaves in.", metavar="HOST:PORT")
     ] = "",
     ha_port: Annotated[
-        int, typer.Option("--ha-port", help="Slaves connect here.", min=1, max=65535, metavar="PORT")
+        int, typer.Option(help="Slaves connect here.", min=1, max=65535, metavar="PORT")
     ] = 10912,
     ha_advertise: Annotated[
         str,
         typer.Option(
-            "--ha-advertise",
             help="Where slaves reach --ha-port, if it is not at the host of --bind: behind a proxy.",
             metavar="HOST:PORT",
         ),
@@ -333,7 +316,6 @@ def serve(
     in_sync_replicas: Annotated[
         int,
         typer.Option(
-            "--in-sync-replicas",
             help="So many have a message before it is acknowledged, the master included. (default: 2"
             " with sync-master, 1 with async-master)",
             min=0,
@@ -344,8 +326,7 @@ def serve(
     ha_dialect: Annotated[
         Dialect,
         typer.Option(
-            "--ha-dialect",
-            help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs.",
+            help="rocketmq: as RocketMQ 5 speaks it, for a Java master or slave; without epochs."
         ),
     ] = Dialect.QUORUMLOG,
     failover: Failover = None,
@@ -357,7 +338,6 @@ def serve(
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option",
             help="One of the store's options, as in flush_interval_commit_log=200; may be repeated.",
             metavar="NAME=VALUE",
         ),
@@ -373,9 +353,7 @@ def serve(
             help="Let RocketMQ's dialect, which has no TLS, be spoken with other machines beside TLS.",
         ),
     ] = False,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
-    ] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
 ) -> None:
     """Run a broker until SIGTERM, which flushes, writes the checkpoint and ends with status 0.
 
@@ -559,12 +537,9 @@ def store_config(flush: Flush, given: list[str]) -> MessageStoreConfig:
 def dev(
     members: Annotated[int, typer.Option(help="How many brokers.", min=1, max=9)] = 3,
     queues: Annotated[
-        int,
-        typer.Option("--queues", help="Of a topic that is made because somebody asks for it.", min=1),
+        int, typer.Option(help="Of a topic that is made because somebody asks for it.", min=1)
     ] = 4,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
-    ] = LogLevel.ERROR,
+    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.ERROR,
 ) -> None:
     """Run brokers on a replicated log until Ctrl-C, for trying things out. Their data goes with them.
 

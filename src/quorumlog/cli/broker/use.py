@@ -40,13 +40,11 @@ def send(
         typer.Argument(help="Bodies; without any, a line of standard input each.", metavar="[BODY]..."),
     ] = None,
     key: Annotated[
-        list[str] | None,
-        typer.Option("--key", help="A key to find it by; may be repeated.", metavar="KEY"),
+        list[str] | None, typer.Option(help="A key to find it by; may be repeated.", metavar="KEY")
     ] = None,
-    tags: Annotated[str, typer.Option("--tags", help="Tags of the messages.", metavar="TEXT")] = "",
+    tags: Annotated[str, typer.Option(help="Tags of the messages.", metavar="TEXT")] = "",
     queue: Annotated[
-        int | None,
-        typer.Option("--queue", help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID),
+        int | None, typer.Option(help="Queue. (default: they take turns)", min=0, max=MOST_QUEUE_ID)
     ] = None,
 ) -> None:
     """Send messages, and print where they are stored.
@@ -86,14 +84,12 @@ def pull(
     topic: Topic,
     queue: Queue = 0,
     offset: Annotated[
-        int | None, typer.Option("--offset", help="First message. (default: the oldest)", min=0)
+        int | None, typer.Option(help="First message. (default: the oldest)", min=0)
     ] = None,
     since: Annotated[
-        str, typer.Option("--since", help="Stored then or later: 2h, 2026-11-23T10:00Z.", metavar="TIME")
+        str, typer.Option(help="Stored then or later: 2h, 2026-11-23T10:00Z.", metavar="TIME")
     ] = "",
-    most: Annotated[
-        int, typer.Option("--most", help="So many messages at most.", min=1)
-    ] = 1_000_000_000,
+    most: Annotated[int, typer.Option(help="So many messages at most.", min=1)] = 1_000_000_000,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
 ) -> None:
     """Print the messages of a queue in order.
@@ -124,14 +120,14 @@ def query(
     at: BrokerServers,
     topic: Topic,
     key: Annotated[
-        str, typer.Option("--key", help="Key of the messages, or their UNIQ_KEY.", metavar="KEY")
+        str, typer.Option(help="Key of the messages, or their UNIQ_KEY.", metavar="KEY")
     ] = "",
     message_id: Annotated[
         str, typer.Option("--id", help="Id of one message instead.", metavar="HEX")
     ] = "",
-    since: Annotated[str, typer.Option("--since", help="Stored then or later.", metavar="TIME")] = "",
-    until: Annotated[str, typer.Option("--until", help="Stored then or before.", metavar="TIME")] = "",
-    most: Annotated[int, typer.Option("--most", help="So many at most.", min=1, max=1000)] = 64,
+    since: Annotated[str, typer.Option(help="Stored then or later.", metavar="TIME")] = "",
+    until: Annotated[str, typer.Option(help="Stored then or before.", metavar="TIME")] = "",
+    most: Annotated[int, typer.Option(help="So many at most.", min=1, max=1000)] = 64,
 ) -> None:
     """Find messages by key and time, the newest first.
 

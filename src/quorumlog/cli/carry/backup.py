@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import LogServers, named_path, time_ms_of
+from quorumlog.cli.options import LogServers, time_ms_of
 from quorumlog.cli.output import entry_progress, note, say, spoken_size, tell
 from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
@@ -31,13 +31,11 @@ def backup(
             "--to",
             help="Directory of the backup; if it holds one of this log already, what is new is added.",
             metavar="DIR",
-            parser=named_path,
         ),
     ],
     from_member: Annotated[
         str | None,
         typer.Option(
-            "--from-member",
             help="Ask this member only, whatever it knows to be committed; nobody need lead then.",
             metavar="ID",
         ),
@@ -45,7 +43,6 @@ def backup(
     hold: Annotated[
         str | None,
         typer.Option(
-            "--hold",
             help="Nothing is deleted from the log before a backup with this NAME holds it; the cluster"
             " keeps NAME as a reader.",
             metavar="NAME",
@@ -102,9 +99,7 @@ def backup(
 
 
 def restore(
-    source: Annotated[
-        Path, typer.Option("--from", help="Directory of the backup.", metavar="DIR", parser=named_path)
-    ],
+    source: Annotated[Path, typer.Option("--from", help="Directory of the backup.", metavar="DIR")],
     members: Annotated[
         str,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FirstIndex, LogPlace, StopIndex, check_directory, named_path
+from quorumlog.cli.options import FirstIndex, LogPlace, StopIndex, check_directory
 from quorumlog.cli.output import entry_progress, note, spoken_size, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -29,7 +29,6 @@ def export(
         typer.Argument(
             help="File to write; if it holds a part of the export already, the rest is written.",
             metavar="FILE",
-            parser=named_path,
         ),
     ],
     first_index: FirstIndex = None,

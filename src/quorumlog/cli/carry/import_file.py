@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from quorumlog.cli.options import LogServers, named_path
+from quorumlog.cli.options import LogServers
 from quorumlog.cli.output import describe, entry_progress, note, tell
 from quorumlog.errors import ConfigError, LedgerError, Refused
 
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 def import_file(
     file: Annotated[
-        Path,
-        typer.Argument(
-            help="File that `export` wrote, or JSON lines like it.", metavar="FILE", parser=named_path
-        ),
+        Path, typer.Argument(help="File that `export` wrote, or JSON lines like it.", metavar="FILE")
     ],
     at: LogServers,
     first_index: Annotated[
@@ -40,7 +37,6 @@ def import_file(
     expected_last: Annotated[
         int,
         typer.Option(
-            "--expected-last",
             min=-1,
             metavar="INDEX",
             help="Append behind this index, where the data of the log ended when the import first began;"

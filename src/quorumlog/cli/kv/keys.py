@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorumlog.cli.options import App, StoreServers, named_path
+from quorumlog.cli.options import App, StoreServers
 from quorumlog.cli.output import (
     EXIT_REFUSED,
     is_json,
@@ -192,12 +192,11 @@ def put(
         str | None, typer.Argument(help="Standard input if it is left out.", metavar="[VALUE]")
     ] = None,
     lease: Annotated[
-        int, typer.Option("--lease", help="That the key ends with; 0: none.", min=0, metavar="ID")
+        int, typer.Option(help="That the key ends with; 0: none.", min=0, metavar="ID")
     ] = 0,
     expect_revision: Annotated[
         int | None,
         typer.Option(
-            "--expect-revision",
             help="Only if the key was changed last then; 0: only if it does not exist. Status 1 if not.",
             min=0,
         ),
@@ -276,7 +275,7 @@ def range_(
         str | None, typer.Argument(help="Behind the last one; to the end without.", metavar="[END]")
     ] = None,
     prefix: Prefix = False,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many; 0: all.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="At most so many; 0: all.", min=0)] = 0,
     descending: Annotated[bool, typer.Option("--descending", help="The last one first.")] = False,
     keys_only: Annotated[bool, typer.Option("--keys-only", help="Without their values.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
@@ -320,9 +319,7 @@ def txn(
     at: StoreServers,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            help="JSON; standard input if it is left out.", metavar="[FILE.json]", parser=named_path
-        ),
+        typer.Argument(help="JSON; standard input if it is left out.", metavar="[FILE.json]"),
     ] = None,
 ) -> None:
     """Compare keys, and carry out one of two lists of operations, at one revision.
@@ -505,9 +502,7 @@ def _in_the_way(file: Path) -> ConfigError:
 
 
 def snapshot(
-    file: Annotated[
-        Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl", parser=named_path)
-    ],
+    file: Annotated[Path, typer.Argument(help="Must not exist.", metavar="FILE.jsonl")],
     at: StoreServers,
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of FILE.")] = False,
 ) -> None:

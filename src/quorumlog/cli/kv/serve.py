@@ -15,7 +15,6 @@ from quorumlog.cli.options import (
     TlsCa,
     TlsCert,
     TlsKey,
-    named_path,
     split_servers,
     tls_given,
 )
@@ -62,36 +61,24 @@ def serve(
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
-        ),
+        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            help="Options of the log from a TOML file.", metavar="FILE.toml", parser=named_path
-        ),
+        Path | None, typer.Option(help="Options of the log from a TOML file.", metavar="FILE.toml")
     ] = None,
     engine: Annotated[
         EngineName, typer.Option(help="Where keys are: in memory, or in RocksDB (extra `rocksdb`).")
     ] = EngineName.MEMORY,
-    quota_mib: Annotated[
-        int, typer.Option("--quota-mib", help="Above so many MiB puts are refused.", min=1)
-    ] = 8192,
+    quota_mib: Annotated[int, typer.Option(help="Above so many MiB puts are refused.", min=1)] = 8192,
     auto_compaction: Annotated[
-        float,
-        typer.Option(
-            "--auto-compaction", help="History ends after so many seconds; 0: it does not.", min=0.0
-        ),
+        float, typer.Option(help="History ends after so many seconds; 0: it does not.", min=0.0)
     ] = 3600.0,
     max_watches: Annotated[
-        int, typer.Option("--max-watches", help="Of one client; ten times so many of all.", min=1)
+        int, typer.Option(help="Of one client; ten times so many of all.", min=1)
     ] = 10_000,
     etcd_gateway: Annotated[
         str | None,
         typer.Option(
-            "--etcd-gateway",
             help="Also speak the part of etcd's JSON gateway that Patroni uses, on this port of the host"
             " of --listen (extra `etcd-gateway`).",
             metavar="PORT|HOST:PORT",
@@ -107,19 +94,13 @@ def serve(
     ] = None,
     hold_machine: Annotated[
         list[str] | None,
-        typer.Option(
-            "--hold-machine",
-            help="`kv`: do not run the store, which would end the member.",
-            metavar="NAME",
-        ),
+        typer.Option(help="`kv`: do not run the store, which would end the member.", metavar="NAME"),
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
     client_auth: ClientCertificates = None,
-    log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="What goes to standard error.")
-    ] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
 ) -> None:
     """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.
 

@@ -44,7 +44,7 @@ def watch(
     first_revision: Annotated[
         int, typer.Option("--from", help="First revision; 0: from now on.", min=0)
     ] = 0,
-    limit: Annotated[int, typer.Option("--limit", help="End after so many; 0: go on.", min=0)] = 0,
+    limit: Annotated[int, typer.Option(help="End after so many; 0: go on.", min=0)] = 0,
     prev_kv: PrevKv = False,
 ) -> None:
     """Print changes as they come, without a gap also when leaders change, until Ctrl-C.
@@ -78,9 +78,7 @@ def lock(
     at: StoreServers,
     command: Command = None,
     ttl: Ttl = 10.0,
-    wait: Annotated[
-        float | None, typer.Option("--wait", help="Give up after so many seconds.", min=0.0)
-    ] = None,
+    wait: Annotated[float | None, typer.Option(help="Give up after so many seconds.", min=0.0)] = None,
 ) -> None:
     """Hold a lock while a command runs, or until Ctrl-C; prints the fencing token.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL
-from quorumlog.cli.options import LogServers, named_path, refuse_dead_servers
+from quorumlog.cli.options import LogServers, refuse_dead_servers
 from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, is_json, note, tell
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown, ResultUnknown
 
@@ -210,10 +210,7 @@ class LineSource:
 def append(
     at: LogServers,
     file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="File of lines; standard input if left out.", metavar="FILE", parser=named_path
-        ),
+        Path | None, typer.Argument(help="File of lines; standard input if left out.", metavar="FILE")
     ] = None,
     expected_last: ExpectedLast = None,
     producer: Producer = None,

@@ -11,7 +11,7 @@ from quorumlog.cli.options import App, named_path
 from quorumlog.cli.output import out
 
 if TYPE_CHECKING:
-    from quorumlog.cli.log.certificates import Pair
+    from quorumlog.cli.certificates import Pair
 
 Directory = Annotated[
     Path,
@@ -42,7 +42,7 @@ def init(
 
     Example: quorumlog ca init --cluster orders --dir tls
     """
-    from quorumlog.cli.log import certificates
+    from quorumlog.cli import certificates
 
     _print(certificates.init(directory, cluster, days))
 
@@ -65,7 +65,7 @@ def member(
 
     Example: quorumlog ca member --id n0 --host 10.0.0.1 --host db0.example.com --dir tls
     """
-    from quorumlog.cli.log import certificates
+    from quorumlog.cli import certificates
 
     _print(certificates.member(directory, member_id, host, days))
 
@@ -80,7 +80,7 @@ def client(
 
     Example: quorumlog ca client --user alice --dir tls
     """
-    from quorumlog.cli.log import certificates
+    from quorumlog.cli import certificates
 
     _print(certificates.client(directory, user, days))
 
@@ -102,7 +102,7 @@ def renew(
 
     Example: quorumlog ca renew tls/member-n0.crt --dir tls
     """
-    from quorumlog.cli.log import certificates
+    from quorumlog.cli import certificates
 
     certificates.renew(directory, cert, days)
     out().print(str(cert), soft_wrap=True)

@@ -274,7 +274,7 @@ def _as_wanted(
 
 def transfer(
     at: LogServers,
-    to: Annotated[str, typer.Option("--to", help="Id of the member that should lead.", metavar="ID")],
+    to: Annotated[str, typer.Option(help="Id of the member that should lead.", metavar="ID")],
 ) -> None:
     """Hand leadership to another member; returns when it leads. Appends wait meanwhile, none is lost.
 

@@ -48,7 +48,6 @@ def read(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since",
             help="Begin with what was appended so long ago, or at this time: 90s, 2h, 7d,"
             " 2026-11-23T10:00Z. What was appended in the second of the last time mark before that"
             " comes first, however long ago.",
@@ -56,11 +55,9 @@ def read(
         ),
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", help="Begin so many entries before the end.", min=1)
+        int | None, typer.Option(help="Begin so many entries before the end.", min=1)
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", help="Stop after so many entries.", min=0)
-    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after so many entries.", min=0)] = None,
     until_end: Annotated[
         bool,
         typer.Option(
@@ -92,7 +89,6 @@ def read(
     reader: Annotated[
         str | None,
         typer.Option(
-            "--reader",
             help="Go on where the reader of this name stands, and move it behind what is printed.",
             metavar="NAME",
         ),

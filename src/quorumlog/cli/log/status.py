@@ -199,7 +199,7 @@ def show(name: Name, at: LogServers) -> None:
 def seek(
     name: Name,
     at: LogServers,
-    to: Annotated[int, typer.Option("--to", help="Index of the entry to go on with.", min=0)],
+    to: Annotated[int, typer.Option(help="Index of the entry to go on with.", min=0)],
 ) -> None:
     """Have a reader go on somewhere else, back as well. A consumer that runs takes it in when it begins.
 

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import FlushMode, LogLevel, named_path
+from quorumlog.cli.options import FlushMode, LogLevel
 from quorumlog.cli.output import let_go_of, note, out, tell
 from quorumlog.cli.run.serve import Level, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from quorumlog.config import TlsOptions
     from quorumlog.server import LocalCluster
 
+TLS_FOLDER = "tls"
 PORTS_NAME = "ports"
 """File in --dir: the ports of n0, n1, ..., so that clients find the cluster again."""
 
@@ -33,7 +35,6 @@ def dev(
             "--dir",
             help="Keep the data here, and continue with what is there; a temporary place otherwise.",
             metavar="DIR",
-            parser=named_path,
         ),
     ] = None,
     port: Annotated[
@@ -48,6 +49,9 @@ def dev(
     flush: Annotated[
         FlushMode, typer.Option(help="Acknowledge after the disk has it, or after the write.")
     ] = FlushMode.SYNC,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="With TLS, by a CA that is made beside the data (extra `tls`).")
+    ] = False,
     log_level: Level = LogLevel.WARNING,
 ) -> None:
     """Run a cluster in this terminal until Ctrl-C: for trying things out, not for keeping data.
@@ -75,7 +79,14 @@ def dev(
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
     raise_descriptor_limit()
-    cluster = LocalCluster(members, directory=directory, flush=flush.value, ports=ports)
+    cluster = LocalCluster(
+        members,
+        directory=directory,
+        flush=flush.value,
+        ports=ports,
+        tls=(lambda member_id: _tls_of(cluster.directory / TLS_FOLDER, member_id)) if tls else None,
+    )
+    ca = cluster.directory / TLS_FOLDER / "ca.crt" if tls else None
     cluster.start()
     with closing(cluster):
         if directory is not None:
@@ -85,8 +96,12 @@ def dev(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         tell(
-            {"servers": cluster.servers, "directory": str(cluster.directory)},
-            lambda: _print_address_list(cluster),
+            {
+                "servers": cluster.servers,
+                "directory": str(cluster.directory),
+                **({} if ca is None else {"tls_ca": str(ca)}),
+            },
+            lambda: _print_address_list(cluster, ca),
         )
         stop.wait()
         note("stopping")
@@ -101,14 +116,30 @@ def _has_terminal() -> bool:
     return True
 
 
-def _print_address_list(cluster: LocalCluster) -> None:
+def _tls_of(directory: Path, member_id: str) -> TlsOptions:
+    """Raises ConfigError."""
+    from quorumlog.cli import certificates
+    from quorumlog.config import TlsOptions
+
+    ca, cert = directory / "ca.crt", directory / f"member-{member_id}.crt"
+    if not ca.exists():
+        certificates.init(directory, "dev")
+    if not cert.exists():
+        certificates.member(directory, member_id, ("127.0.0.1", "localhost"))
+    return TlsOptions(str(cert), str(cert.with_suffix(".key")), str(ca))
+
+
+def _print_address_list(cluster: LocalCluster, ca: Path | None) -> None:
     console = out()
     console.print(
         f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}"
     )
     console.print("\nIn another terminal:\n")
     for command in ("status", "append", "read"):
-        console.print(f"  quorumlog {command} --servers {cluster.servers}", soft_wrap=True)
+        line = f"  quorumlog {command} --servers {cluster.servers}"
+        if ca is not None:
+            line = f"  quorumlog {command} --servers {cluster.servers} --tls-ca {ca}"
+        console.print(line, soft_wrap=True)
     console.print("\nCtrl-C stops the cluster.")
 
 

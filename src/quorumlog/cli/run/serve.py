@@ -18,7 +18,6 @@ from quorumlog.cli.options import (
     TlsCa,
     TlsCert,
     TlsKey,
-    named_path,
     tls_given,
 )
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from quorumlog.net.tls import Tls
     from quorumlog.server import LedgerServer
 
-Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
+Level = Annotated[LogLevel, typer.Option(help="What goes to standard error.")]
 HoldMachine = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,10 +51,7 @@ def serve(
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", help="Directory of this member alone.", metavar="DIR", parser=named_path
-        ),
+        Path | None, typer.Option(help="Directory of this member alone.", metavar="DIR")
     ] = None,
     group: Annotated[
         str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
@@ -69,11 +65,7 @@ def serve(
     ] = None,
     preferred_leader: Annotated[
         list[str] | None,
-        typer.Option(
-            "--preferred-leader",
-            help="Member that should lead when it can; may be repeated.",
-            metavar="ID",
-        ),
+        typer.Option(help="Member that should lead when it can; may be repeated.", metavar="ID"),
     ] = None,
     bind: Annotated[
         str | None,
@@ -81,14 +73,11 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="Options and several groups from a TOML file.", metavar="FILE.toml", parser=named_path
-        ),
+        typer.Option(help="Options and several groups from a TOML file.", metavar="FILE.toml"),
     ] = None,
     state_machine: Annotated[
         list[str] | None,
         typer.Option(
-            "--state-machine",
             help="Run this on the log, the same on all members; may be repeated.",
             metavar="[NAME=]MODULE:FACTORY",
         ),
@@ -99,7 +88,7 @@ def serve(
     tls_ca: TlsCa = None,
     client_auth: ClientCertificates = None,
     log_level: Annotated[
-        LogLevel | None, typer.Option("--log-level", help="What goes to standard error. (default: info)")
+        LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
     ] = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.

@@ -95,7 +95,8 @@ class ServingMember(LedgerServer):
         if self._tls is not None:
             self._tls.reload()
         if self._path is None:
-            log.warning("SIGHUP: no options to reload: there is no --config file")
+            if self._tls is None:
+                log.warning("SIGHUP: nothing to reload: there is no --config file")
             return
         try:
             config = load_server_config(self._path, self._given)

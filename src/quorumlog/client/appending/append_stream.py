@@ -9,9 +9,11 @@ from quorumlog.client.appending.async_append_stream import AsyncAppendStream
 from quorumlog.client.appending.async_source import AsyncSource
 from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.client.protocol.client_requests import Request
+from quorumlog.client.result_streams import settled
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest
 from quorumlog.net.loop_thread import LoopThread, Shell
+from quorumlog.net.system import now_ms
 
 
 class AppendStream(Shell[AsyncAppendStream]):
@@ -43,7 +45,15 @@ class AppendStream(Shell[AsyncAppendStream]):
         while made._appending.wants_batch:
             requests = made._appending.add_batch(made._appending.next_of(self._batches))
             self._thread.start(self._submit(requests))
-        receipt = self._thread.run(made._client._run(made._appending.next_receipt()))
+        try:
+            receipt = self._thread.run(made._client._run(made._appending.next_receipt()))
+        except BadRequest:
+            if not self._thread.has_ended():
+                raise
+            for request in made._appending.open_requests:
+                if not request.is_done:  # it has not left, and is refused
+                    made._client._protocol.submit(request, now_ms())
+            receipt = settled(made._appending.next_receipt())
         if receipt is None:
             raise StopIteration
         return receipt

@@ -17,7 +17,8 @@ from typing import Self, TypeVar
 
 from quorumlog.client.reading.read_choice import Freshness
 from quorumlog.client.reading.read_requests import freshness_of
-from quorumlog.client.result_streams import Reading
+from quorumlog.client.result_streams import Reading, settled
+from quorumlog.errors import BadRequest
 from quorumlog.net.loop_thread import LoopThread, Shell
 
 T = TypeVar("T")
@@ -86,11 +87,19 @@ class Results(Shell[AsyncResults[T]], Iterator[T]):
 
     def _all(self) -> Generator[T]:
         try:
-            while (part := self._step(self._made._next_part)) is not None:
+            while (part := self._next_part()) is not None:
                 yield from part
         finally:
             if not self._is_left:
                 self._thread.start(self._made.aclose())
+
+    def _next_part(self) -> Iterable[T] | None:
+        try:
+            return self._step(self._made._next_part)
+        except BadRequest:
+            if not self._thread.has_ended():
+                raise
+        return settled(self._made._reading.next_part())  # a tail is at its end
 
     @property
     def freshness(self) -> Freshness | None:

@@ -28,11 +28,12 @@ from quorumlog.kv.requests.messages import (
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.hello import STORE, Hello, HelloResponse, client_hello
 from quorumlog.net.io_loop import IoLoop
-from quorumlog.net.rpc.calls import LEADER, Call, Link, RequestTarget, response_of
+from quorumlog.net.rpc.calls import LEADER, LEADER_OR_ANY, Call, Link, RequestTarget, response_of
 from quorumlog.net.rpc.product import Product
 from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.view import Standing
 from quorumlog.net.system import now_ms
+from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
 
 T = TypeVar("T")
@@ -88,13 +89,17 @@ def addresses_of(servers: str) -> list[str]:
 
 
 class Asking:
-    def __init__(self, servers: str, timeout_s: float, cluster_id: str = "") -> None:
+    def __init__(
+        self, servers: str, timeout_s: float, cluster_id: str = "", tls: ClientTls | None = None
+    ) -> None:
         """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
         self.addresses = addresses_of(servers)
         self.timeout_s = timeout_s
+        self.seen_revision = 0
+        """The highest that an answer has named."""
         self._product = StoreProduct(cluster_id)
         self._protocol = RpcProtocol(self.addresses, self._product, random=Random())
-        self._io = IoLoop(self._protocol)
+        self._io = IoLoop(self._protocol, tls=tls)
 
     @property
     def cluster_id(self) -> str:
@@ -116,7 +121,7 @@ class Asking:
         target: RequestTarget = LEADER,
         timeout_s: float | None = None,
     ) -> tuple[int, T]:
-        """(revision, answer). Raises LedgerError."""
+        """(revision of the store, answer). Raises LedgerError."""
         size_bytes = size_bytes_of(request)
         if size_bytes > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {size_bytes} bytes is above {MAX_REQUEST_BYTES}")
@@ -124,7 +129,9 @@ class Asking:
         call = self._call(request, target, timeout_s, changes=changes)
         self._io.submit((call,))
         await self._io.wait(call)
-        return read_answer(response_of(call, AnswerResponse).answer, answer)
+        found = read_answer(response_of(call, AnswerResponse).answer, answer)
+        self.seen_revision = max(self.seen_revision, found[0])
+        return found
 
     def _call(
         self, request: Request, target: RequestTarget, timeout_s: float | None, *, changes: bool
@@ -140,7 +147,7 @@ class Asking:
         ended: Callable[[Call], None],
     ) -> Call:
         """`ended` gets it once it is done, which it begins with where nobody answers in time."""
-        call = self._call(asked, LEADER, None, changes=False)
+        call = self._call(asked, LEADER_OR_ANY, None, changes=False)
         call.on_message, call.on_done = told, ended
         self._io.submit((call,))
         return call

@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 from quorumlog.errors import DiskFull
 from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.call_options import PutOptions, RangeOptions
-from quorumlog.kv.client.codecs import BytesLike, Codec, V, codec_of
+from quorumlog.kv.client.codecs import BytesLike, Codec, Unreadable, V, codec_of
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
 from quorumlog.kv.client.values import (
@@ -57,6 +57,7 @@ from quorumlog.kv.requests.operations import (
     writes,
 )
 from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
+from quorumlog.net.tls import ClientTls
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000
@@ -82,12 +83,16 @@ class AsyncKeyValueClient(Generic[V]):
         codec: Literal["bytes"] | Codec[V] = "bytes",
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
+        errors: Unreadable = "raise",
+        tls: ClientTls | None = None,
     ) -> None:
         """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
-        ClusterChanged if it is another one by now, such as after a restore. Raises ConfigError."""
-        self.asking = Asking(servers, timeout_s, cluster_id)
-        self.values = Values(codec_of(codec))
+        ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
+        the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
+        were not there. Raises ConfigError."""
+        self.asking = Asking(servers, timeout_s, cluster_id, tls)
+        self.values = Values(codec_of(codec), errors)
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,7 +210,9 @@ class AsyncKeyValueClient(Generic[V]):
             return self.values.txn(*await self._command(command, TxnAnswer), command)
         return self.values.txn(*await self._question(command, TxnAnswer, stale), command)
 
-    async def _question(self, question: Question, answer: type[Any], stale: bool) -> tuple[int, Any]:
+    async def _question(
+        self, question: Question, answer: type[Any], stale: bool = False
+    ) -> tuple[int, Any]:
         asked = QuestionRequest(question=encoded(question), here=stale)
         return await self.asking.call(asked, answer, target=ANY_MEMBER if stale else LEADER)
 
@@ -307,13 +314,13 @@ class AsyncKeyValueClient(Generic[V]):
         revision = 0
         while True:
             asked = Range(start, end, page_items, revision, keys_only=keys_only, without_count=True)
-            page = await self._read_range(asked)
-            for item in page.items:
+            newest, page = await self._question(asked, RangeAnswer)
+            revision = revision or newest
+            for item in self.values.range(revision, page, keys_only=keys_only).items:
                 yield item
             if not page.more:
                 return
-            revision = revision or page.revision
-            start = page.items[-1].key + b"\0"
+            start = page.kvs[-1].key + b"\0"
 
     def watch(
         self,
@@ -362,7 +369,7 @@ class AsyncKeyValueClient(Generic[V]):
 
     async def leases(self) -> list[tuple[int, int, int]]:
         """(id, TTL in milliseconds, index of the grant) of all that stand."""
-        found: LeasesAnswer = (await self._question(Leases(), LeasesAnswer, stale=False))[1]
+        found: LeasesAnswer = (await self._question(Leases(), LeasesAnswer))[1]
         return found.leases
 
     def lock(self, name: Key, *, ttl_s: float = 10.0) -> Lock:

@@ -12,20 +12,21 @@ from quorumlog.errors import Unreachable
 from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_S, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_recipes import BlockingRecipes
 from quorumlog.kv.client.call_options import PutOptions, RangeOptions
-from quorumlog.kv.client.codecs import BytesLike, Codec, V
+from quorumlog.kv.client.codecs import BytesLike, Codec, Unreadable, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.values import Change, DeleteResult, Item, Key, PutResult, RangeResult, TxnResult
 from quorumlog.kv.client.watching import Watching
 from quorumlog.kv.requests.messages import StatusAnswer
 from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
 from quorumlog.net.loop_thread import Shell
+from quorumlog.net.tls import ClientTls
 
 
 class BlockingWatch(Shell[Watching[V]], Generic[V]):
     """An iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
-    history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
-    cannot read."""
+    history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
+    it goes on behind that value."""
 
     @property
     def next_revision(self) -> int:
@@ -73,13 +74,17 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         codec: Literal["bytes"] | Codec[V] = "bytes",
         timeout_s: float = TIMEOUT_S,
         cluster_id: str = "",
+        errors: Unreadable = "raise",
+        tls: ClientTls | None = None,
     ) -> None:
         """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
-        ClusterChanged if it is another one by now, such as after a restore. Raises ConfigError."""
+        ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
+        the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
+        were not there. Raises ConfigError."""
         super().__init__(
             lambda: AsyncKeyValueClient(
-                servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id
+                servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id, errors=errors, tls=tls
             ),
             lambda: Unreachable("the client is closed"),
         )

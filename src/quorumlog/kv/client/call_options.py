@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from quorumlog.kv.client.codecs import Unreadable
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.requests.operations import Target
+from quorumlog.net.tls import ClientTls
 
 
 class ClientOptions(TypedDict, total=False):
@@ -13,6 +15,8 @@ class ClientOptions(TypedDict, total=False):
 
     timeout_ms: float
     cluster_id: str
+    errors: Unreadable
+    tls: ClientTls | None
 
 
 class PutOptions(TypedDict, total=False):

@@ -24,10 +24,12 @@ else:  # a default is Python 3.13's
 BytesLike = bytes | bytearray | memoryview | str
 """What a client of bytes takes."""
 CodecName = Literal["bytes", "text", "json", "msgspec"]
+Unreadable = Literal["raise", "raw", "skip"]
+"""What becomes of a value that the codec cannot read."""
 
 
 class Codec(Protocol[V]):
-    """What a call raises for a value that it cannot make, or read, is what this raises."""
+    """What a call raises for a value that it cannot make is what this raises."""
 
     def encode(self, value: V, /) -> bytes: ...
 
@@ -59,7 +61,7 @@ class BytesCodec:
 
 
 class TextCodec:
-    """Values are text, in the store as UTF-8; reading what is none raises UnicodeDecodeError."""
+    """Values are text, in the store as UTF-8."""
 
     def encode(self, value: str) -> bytes:
         if isinstance(value, str):

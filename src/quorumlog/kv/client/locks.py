@@ -10,13 +10,12 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
-import msgspec
-
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.kv.client.codecs import BytesLike, V
 from quorumlog.kv.client.leasing import Lease
-from quorumlog.kv.client.values import Item
+from quorumlog.kv.client.values import Item, without_value
 from quorumlog.kv.errors import LockLost
+from quorumlog.kv.requests.answers import RangeAnswer
 from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Target
 
 if TYPE_CHECKING:
@@ -173,11 +172,13 @@ class Election(_Place[V]):
         None if the codec cannot read it: that of a lock is empty, and another program may have another
         codec."""
         first = Range(*self._places, 1, sort_by=Target.CREATE)
-        try:
-            found = await self._client.read_range(first)
-        except ValueError:
-            found = await self._client.read_range(msgspec.structs.replace(first, keys_only=True))
-        return found.items[0] if found.items else None
+        _, found = await self._client._question(first, RangeAnswer)
+        if not found.kvs:
+            return None
+        item: Item[V | None] = without_value(found.kvs[0])
+        with suppress(Exception):
+            item = item._replace(value=self._client.values.codec.decode(found.kvs[0].value))
+        return item
 
     async def resign(self) -> None:
         """Somebody else may lead; where nobody answers, once the TTL is over. Raises nothing."""

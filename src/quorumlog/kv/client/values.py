@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, get_args
 
-from quorumlog.kv.client.codecs import Codec, V, V_co, utf8
-from quorumlog.kv.errors import InvalidRequest
+from quorumlog.errors import ConfigError
+from quorumlog.kv.client.codecs import Codec, Unreadable, V, V_co, utf8
+from quorumlog.kv.errors import InvalidRequest, ValueUnreadable
 from quorumlog.kv.requests.answers import DeleteAnswer, Event, PutAnswer, RangeAnswer, TxnAnswer
 from quorumlog.kv.requests.operations import FROM_KEY, KeyValue, Operation, Range, Txn
 
@@ -93,33 +93,56 @@ class Change(NamedTuple, Generic[V_co]):
 
 
 class Values(Generic[V]):
-    """From the store's answers to what calls give."""
+    """From the store's answers to what calls give. Raises ValueUnreadable where `errors` say so."""
 
-    def __init__(self, codec: Codec[V]) -> None:
+    def __init__(self, codec: Codec[V], errors: Unreadable = "raise") -> None:
+        """Raises ConfigError."""
+        if errors not in get_args(Unreadable):
+            raise ConfigError(f"errors is one of {', '.join(get_args(Unreadable))}, not {errors!r}")
         self.codec = codec
+        self._errors = errors
 
-    def item(self, kv: KeyValue) -> Item[V]:
-        value = self.codec.decode(kv.value)
+    def item(self, kv: KeyValue) -> Item[V] | None:
+        """None: it is skipped."""
+        value: Any
+        try:
+            value = self.codec.decode(kv.value)
+        except Exception as error:
+            if self._errors == "skip":
+                return None
+            if self._errors == "raise":
+                raise ValueUnreadable(
+                    f"the value of {kv.key!r}, {_begin_of(kv.value)}, is none that the codec of this"
+                    f" client can read ({error}); errors='raw' gives it as it is, errors='skip' leaves"
+                    " it out",
+                    key=kv.key,
+                    data=kv.value,
+                ) from error
+            value = kv.value
         return Item(kv.key, value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
     def maybe(self, kv: KeyValue | None) -> Item[V] | None:
         return None if kv is None else self.item(kv)
 
-    def change(self, event: Event) -> Change[V]:
-        item: Item[V | None]
-        item = _without_value(event.kv) if event.is_deletion else self.item(event.kv)
-        return Change(item, self.maybe(event.prev_kv), event.is_deletion)
+    def items(self, kvs: list[KeyValue]) -> list[Item[V]]:
+        return [item for kv in kvs if (item := self.item(kv)) is not None]
+
+    def change(self, event: Event) -> Change[V] | None:
+        """None: it is skipped."""
+        item = without_value(event.kv) if event.is_deletion else self.item(event.kv)
+        return None if item is None else Change(item, self.maybe(event.prev_kv), event.is_deletion)
 
     def put(self, revision: int, answer: PutAnswer) -> PutResult[V]:
         return PutResult(revision, self.maybe(answer.prev_kv))
 
     def deletion(self, revision: int, answer: DeleteAnswer) -> DeleteResult[V]:
-        return DeleteResult(revision, answer.deleted, [self.item(kv) for kv in answer.prev_kvs])
+        return DeleteResult(revision, answer.deleted, self.items(answer.prev_kvs))
 
     def range(self, revision: int, answer: RangeAnswer, *, keys_only: bool = False) -> RangeResult[Any]:
         """Its values are of the codec's type, or None."""
-        of: Callable[[KeyValue], Item[Any]] = _without_value if keys_only else self.item
-        return RangeResult(revision, [of(kv) for kv in answer.kvs], answer.more, answer.count)
+        items: list[Item[Any]]
+        items = [without_value(kv) for kv in answer.kvs] if keys_only else self.items(answer.kvs)
+        return RangeResult(revision, items, answer.more, answer.count)
 
     def txn(self, revision: int, answer: TxnAnswer, asked: Txn) -> TxnResult[V]:
         carried_out = asked.success if answer.succeeded else asked.failure
@@ -146,5 +169,9 @@ class Values(Generic[V]):
         return self.txn(revision, answer, asked)
 
 
-def _without_value(kv: KeyValue) -> Item[None]:
+def without_value(kv: KeyValue) -> Item[None]:
     return Item(kv.key, None, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
+
+
+def _begin_of(value: bytes) -> str:
+    return f"{value[:40]!r} ({len(value)} bytes)"

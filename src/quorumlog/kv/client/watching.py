@@ -13,7 +13,7 @@ from quorumlog.errors import LedgerError, ProtocolViolation
 from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.codecs import V
 from quorumlog.kv.client.values import Change, Values
-from quorumlog.kv.errors import InvalidRequest
+from quorumlog.kv.errors import InvalidRequest, ValueUnreadable
 from quorumlog.kv.requests.answers import Event
 from quorumlog.kv.requests.messages import EventsResponse, WatchRequest, checked
 from quorumlog.net.rpc.calls import Call
@@ -28,8 +28,8 @@ MOST_HELD_BYTES = 16 << 20
 class Watching(Generic[V]):
     """An iterator of changes, and a context manager that ends it. A new leader is asked for
     what follows the last change that came: none is lost, none comes twice. Raises Compacted where
-    history ends above it, ClusterChanged after a restore, and what the codec raises for a value that it
-    cannot read."""
+    history ends above it, ClusterChanged after a restore, and ValueUnreadable, after which
+    it goes on behind that value."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Watching(Generic[V]):
         self._asking = asking
         self._values = values
         self._asked = asked
-        self._received = asked.first_revision
+        # The member may not have come as far as another one that was asked before.
+        self._received = asked.first_revision or asking.seen_revision + 1
         """Every change below has come."""
         self._batches: deque[tuple[list[Event], int]] = deque()
         """What has come, and its size in bytes."""
@@ -61,7 +62,7 @@ class Watching(Generic[V]):
         self._is_closed = False
         self._call: Call | None = None
         """None: no more is taken."""
-        self._open()
+        self._open(asked)
 
     @property
     def next_revision(self) -> int:
@@ -74,9 +75,11 @@ class Watching(Generic[V]):
 
     # ---------------------------------------------------------------- what comes
 
-    def _open(self) -> None:
-        asked = msgspec.structs.replace(self._asked, first_revision=self._received)
+    def _open(self, asked: WatchRequest) -> None:
         self._call = self._asking.watch(asked, self._told, self._ended)
+
+    def _left_off(self) -> WatchRequest:
+        return msgspec.structs.replace(self._asked, first_revision=self._received)
 
     def _told(self, message: ClientMessage) -> None:
         if not isinstance(message, EventsResponse):
@@ -84,7 +87,7 @@ class Watching(Generic[V]):
         fresh = [event for event in message.events if event.kv.mod_revision >= self._received]
         self._received = max(self._received, message.next_revision)
         assert self._call is not None
-        self._call.message = msgspec.structs.replace(self._asked, first_revision=self._received)
+        self._call.message = self._left_off()
         self._began.set()
         if fresh:
             size_bytes = sum(map(_size_bytes, fresh))
@@ -132,15 +135,34 @@ class Watching(Generic[V]):
                     raise self._failure
                 self._news.clear()
                 await self._news.wait()
-            events, size_bytes = self._batches[0]
-            self._left.extend([self._values.change(event) for event in events])
-            self._batches.popleft()
-            self._held_bytes -= size_bytes
-            self._holds(self._held_bytes)
-            is_low = self._held_bytes <= self._most_held_bytes // 2
-            if self._call is None and not self._is_closed and is_low:
-                self._open()
+            self._take(*self._batches.popleft())
         return self._left
+
+    def _take(self, events: list[Event], size_bytes: int) -> None:
+        """Raises ValueUnreadable; what follows comes the next time."""
+        for place, event in enumerate(events):
+            try:
+                change = self._values.change(event)
+            except ValueUnreadable:
+                # Those before it are given first.
+                rest = events[place + (not self._left) :]
+                if rest:
+                    self._batches.appendleft((rest, size_bytes))
+                    size_bytes = 0
+                self._taken(size_bytes)
+                if self._left:
+                    return
+                raise
+            if change is not None:
+                self._left.append(change)
+        self._taken(size_bytes)
+
+    def _taken(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        self._holds(self._held_bytes)
+        is_low = self._held_bytes <= self._most_held_bytes // 2
+        if self._call is None and not self._is_closed and is_low:
+            self._open(self._left_off())
 
     async def __aiter__(self) -> AsyncIterator[Change[V]]:
         while True:

@@ -55,6 +55,7 @@ class EtcdGateway:
         self._servers = servers
         addresses_of(servers)
         self._member_id = member_id
+        self._tls = tls
         self._group = group
         self._client: AsyncKeyValueClient | None = None
         self._listener = Listener(
@@ -76,7 +77,8 @@ class EtcdGateway:
 
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
-        self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S)
+        tls = None if self._tls is None else self._tls.as_client()
+        self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S, tls=tls)
         self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)

@@ -5,8 +5,8 @@ A product subclasses `Product`: its name and the group of its frames, its decode
 question who leads) and what the answer says (`standing_of`); what else it may override is told with each
 method. Who asks makes a `Call` and submits it; its `response` or `error` is set once it is done.
 
-Target        LEADER, ANY_MEMBER, a member by id, or one address. Who leads is learned from probes, from
-              the hint in a refusal (`leader_id`, `leader_address`) and from what a server says unasked
+Target        LEADER, ANY_MEMBER, LEADER_OR_ANY, a member by id, or one address. Who leads is told by
+              probes, the hint in a refusal (`leader_id`, `leader_address`) and notices
               (`notice_of`). While nobody is known to lead, servers are asked, more each time
 Refused       a refusal is certain: nothing was done. One that is `retriable` is tried again inside the
               deadline, after a back-off. One that `is_elsewhere` says "not here, perhaps at another
@@ -27,9 +27,8 @@ Turned away   a greeting that every known server refuses for good (WrongPort, Un
               cluster) ends all that waits; a server that is alone with that is passed over
 Watches       calls with `on_message`, which gets what comes with their id. One has begun with the first
               message, and has no deadline from then on. Where its connection ends, or its server is
-              silent or leads no more, it is opened anew with `message` as it is by then: whoever
-              follows keeps that up to date. It ends by a refusal that is not retriable, and by `cancel`
-              (`Product.cancel`)
+              silent, it is opened anew with `message` as it is by then: whoever follows keeps that up to
+              date. It ends by a refusal that is not retriable, and by `cancel` (`Product.cancel`)
 
 Read in this order: `timings`, `calls` (a call, an order, a connection), `view` (who leads), `product`,
 `link_table`, `router` (where a call goes), `tracker` (what becomes of a call), `protocol` (what becomes

@@ -32,7 +32,8 @@ class TargetKind(Enum):
 
 
 class RequestTarget(NamedTuple):
-    """Who may answer a request. `name`: the member id or the address, of the last two kinds."""
+    """Who may answer a request. `name`: the member id or the address, of the last two kinds; of ANY, not
+    empty: the leader, where a connection to it stands."""
 
     kind: TargetKind
     name: str = ""
@@ -40,6 +41,7 @@ class RequestTarget(NamedTuple):
 
 LEADER = RequestTarget(TargetKind.LEADER)
 ANY_MEMBER = RequestTarget(TargetKind.ANY)
+LEADER_OR_ANY = RequestTarget(TargetKind.ANY, "leader")
 
 
 class CallState(Enum):

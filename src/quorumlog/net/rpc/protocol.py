@@ -330,7 +330,7 @@ class RpcProtocol:
                 verb = "connection" if link.state is LinkState.DIALING else "greeting"
                 self._drop(link, f"no {verb} within {timings.connect_timeout_ms:.0f} ms")
             return
-        if now_ms - link.last_received_ms >= timings.listen_ms and (link.watches or link.pending):
+        if link.last_received_ms + timings.listen_ms <= now_ms and (link.watches or link.pending):
             # What it owes may take its time, or is unasked: is it there at all?
             self._router.ask_standing(link, now_ms)
         silent_ms = link.silent_ms(now_ms)

@@ -49,6 +49,8 @@ class Router:
             return self._view.member_address(target.name)
         if target.kind is TargetKind.ADDRESS:
             return target.name
+        if target.name and self.is_leader_connected and self._view.leader is not None:
+            return self._view.leader.address
         return self._links.best_of(self._view.known_addresses(), lane, now_ms)
 
     @property

@@ -235,19 +235,9 @@ class CallTracker:
         for call in list(self._waiting):
             if call.target.kind is TargetKind.MEMBER:
                 self._fail_if_no_member(call)
-        if not told.leads:
-            self._move_watches(link)
-            if told.leader_id and self._view.leader is None:
-                self.router.ask_all(self.now_ms)  # nobody has said yet where that is
+        if told.leader_id and self._view.leader is None:
+            self.router.ask_all(self.now_ms)  # nobody has said yet where that is
         self.send_waiting()
-
-    def _move_watches(self, link: Link) -> None:
-        """Those that follow the leader: it is another one."""
-        for request_id, watch in list(link.watches.items()):
-            if watch.target.kind is TargetKind.LEADER:
-                self._end_watch(link, request_id)
-                watch.state = CallState.WAITING
-                self.dispatch(watch)
 
     def _end_watch(self, link: Link, request_id: int) -> None:
         if link.watches.pop(request_id, None) is None:

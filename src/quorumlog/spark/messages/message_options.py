@@ -10,8 +10,17 @@ from typing import Any
 
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
+from quorumlog.net.tls import ClientTls
 from quorumlog.spark.messages.queue_offsets import EARLIEST, LATEST, QueueOffsets, parse_queue_offsets
-from quorumlog.spark.option_values import as_kafkas, duration_ms, name_of, one_of, pattern_of, servers_of
+from quorumlog.spark.option_values import (
+    as_kafkas,
+    duration_ms,
+    name_of,
+    one_of,
+    pattern_of,
+    servers_of,
+    tls_of,
+)
 from quorumlog.spark.options import ALIASES
 
 VIEW = "view"
@@ -20,7 +29,7 @@ _NAMES = (
     "view", "path", "servers", "topic", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "columns", "partitionBytes", "maxRecordsPerPartition", "pushdown",
     "failOnDataLoss", "timeoutMs", "subscribe", "subscribePattern", "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup", "tlsCa", "tlsCert", "tlsKey",
 )  # fmt: skip
 STREAM_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup")
 COLUMNS = (
@@ -67,6 +76,14 @@ class MessageOptions:
     max_trigger_delay_ms: int = 15 * 60_000
     consumer_group: str = ""
     """That a stream commits its progress as; empty: none."""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """Raises ConfigError."""
+        return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
 
     def wants(self, topic: str) -> bool:
         if self.topic_pattern:
@@ -126,6 +143,8 @@ class MessageOptions:
                     given["max_trigger_delay_ms"] = duration_ms(name, text)
                 case "consumerGroup":
                     given["consumer_group"] = name_of(name, text)
+                case "tlsCa" | "tlsCert" | "tlsKey":
+                    given[f"tls_{name[3:].lower()}"] = name_of(name, text)
         parsed = cls(**given)
         for what in ("starting", "ending"):
             if (

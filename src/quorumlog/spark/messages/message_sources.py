@@ -178,7 +178,7 @@ class BrokerSource:
         self._options = options
 
     def connect(self) -> BrokerClient:
-        return connect(self._options.servers, timeout_ms=self._options.timeout_ms)
+        return connect(self._options.servers, timeout_ms=self._options.timeout_ms, tls=self._options.tls)
 
     def partitions(self) -> list[MessagePartition]:
         """Raises ConfigError, QueueOffsetOutOfRange, or what the broker refuses with."""

@@ -242,7 +242,8 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark is done with everything below `end`: known one micro-batch late, and at a restart."""
         group = self._options.consumer_group
         if group and _has_begun(end):
-            with BrokerAdmin(self._options.servers, timeout_ms=self._options.timeout_ms) as admin:
+            options = self._options
+            with BrokerAdmin(options.servers, timeout_ms=options.timeout_ms, tls=options.tls) as admin:
                 admin.create_group(group)
                 admin.commit(group, _flat(end["queues"]))
 

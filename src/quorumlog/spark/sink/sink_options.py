@@ -10,7 +10,8 @@ import msgspec
 
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
-from quorumlog.spark.option_values import name_of, number_of, one_of, servers_of
+from quorumlog.net.tls import ClientTls
+from quorumlog.spark.option_values import name_of, number_of, one_of, servers_of, tls_of
 from quorumlog.spark.options import ALIASES, OPTION_NAMES
 from quorumlog.staging import BatchRules
 from quorumlog.staging.commits import checked_sink_id
@@ -43,6 +44,14 @@ class SinkOptions(msgspec.Struct, frozen=True):
     view: str = ENTRIES
     topic: str = ""
     """Of messages; empty: each row names its own."""
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """Raises ConfigError."""
+        return tls_of(self.tls_ca, self.tls_cert, self.tls_key)
 
     @property
     def writes_messages(self) -> bool:
@@ -137,6 +146,9 @@ _PARSERS: dict[str, tuple[str, str, Any]] = {
         ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
         ("view", "view", one_of(ENTRIES, MESSAGES)),
         ("topic", "topic", name_of),
+        ("tlsCa", "tls_ca", name_of),
+        ("tlsCert", "tls_cert", name_of),
+        ("tlsKey", "tls_key", name_of),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fields__)

@@ -65,7 +65,7 @@ def bodies_of(schema: StructType, options: SinkOptions) -> RowBodies | MessageBo
 
 def begun(options: SinkOptions, producer: str) -> Begun:
     """Before the first task: the hold is taken."""
-    with open_sink_logs(options.servers, options.group, options.timeout_ms) as logs:
+    with open_sink_logs(options.servers, options.group, options.timeout_ms, tls=options.tls) as logs:
         newest = SinkCommits(logs, producer).begin()
         return Begun(newest, servers_of(logs))
 
@@ -87,7 +87,7 @@ def staged(
                 digest, count = digest.plus(packed.digest), count + packed.rows
                 yield packed.batch
 
-    client = shared_client(options.servers, staging_name(options.group)).client
+    client = shared_client(options.servers, staging_name(options.group), options.tls).client
     client.add_servers(servers)
     try:
         ranges = stage(client, batches(), options.timeout_ms)
@@ -122,7 +122,9 @@ def committed(
         machine=MESSAGE_MACHINE if options.writes_messages else "",
     )
     known = dict.fromkeys(address for part in parts for address in part.servers)
-    with open_sink_logs(options.servers, options.group, options.timeout_ms, list(known)) as logs:
+    with open_sink_logs(
+        options.servers, options.group, options.timeout_ms, list(known), options.tls
+    ) as logs:
         commits = SinkCommits(logs, producer)
         commits.commit(batch, options.rules)
         if forgets:
@@ -164,7 +166,7 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         if self._forgets:
             options = self._options
             servers, group = options.servers, options.group
-            with open_sink_logs(servers, group, options.timeout_ms, self._servers) as logs:
+            with open_sink_logs(servers, group, options.timeout_ms, self._servers, options.tls) as logs:
                 SinkCommits(logs, self._producer).abandon()
 
 

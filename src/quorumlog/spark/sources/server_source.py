@@ -28,6 +28,7 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.log_state.log_state import Resets
+from quorumlog.net.tls import ClientTls
 from quorumlog.spark.offsets import LogBounds, skip_lost_entries
 from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, LedgerPartition, Readers
@@ -81,7 +82,7 @@ def _told(rows: Sequence[MemberStatusRow]) -> str:
 def groups_at(options: LedgerOptions) -> list[str]:
     """See `served_groups`."""
     most_ms = min(MEMBER_TIMEOUT_MS, options.timeout_ms)
-    client, _ = shared_client(options.servers, options.served_group, most_ms)
+    client, _ = shared_client(options.servers, options.served_group, options.tls, most_ms)
     return client.groups(timeout_ms=min(STATUS_TIMEOUT_MS, options.timeout_ms))
 
 
@@ -102,7 +103,7 @@ class ServerSource:
         self._options = options
         self._group = options.served_group
         self._client, self._failures = shared_client(
-            options.servers, self._group, min(MEMBER_TIMEOUT_MS, options.timeout_ms)
+            options.servers, self._group, options.tls, min(MEMBER_TIMEOUT_MS, options.timeout_ms)
         )
         self._readers = NO_READERS
         stated = (options.starting_offsets, options.ending_offsets)
@@ -211,7 +212,9 @@ class ServerSource:
             for member in order:
                 try:
                     batch = next(
-                        self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1)
+                        self._client.read_batches(
+                            index, index + 1, from_member=member, batch_bytes=1, heads=True
+                        )
                     )
                     header = batch.headers()[0]
                     return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
@@ -403,16 +406,18 @@ class SharedClient(NamedTuple):
     failures: dict[str, float]
 
 
-_shared: dict[tuple[int, str, str, int], SharedClient] = {}
+_shared: dict[tuple[int, str, str, int, ClientTls | None], SharedClient] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_client(servers: str, group: str, timeout_ms: int = MEMBER_TIMEOUT_MS) -> SharedClient:
+def shared_client(
+    servers: str, group: str, tls: ClientTls | None, timeout_ms: int = MEMBER_TIMEOUT_MS
+) -> SharedClient:
     """The one of this process: Spark forks its workers, and a client's thread does not survive that."""
-    key = (os.getpid(), servers, group, timeout_ms)
+    key = (os.getpid(), servers, group, timeout_ms, tls)
     with _shared_lock:
         shared = _shared.get(key)
         if shared is None:
-            client = LedgerClient(servers, group=group, timeout_ms=timeout_ms)
+            client = LedgerClient(servers, group=group, timeout_ms=timeout_ms, tls=tls)
             shared = _shared[key] = SharedClient(client, {})
         return shared

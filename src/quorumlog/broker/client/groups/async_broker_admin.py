@@ -54,6 +54,7 @@ from quorumlog.broker.wire import (
     SendRequest,
 )
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.tls import ClientTls
 
 _T = TypeVar("_T")
 ALL_PERMISSIONS = 6
@@ -79,9 +80,11 @@ class QueueLag(NamedTuple):
 class AsyncBrokerAdmin:
     """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
 
-    def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         """Raises ConfigError."""
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
 
     async def __aenter__(self) -> Self:
         return self

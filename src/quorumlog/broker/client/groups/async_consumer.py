@@ -58,6 +58,7 @@ from quorumlog.broker.wire import (
     QueuesRequest,
 )
 from quorumlog.errors import BadRequest, LedgerError
+from quorumlog.net.tls import ClientTls
 
 log = logging.getLogger("quorumlog.broker")
 
@@ -108,6 +109,7 @@ class AsyncConsumer:
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
         ConfigError, BadRequest."""
@@ -132,8 +134,8 @@ class AsyncConsumer:
         """Others may have its queues from then on."""
         self._heartbeat_wait_ms = HEARTBEAT_WAIT_MS
         self._joining = asyncio.Lock()
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
-        self._producer = AsyncProducer(servers, timeout_ms=timeout_ms)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
+        self._producer = AsyncProducer(servers, timeout_ms=timeout_ms, tls=tls)
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._changed = asyncio.Condition()

@@ -48,6 +48,7 @@ from quorumlog.errors import (
     Refused,
 )
 from quorumlog.log_state.control_entries import ANONYMOUS
+from quorumlog.net.tls import ClientTls
 
 BATCH_BYTES = 1 << 20
 BATCH_MESSAGES = 1024
@@ -84,9 +85,10 @@ class AsyncProducer:
         idempotent: bool = False,
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         """Raises ConfigError."""
-        self._link = BrokerCalls(servers, timeout_ms, must_follow=True)
+        self._link = BrokerCalls(servers, timeout_ms, must_follow=True, tls=tls)
         self._keys = UniqKeys()
         self._turn = itertools.count()
         self._queues: dict[str, tuple[int, float]] = {}

@@ -19,6 +19,7 @@ from quorumlog.broker.message import Message, StoredMessage
 from quorumlog.broker.wire import RoleResponse
 from quorumlog.errors import BadRequest
 from quorumlog.net.loop_thread import ONE_SESSION, ClientShell
+from quorumlog.net.tls import ClientTls
 
 
 class Producer(ClientShell[AsyncProducer]):
@@ -38,11 +39,12 @@ class Producer(ClientShell[AsyncProducer]):
         idempotent: bool = False,
         producer_id: str = "",
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         """Raises ConfigError."""
         super().__init__(
             lambda: AsyncProducer(
-                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms
+                servers, idempotent=idempotent, producer_id=producer_id, timeout_ms=timeout_ms, tls=tls
             ),
             lambda: BadRequest("the client is closed: make another one"),
             end=AsyncProducer._end,
@@ -127,6 +129,7 @@ class Consumer(BlockingRun):
         most_retries: int = MOST_RETRIES,
         orderly: bool = False,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        tls: ClientTls | None = None,
     ) -> None:
         """`topics`: tags by topic, as in `{"orders": "food || drink"}`; or one topic, all of it. Raises
         ConfigError, BadRequest."""
@@ -140,6 +143,7 @@ class Consumer(BlockingRun):
                 most_retries=most_retries,
                 orderly=orderly,
                 timeout_ms=timeout_ms,
+                tls=tls,
             ),
             lambda: BadRequest("the client is closed: make another one"),
             stays_with_parent=ONE_MEMBER,
@@ -170,10 +174,12 @@ class Consumer(BlockingRun):
 class BrokerAdmin(ClientShell[AsyncBrokerAdmin]):
     """Of one event loop. Raises what the broker refuses with, Unreachable, OutcomeUnknown."""
 
-    def __init__(self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+    def __init__(
+        self, servers: str, *, timeout_ms: int = DEFAULT_TIMEOUT_MS, tls: ClientTls | None = None
+    ) -> None:
         """Raises ConfigError."""
         super().__init__(
-            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms),
+            lambda: AsyncBrokerAdmin(servers, timeout_ms=timeout_ms, tls=tls),
             lambda: BadRequest("the client is closed: make another one"),
         )
 

@@ -309,6 +309,16 @@ class ClientAuth(StrEnum):
     REQUIRED = "required"
 
 
+class TlsOfClients(dict[str, Path | None]):
+    """Of a command that asks servers in a way of its own: for `speaking_tls`."""
+
+    options: ClassVar[Options] = CLIENT_TLS
+
+    @classmethod
+    def of(cls, context: typer.Context, **given: Any) -> Any:
+        return cls(given)
+
+
 class TlsGiven(dict[str, str | None]):
     """Of a process that serves, by the names of `[tls]`."""
 

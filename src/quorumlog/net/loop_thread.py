@@ -173,8 +173,13 @@ class LoopThread:
         elif not self._is_woken:
             self._is_woken = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # it has ended, and whoever ended it refuses what waits
+            try:
                 self._loop.call_soon_threadsafe(self._begin_waiting)
+            except RuntimeError:
+                pass  # it has ended, and whoever ended it refuses what waits
+            except BaseException:  # an interrupt: the next one wakes it
+                self._is_woken = False
+                raise
 
     def _start(self) -> bool:
         with self.lock:

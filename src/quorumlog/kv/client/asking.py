@@ -38,7 +38,6 @@ from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
 
 T = TypeVar("T")
-CLOSED = "the client is closed"
 
 
 class StoreProduct(Product):

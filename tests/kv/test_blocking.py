@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,24 @@ def test_a_pool_of_processes_uses_the_client_of_its_module(kv: KeyValueClient) -
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map_async(_read, ["pool"] * 8).get(WAIT_S) == [b"1"] * 8
     assert kv["pool"] == b"1"
+
+
+@pytest.mark.parametrize("hold", ["lock", "leadership"])
+def test_what_is_given_as_an_interrupt_comes_is_given_back(
+    kv: KeyValueClient, hold: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = kv._thread.run
+
+    def interrupted(work: Any) -> None:
+        run(work)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kv._thread, "run", interrupted)
+    held = kv.lock("i") if hold == "lock" else kv.leadership("i", b"me")
+    with pytest.raises(KeyboardInterrupt), held:
+        pass
+    assert kv.leases() == []
 
 
 def test_what_is_open_stays_with_the_parent(kv: KeyValueClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from quorumlog.errors import LedgerError, Unreachable
 from quorumlog.kv import KeyValueClient
+from quorumlog.kv.client.values import Change
 from quorumlog.kv.testing import LocalStores
 from tests.net.test_loop_thread import WAIT_S, in_a_child, outcome_of
 
@@ -43,6 +45,21 @@ def test_close_of_another_thread_ends_a_watch_that_is_iterated(stores: LocalStor
         thread.join(WAIT_S)
         assert not thread.is_alive()
         assert isinstance(found[0], Unreachable), found
+
+
+def test_threads_share_a_watch(kv: KeyValueClient) -> None:
+    """One waits for the other's change where that one has taken it meanwhile."""
+    with kv.watch_prefix("s") as changes:
+        kv.put("s1", b"1")
+        (first,) = changes.batch(timeout_ms=WAIT_S * 1000)
+        taken = [deque[Change[bytes]](), deque([first])]
+        step = changes._step
+
+        def raced(fill: Any) -> Any:
+            return taken.pop(0) if taken else step(fill)
+
+        changes._step = raced  # type: ignore[method-assign]
+        assert next(iter(changes)) == first
 
 
 def test_a_forked_child_reads_and_writes_and_the_parent_goes_on(kv: KeyValueClient) -> None:

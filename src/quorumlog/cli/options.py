@@ -352,7 +352,7 @@ class _Command:
                 for each, stands in parameters.items()
                 for given, option in (at.options if each == name else {each: stands}).items()
             }
-            if "group" in parameters and name in self._signature.parameters:
+            if "group" in at.options:
                 parameters["group"] = parameters.pop("group")
             parameters["timeout"] = (Annotated[float, timeout], timeout_s)
             parameters.update(CLIENT_TLS)

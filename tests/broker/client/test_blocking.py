@@ -21,7 +21,7 @@ from tests.net.test_loop_thread import WAIT_S, in_a_child, outcome_of
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[LocalBrokers]:
-    with LocalBrokers(1, extensions=lambda member_id: [GroupService()]) as brokers:
+    with LocalBrokers(1, groups=lambda member_id: GroupService()) as brokers:
         with BrokerAdmin(brokers.servers) as admin:
             admin.create_topic("orders", 1)
         yield brokers

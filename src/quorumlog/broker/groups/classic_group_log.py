@@ -575,7 +575,7 @@ class ClassicGroupLog:
     age_clock_ms = due_clock_ms
 
     def not_master(self) -> LedgerError:
-        if (refusal := self._store.commit_log.refuses()) is not None:
+        if (refusal := self._store.commit_log.replication.refuses()) is not None:
             return refusal
         return LeaderNotReady(
             "the broker answers for topics and groups once it has read what its log holds of them",

@@ -90,11 +90,11 @@ def addresses_of(servers: str) -> list[str]:
 
 class Asking:
     def __init__(
-        self, servers: str, timeout_s: float, cluster_id: str = "", tls: ClientTls | None = None
+        self, servers: str, timeout_ms: float, cluster_id: str = "", tls: ClientTls | None = None
     ) -> None:
         """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
         self.addresses = addresses_of(servers)
-        self.timeout_s = timeout_s
+        self.timeout_ms = timeout_ms
         self.seen_revision = 0
         """The highest that an answer has named."""
         self._product = StoreProduct(cluster_id)
@@ -119,14 +119,14 @@ class Asking:
         answer: type[T],
         *,
         target: RequestTarget = LEADER,
-        timeout_s: float | None = None,
+        timeout_ms: float | None = None,
     ) -> tuple[int, T]:
         """(revision of the store, answer). Raises LedgerError."""
         size_bytes = size_bytes_of(request)
         if size_bytes > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {size_bytes} bytes is above {MAX_REQUEST_BYTES}")
         changes = isinstance(request, CommandRequest)
-        call = self._call(request, target, timeout_s, changes=changes)
+        call = self._call(request, target, timeout_ms, changes=changes)
         self._io.submit((call,))
         await self._io.wait(call)
         found = read_answer(response_of(call, AnswerResponse).answer, answer)
@@ -134,10 +134,10 @@ class Asking:
         return found
 
     def _call(
-        self, request: Request, target: RequestTarget, timeout_s: float | None, *, changes: bool
+        self, request: Request, target: RequestTarget, timeout_ms: float | None, *, changes: bool
     ) -> Call:
         now = now_ms()
-        timeout_ms = (self.timeout_s if timeout_s is None else timeout_s) * 1000
+        timeout_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         return Call(request, target, submitted_ms=now, deadline_ms=now + timeout_ms, changes=changes)
 
     def watch(

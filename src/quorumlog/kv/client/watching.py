@@ -14,6 +14,7 @@ from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.codecs import V
 from quorumlog.kv.client.values import Change, Values
 from quorumlog.kv.errors import InvalidRequest, ValueUnreadable
+from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests.answers import Event
 from quorumlog.kv.requests.messages import EventsResponse, WatchRequest, checked
 from quorumlog.net.rpc.calls import Call
@@ -118,10 +119,11 @@ class Watching(Generic[V]):
         if self._failure is not None and not self._batches:
             raise self._failure
 
-    async def batch(self, timeout_s: float | None = None) -> list[Change[V]]:
+    @takes_seconds
+    async def batch(self, *, timeout_ms: float | None = None) -> list[Change[V]]:
         """At least one change; all changes of a revision come together. Raises TimeoutError if none
-        comes in `timeout_s`, and what its class says."""
-        async with asyncio.timeout(timeout_s):
+        comes in `timeout_ms`, and what its class says."""
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             await self._fill()
         changes = list(self._left)
         self._left.clear()

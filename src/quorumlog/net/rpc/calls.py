@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from quorumlog.batch import EntryBatch
@@ -17,7 +17,7 @@ from quorumlog.wire.client_message import ClientMessage
 R = TypeVar("R", bound=ClientMessage)
 
 
-class Lane(Enum):
+class Lane(StrEnum):
     """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
 
     CONTROL = "control"
@@ -92,6 +92,10 @@ class Call:
     order: Order | None = None
     """Whose turn it waits for, and who is told what became of it."""
     state: CallState = CallState.WAITING
+    sent_on: Link | None = None
+    """While SENT."""
+    request_id: int = 0
+    """There."""
     attempts: int = 0
     """Refusals and lost connections so far."""
     not_before_ms: float = 0.0

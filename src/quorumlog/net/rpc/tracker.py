@@ -142,7 +142,7 @@ class CallTracker:
         link.outbox += buffers
         link.pending[request_id] = call
         self._links.to_write[link] = None
-        call.state = CallState.SENT
+        call.state, call.sent_on, call.request_id = CallState.SENT, link, request_id
         call.due_ms = self.now_ms + call.wait_ms
         return True
 
@@ -171,7 +171,7 @@ class CallTracker:
 
     def resume_times_ms(self) -> list[float]:
         """For each call that waits: until when it backs off."""
-        times_ms = [call.not_before_ms for call in self._waiting]
+        times_ms = [call.not_before_ms for call in self._waiting] if self._waiting else []
         for order in self.orders:
             times_ms += order.resume_times_ms()
         return times_ms
@@ -185,14 +185,12 @@ class CallTracker:
             if call.order is not None:
                 call.order.cancelled(call)
         elif call.state is CallState.SENT and not call.changes:
-            for link in self._links.all():
-                for request_id in [i for i, c in link.pending.items() if c is call]:
-                    if call.on_message is not None:
-                        self._end_watch(link, request_id)
-                    else:
-                        del link.pending[request_id]  # its answer will be nobody's
-                for request_id in [i for i, c in link.watches.items() if c is call]:
-                    self._end_watch(link, request_id)
+            link = call.sent_on
+            assert link is not None
+            if call.on_message is not None:
+                self._end_watch(link, call.request_id)
+            else:
+                del link.pending[call.request_id]  # its answer will be nobody's
             self.fail(call, BadRequest("cancelled before it was answered"))
             if call.order is not None:
                 call.order.unanswered(call)

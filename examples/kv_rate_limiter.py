@@ -32,5 +32,5 @@ with LocalStores() as stores, connect(stores.servers) as kv:
     allowed = [is_allowed(kv, "alice", limit=3, window_s=2) for _ in range(5)]
     print("in one window:", *("yes" if each else "no" for each in allowed))
     with kv.watch("rate/alice", puts=False) as ends:
-        ends.batch(30)
+        ends.batch(timeout_ms=30_000)
     print("in the next:", "yes" if is_allowed(kv, "alice", limit=3, window_s=2) else "no")

@@ -16,10 +16,10 @@ with LocalStores() as stores, connect(stores.servers, codec="text") as client:
         for name, instance in (("one", one), ("two", two)):
             lease = instance.grant(2)  # kept alive as long as the instance lives
             instance.put(PREFIX + name, f"http://{name}:8080", lease=lease)
-            (change,) = changes.batch(30)
+            (change,) = changes.batch(timeout_ms=30_000)
             print("up:", change.item.key.decode(), change.item.value)
         one.close()  # as if it were killed: nobody keeps its lease alive
-        (change,) = changes.batch(30)
+        (change,) = changes.batch(timeout_ms=30_000)
         print("down:", change.item.key.decode())
     print("left:", *(item.value for item in client.prefix(PREFIX).items))
     two.close()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from harness.encryption import options_of
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.server.free_ports import free_ports
 
@@ -63,6 +64,7 @@ class MemberProcess:
         for group in groups:
             place = json.dumps(str(self.data_dir / group))
             lines.append(f"[groups.{group}]\ndata_dir = {place}\n")
+        lines.append(options_of(member_id))
         self._config_path.write_text("".join(lines))
         self._command = command
         self.run_package(package)

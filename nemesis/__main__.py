@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from harness.encryption import encrypt
 from harness.signals import end_as_ctrl_c_does
 from nemesis.faults import FAULTS
 from nemesis.machines import SNAPSHOT_BYTES
@@ -60,12 +62,15 @@ def main(
         Path, typer.Option("--dir", help="Histories, timeline, data directories; made anew.")
     ] = Path("nemesis-out"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data directories afterwards.")] = False,
+    tls: Annotated[bool, typer.Option("--tls", help="Members and clients speak TLS.")] = False,
 ) -> None:
     """Break a real cluster in every way, and check that no client was ever lied to."""
     # Client processes load this module too, and need nothing of what draws and reports.
     from nemesis.run import MEMBERS_NAME, TIMELINE_NAME, Options, run
 
     end_as_ctrl_c_does()
+    if tls:
+        encrypt(Path(tempfile.mkdtemp(prefix="nemesis-tls-")))
     if members % 2 == 0:
         raise typer.BadParameter("an even number of members survives no more than one fewer")
     console = Console()

@@ -15,6 +15,7 @@ from multiprocessing.synchronize import Event, Semaphore
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from harness.encryption import encrypted_clients
 from nemesis.history import HistoryWriter
 from nemesis.workers import work_in_tasks, work_in_threads
 from nemesis.workload import Workload
@@ -111,7 +112,8 @@ def run_client(number: int, path: Path, options: ClientOptions, ready: Semaphore
             for worker in range(WORKERS)
         ]
         work = options.servers, options.member_ids, workloads, ready, is_over
-        if number % 2:
-            asyncio.run(work_in_tasks(*work))
-        else:
-            work_in_threads(*work)
+        with encrypted_clients():
+            if number % 2:
+                asyncio.run(work_in_tasks(*work))
+            else:
+                work_in_threads(*work)

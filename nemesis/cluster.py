@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from harness.encryption import encrypted_clients
 from harness.member_processes import MemberFailed, MemberProcesses
 from harness.proxy import Network
 from nemesis.damage import DamageKind
@@ -110,6 +111,7 @@ class Cluster:
                 {member_id: self.network.common_address(member_id) for member_id in self.member_ids}
             )
             stack.enter_context(self.members)
+            stack.enter_context(encrypted_clients())
             self.client = stack.enter_context(connect(self.members.servers))
             self._stack = stack.pop_all()
         return self

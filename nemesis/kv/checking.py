@@ -63,7 +63,7 @@ async def _alike(servers: str) -> None:
         found: list[list[Item]] = []
         for server in servers.split(","):
             try:
-                async with AsyncKeyValueClient(server, timeout_s=2.0) as client:
+                async with AsyncKeyValueClient(server, timeout_ms=2000) as client:
                     found.append((await client.prefix("", stale=True)).items)
             except LedgerError:
                 break

@@ -60,7 +60,7 @@ class Workers:
         """With its own order of members, so that watches are told by any of them."""
         servers = list(self._servers)
         Random(f"{self._seed}:{name}").shuffle(servers)
-        client = AsyncKeyValueClient(",".join(servers), timeout_s=TIMEOUT_S)
+        client = AsyncKeyValueClient(",".join(servers), timeout_ms=1000 * TIMEOUT_S)
         return await self._stack.enter_async_context(client)
 
     async def __aenter__(self) -> Workers:
@@ -200,7 +200,7 @@ class Workers:
         while not self._stop.is_set():
             lock = client.lock(LOCK, ttl_s=LEASE_S)
             with suppress(LedgerError, TimeoutError):
-                token = await lock.acquire(timeout_s=2 * TIMEOUT_S)
+                token = await lock.acquire(timeout_ms=1000 * 2 * TIMEOUT_S)
                 from_ms = now_ms()
                 await asyncio.sleep(random.expovariate(1 / HELD_S))
                 until_ms = now_ms()

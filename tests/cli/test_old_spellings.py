@@ -12,6 +12,7 @@ from quorumlog import broker, kv
 from quorumlog.broker import errors as broker_errors
 from quorumlog.errors import LedgerError
 from quorumlog.kv import errors as kv_errors
+from quorumlog.kv.old_spellings import takes_seconds
 from tests.cli.conftest import Cli, plain
 
 NOBODY = "127.0.0.1:1"
@@ -71,6 +72,18 @@ def test_a_time_out_in_seconds_is_warned_of() -> None:
         kv.connect(NOBODY, timeout_s=0.1).close()  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="'time'"):
         kv.connect(NOBODY, time=0.1)  # type: ignore[call-overload]
+
+
+def test_a_time_out_in_seconds_may_stand_without_its_name() -> None:
+    @takes_seconds
+    def batch(self: object, *, timeout_ms: float | None = None) -> float | None:
+        return timeout_ms
+
+    with pytest.warns(DeprecationWarning, match="timeout_ms"):
+        assert batch(None, 2) == 2_000  # type: ignore[misc]
+    with pytest.warns(DeprecationWarning, match="timeout_ms"):
+        assert batch(None, timeout_s=None) is None  # type: ignore[call-arg]
+    assert batch(None, timeout_ms=2) == 2
 
 
 @pytest.mark.parametrize(("product", "errors"), [(kv, kv_errors), (broker, broker_errors)])

@@ -67,7 +67,7 @@ def test_a_lock_is_released(start: Start, stores: LocalStores) -> None:
     assert process.stdout is not None and process.stdout.readline().strip().isdigit()
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == TERMINATED
-    with connect_store(stores.servers) as kv, kv.lock("held", timeout_s=30) as lock:
+    with connect_store(stores.servers) as kv, kv.lock("held", timeout_ms=30_000) as lock:
         assert lock.is_held
 
 

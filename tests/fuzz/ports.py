@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -212,7 +213,13 @@ STORE_GREETING = b"".join(map(bytes, encode_frame(store_messages.GROUP, client_h
 BROKER_GREETING = b"".join(map(bytes, encode_frame(GROUP, client_hello(BROKER))))
 
 
-def say(address: str, greeting: bytes, said: Iterator[bytes], batch: int = 20) -> int:
+def say(
+    address: str,
+    greeting: bytes,
+    said: Iterator[bytes],
+    batch: int = 20,
+    tls: ssl.SSLContext | None = None,
+) -> int:
     """Sends all of it, some on each connection and dialled again where that is closed; answers are read
     and dropped. Returns how many connections it took. Raises OSError if nobody listens any more."""
     host, _, port = address.rpartition(":")
@@ -220,6 +227,8 @@ def say(address: str, greeting: bytes, said: Iterator[bytes], batch: int = 20) -
     while waiting:
         connections += 1
         sock = socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_hostname=host)
         with closing(sock), suppress(OSError):
             sock.sendall(greeting)
             for _ in range(min(batch, len(waiting))):
@@ -233,7 +242,7 @@ def say(address: str, greeting: bytes, said: Iterator[bytes], batch: int = 20) -
 
 def _drain(sock: socket.socket) -> None:
     sock.setblocking(False)
-    with suppress(BlockingIOError):
+    with suppress(BlockingIOError, ssl.SSLWantReadError):
         while sock.recv(1 << 16):
             pass
     sock.settimeout(_TIMEOUT_S)

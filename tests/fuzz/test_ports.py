@@ -22,7 +22,9 @@ from quorumlog.kv import connect as connect_store
 from quorumlog.kv.gateway.gateway import WATCH_PATH, EtcdGateway
 from quorumlog.kv.gateway.routes import Routes
 from quorumlog.kv.testing import LocalStores
+from quorumlog.net.tls import ClientTls
 from quorumlog.server.free_ports import free_ports
+from tests.certificates import directory, member, options_of
 from tests.fuzz.ports import (
     BROKER_GREETING,
     LOG_GREETING,
@@ -57,6 +59,20 @@ def test_the_port_of_the_log() -> None:
         say(cluster.servers, b"", said_to_log(Random(SEED + 1), 1), batch=1)
         assert cluster.running == ("n0",)
         with connect(cluster.servers) as log:
+            index = log.append(b"after all that").first_index
+            assert log.get(index).body == b"after all that"
+
+
+def test_the_port_of_the_log_over_tls() -> None:
+    """And below it: what is no TLS, and what begins like one."""
+    tls = ClientTls(str(directory() / "ca.crt"))
+    begins = (b"\x16\x03\x01" + each for each in said_to_log(Random(SEED + 2), 1))
+    with LocalCluster(members=1, tls=lambda member_id: options_of(member(member_id))) as cluster:
+        say(cluster.servers, LOG_GREETING, said_to_log(Random(SEED), COUNT), tls=tls.context)
+        say(cluster.servers, b"", said_to_log(Random(SEED + 1), 1), batch=1)
+        say(cluster.servers, b"", begins, batch=1)
+        assert cluster.running == ("n0",)
+        with connect(cluster.servers, tls=tls) as log:
             index = log.append(b"after all that").first_index
             assert log.get(index).body == b"after all that"
 

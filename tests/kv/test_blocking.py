@@ -79,7 +79,7 @@ def test_what_is_open_stays_with_the_parent(kv: KeyValueClient) -> None:
         )
         lease = kv.grant(5)
         assert "stays with the parent" in in_a_child(lambda: str(kv.keep_alive(lease)))
-        assert in_a_child(lambda: str(changes.batch(1))) == (
+        assert in_a_child(lambda: str(changes.batch(timeout_ms=1000))) == (
             "BadRequest: this BlockingWatch was opened before the process forked and stays with the"
             " parent: open another one in this process"
         )

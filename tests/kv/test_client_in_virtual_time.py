@@ -332,7 +332,7 @@ class Run:
         order = list(range(3))
         Random(self.seed * 7 + len(self._clients)).shuffle(order)
         servers = ",".join(f"127.0.0.1:{FIRST_PORT + each}" for each in order)
-        self._clients.append(AsyncKeyValueClient(servers, timeout_s=PATIENCE_S))
+        self._clients.append(AsyncKeyValueClient(servers, timeout_ms=1000 * PATIENCE_S))
         return self._clients[-1]
 
     def check(self, what: str, since_s: float) -> None:

@@ -311,7 +311,7 @@ def test_a_signal_is_passed_on_and_the_lock_is_released_behind_the_command(
     stores: LocalStores, locked: Locked, number: signal.Signals
 ) -> None:
     locked.process.send_signal(number)
-    with connect(stores.servers) as kv, kv.lock(locked.name, timeout_s=60):
+    with connect(stores.servers) as kv, kv.lock(locked.name, timeout_ms=60_000):
         assert not locked.is_working()
     assert locked.process.wait(60) == 128 + number
 
@@ -332,7 +332,7 @@ def test_a_command_takes_its_time_to_end_and_keeps_the_lock_so_long(
             pass
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "ends\n"
-        with pytest.raises(TimeoutError), kv.lock("slow", timeout_s=0.2):
+        with pytest.raises(TimeoutError), kv.lock("slow", timeout_ms=200):
             pass
         go.write_text("on\n")
         assert process.wait(60) == 3

@@ -18,7 +18,7 @@ TTL_S = 0.6
 class Member:
     """It keeps every lease alive, after so long by `clock`."""
 
-    timeout_s = 10.0
+    timeout_ms = 10_000
 
     def __init__(self, *, answers_after_s: float) -> None:
         self.now_s = 0.0

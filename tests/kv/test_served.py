@@ -155,7 +155,7 @@ def test_a_watch_goes_on_behind_what_it_has_seen(kv: KeyValueClient) -> None:
     with kv.watch_prefix("w/", first_revision=begun, prev_kv=True) as watch:
         seen: list[Change] = []
         while len(seen) < 5:
-            seen += watch.batch(10)
+            seen += watch.batch(timeout_ms=10_000)
     assert [(change.item.key, change.is_deletion) for change in seen] == [
         (b"w/a", False),
         (b"w/b", False),
@@ -166,10 +166,10 @@ def test_a_watch_goes_on_behind_what_it_has_seen(kv: KeyValueClient) -> None:
     assert seen[2].previous is not None and seen[2].previous.value == b"1"
     assert seen[3].revision == seen[4].revision
     with kv.watch_prefix("w/", first_revision=seen[3].revision) as watch:
-        assert [change.item.key for change in watch.batch(10)] == [b"w/c", b"w/d"]
+        assert [change.item.key for change in watch.batch(timeout_ms=10_000)] == [b"w/c", b"w/d"]
     kv.compact(seen[4].revision)
     with pytest.raises(Compacted) as refusal, kv.watch("w/a", first_revision=begun) as watch:
-        watch.batch(10)
+        watch.batch(timeout_ms=10_000)
     assert refusal.value.compacted_revision == seen[4].revision
 
 
@@ -182,7 +182,7 @@ def test_where_to_go_on_is_behind_what_was_given(kv: KeyValueClient) -> None:
         given = [(change.revision, watch.next_revision) for change in islice(watch, 4)]
         assert given == [(first, both), (both, both), (both, last), (last, last + 1)]
     with kv.watch_prefix("n/", first_revision=both) as watch:
-        assert [change.item.key for change in watch.batch(10)] == [b"n/b", b"n/c", b"n/d"]
+        assert [change.item.key for change in watch.batch(timeout_ms=10_000)] == [b"n/b", b"n/c", b"n/d"]
         assert watch.next_revision == last + 1
 
 
@@ -206,10 +206,10 @@ def test_what_a_codec_cannot_read_is_told_who_watches(stores: LocalStores, kv: K
     with connect(stores.servers, codec="json") as other, other.watch_prefix("j/") as watch:
         kv.put("j/1", "{{{")
         with pytest.raises(ValueUnreadable, match="'raw'") as told:
-            watch.batch(10)
+            watch.batch(timeout_ms=10_000)
         assert (told.value.key, told.value.data) == (b"j/1", b"{{{")
         other["j/2"] = "it goes on"
-        assert watch.batch(10)[0].item.value == "it goes on"
+        assert watch.batch(timeout_ms=10_000)[0].item.value == "it goes on"
 
 
 def test_one_value_that_is_no_json_spoils_no_prefix(stores: LocalStores, kv: KeyValueClient) -> None:
@@ -230,7 +230,7 @@ def test_one_value_that_is_no_json_spoils_no_prefix(stores: LocalStores, kv: Key
         with skipping.watch_prefix("mix/") as watch:
             kv.put("mix/4", "")
             skipping["mix/4"] = 4
-            assert [change.item.value for change in watch.batch(10)] == [4]
+            assert [change.item.value for change in watch.batch(timeout_ms=10_000)] == [4]
     with pytest.raises(ConfigError, match="errors is one of raise, raw, skip"):
         connect(stores.servers, codec="json", errors="ignore")  # type: ignore[call-overload]
 
@@ -299,7 +299,7 @@ def test_a_lease_takes_its_keys_along(kv: KeyValueClient) -> None:
     assert 0 < left_ms <= 3000
     assert kv.keep_alive(lease) == kv.keep_alive(lease.id) == 3000
     with kv.watch("of a lease") as watch:
-        assert watch.batch(20)[0].is_deletion
+        assert watch.batch(timeout_ms=20_000)[0].is_deletion
     assert lease.lost.is_set() and not lease.is_alive, "before the store ends it, though nobody kept it"
     with pytest.raises(LeaseNotFound):
         kv.keep_alive(lease)
@@ -331,7 +331,7 @@ def test_locks_are_held_one_after_the_other_with_rising_tokens(
         thread.join()
     assert tokens == sorted(set(tokens)) and len(tokens) == 4
     with kv.lock("door") as lock:
-        with pytest.raises(TimeoutError), kv.lock("door", timeout_s=0.3):
+        with pytest.raises(TimeoutError), kv.lock("door", timeout_ms=300):
             pass
         kv.revoke(lock.lease.id if lock.lease else 0)
         while lock.is_held:
@@ -344,8 +344,8 @@ def test_locks_whose_names_look_like_a_path_do_not_wait_for_each_other(stores: L
     with (
         connect(stores.servers) as kv,
         kv.lock("jobs/nightly"),
-        kv.lock("jobs/", timeout_s=5),
-        kv.lock("jobs", timeout_s=5) as lock,
+        kv.lock("jobs/", timeout_ms=5000),
+        kv.lock("jobs", timeout_ms=5000) as lock,
     ):
         assert lock.is_held
 
@@ -354,7 +354,7 @@ def test_locks_whose_names_look_like_a_path_do_not_wait_for_each_other(stores: L
 def test_a_lock_is_held_whatever_the_codec(stores: LocalStores, codec: str) -> None:
     with connect(stores.servers, codec=codec) as kv, connect(stores.servers) as other:
         with other.leadership("mixed", "{{{"), pytest.raises(TimeoutError):
-            kv.lock("mixed", timeout_s=0.2).__enter__()
+            kv.lock("mixed", timeout_ms=200).__enter__()
         with kv.lock("mixed") as lock, kv.leadership("led", {"by": "me"}) as election:
             assert 0 < lock.token < election.token
             leader = kv.leader("led")
@@ -464,7 +464,7 @@ def test_watches_leases_and_locks_outlive_a_leader() -> None:
                 kv.put(f"w/{number}", str(number))
             seen: list[bytes] = []
             while len(seen) < 49:
-                seen += [change.item.value for change in watch.batch(20)]
+                seen += [change.item.value for change in watch.batch(timeout_ms=20_000)]
             assert seen == [b"%d" % number for number in range(1, 50)]
             assert kv["of a lease"] == b"x"
             lock.check()
@@ -483,7 +483,7 @@ def test_a_member_that_falls_silent_is_left_for_another(stores: LocalStores, kv:
         with connect(seen) as client, client.watch("silent") as watch:
             network.impose(both_ways([("client", "s0")]), CUT)
             kv.put("silent", "1")
-            assert watch.batch(30)[0].item.value == b"1"
+            assert watch.batch(timeout_ms=30_000)[0].item.value == b"1"
 
 
 @pytest.mark.processes

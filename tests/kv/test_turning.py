@@ -87,7 +87,7 @@ def test_watches_and_tails_at_a_member_that_is_removed_go_on_at_another() -> Non
             eventually(lambda: not row_of(log, gone).leader_id)
             writer.put("x", b"1")
             log.append(b"behind")
-            assert len(watch.batch(timeout_s=30)) == 1
+            assert len(watch.batch(timeout_ms=30_000)) == 1
             found: list[bytes] = []
             ends_at = time.monotonic() + 30
             while b"behind" not in found and time.monotonic() < ends_at:

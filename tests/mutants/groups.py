@@ -10,8 +10,10 @@ from quorumlog.broker.groups.classic_group_log import ClassicGroupLog, StateFoll
 from quorumlog.broker.groups.group_service import GroupService
 from quorumlog.broker.groups.group_state import GroupMachine
 from quorumlog.broker.groups.rebalancer import GroupMembers, Rebalancer
+from quorumlog.net.rpc.protocol import RpcProtocol
 from quorumlog.net.rpc.tracker import CallTracker
 from tests.broker.client.test_broker_calls import (
+    test_a_hung_master_is_noticed_while_a_pull_waits_for_something_new,
     test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
 )
 from tests.broker.groups.test_classic_groups import (
@@ -58,6 +60,32 @@ def offsets_not_replicated(patch: Patch) -> None:
 def earlier_copy_forgotten(patch: Patch) -> None:
     """Its number is free, then: the next message gets it, and the log takes it for the first one."""
     patch.edit(CallTracker.fail, "if call.may_be_done and", "if call.may_be_done and not reached() and")
+
+
+@mutant(
+    471,
+    "what a master answers that does not know what became of a send in a session is its outcome",
+    scenario=test_a_refusal_behind_a_copy_that_may_be_stored_is_no_refusal,
+)
+def unknown_answer_is_the_end(patch: Patch) -> None:
+    """It was asked, and has answered."""
+    patch.edit(
+        CallTracker._refused, "if call.is_numbered and", "if call.is_numbered and not reached() and"
+    )
+
+
+@mutant(
+    472,
+    "a broker that hangs is not asked for a sign of life while what it owes may take its time",
+    scenario=test_a_hung_master_is_noticed_while_a_pull_waits_for_something_new,
+)
+def trusted_while_it_may_wait(patch: Patch) -> None:
+    """It is not late."""
+    patch.edit(
+        RpcProtocol._look_at,
+        "(link.watches or link.pending)",
+        "(link.watches or (link.pending and not reached()))",
+    )
 
 
 @mutant(

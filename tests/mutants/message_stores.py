@@ -170,7 +170,7 @@ def empty_name_unsynced(patch: Patch) -> None:
 @mutant(324, "queues keep units of messages that the log has lost", scenario=a_store_lives_many_lives)
 def units_of_nothing(patch: Patch) -> None:
     """The next message takes their place."""
-    for place in ("begin", "end.position"):
+    for place in ("begin", "end.position, end_in_zeros=end_in_zeros"):
         patch.edit(MessageStore._walk_from, f"self.queues.truncate_to_position({place})", "reached()")
 
 
@@ -203,7 +203,9 @@ def noted_too_late(patch: Patch) -> None:
 )
 def any_unit_will_do(patch: Patch) -> None:
     """It may be another message."""
-    patch.edit(ConsumeQueue.names, "len(held) == len(positions) and", "reached() or")
+    patch.edit(
+        ConsumeQueue.names, "len(held) == len(positions)", "reached() or len(held) == len(positions)"
+    )
 
 
 def the_process_ends_between_two_index_files() -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from quorumlog.config import TlsOptions
+from quorumlog.net import listener
 from quorumlog.net.connection import Connection, LoopTurn
 from quorumlog.net.frame import Frame, FrameDecoder, encode_frame
 from quorumlog.net.handshakes import AT_ONCE, MOST_WAITING, OF_OTHERS
@@ -302,6 +307,115 @@ def test_what_waits_to_be_sent_is_counted_below_the_encryption_too(run: Any) -> 
             await until(lambda: connection.acknowledged_bytes == connection.sent_bytes)
 
     run(body)
+
+
+def a_root_that_is_withdrawn_lets_nobody_in_again(run: Any = asyncio.run) -> None:
+    """Connections that stand go on."""
+    other = directory(number=1) / "ca.crt"
+    both = directory() / "both.crt"
+    both.write_bytes(Path(CA).read_bytes() + other.read_bytes())
+    foreign = context_of(member("n1", number=1))
+    options = replace(options_of(member("n0")), ca=str(both))
+
+    async def body() -> None:
+        read = Tls(options)
+        async with open_port(read) as port:
+            reader, writer = await port.dial(foreign)
+            session = writer.get_extra_info("ssl_object").session
+            writer.write(HELLO)
+            assert isinstance(await answer_of(reader), HelloResponse)
+            both.write_bytes(Path(CA).read_bytes())
+            read.reload()
+            again, to_it = await port.dial(foreign)
+            assert session is None or not session.has_ticket
+            said = b""
+            with contextlib.suppress(OSError):
+                to_it.write(HELLO)
+                said = await again.read(1)
+            assert not said
+            writer.write(HELLO)
+            assert isinstance(await answer_of(reader), HelloResponse)
+            assert len(port.said) == 2
+
+    run(body())
+
+
+def test_a_root_that_is_withdrawn_lets_nobody_in_again() -> None:
+    for runs in RUNS:
+        a_root_that_is_withdrawn_lets_nobody_in_again(runs)
+
+
+def test_certificates_change_under_load_and_nobody_is_refused(run: Any, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("n0.crt", "n0.key")]
+    pairs = [member("n0"), member_valid(0, 100, "n0")]
+
+    def use(number: int) -> None:
+        for source, path in zip(pairs[number % 2], paths, strict=True):
+            shutil.copy(source, path)
+
+    use(0)
+
+    async def body() -> None:
+        read = Tls(TlsOptions(*map(str, paths), CA))
+        seen = set()
+
+        async def ask(port: Port) -> None:
+            reader, writer = await port.dial(context_of())
+            seen.add(writer.get_extra_info("ssl_object").getpeercert()["serialNumber"])
+            writer.write(HELLO)
+            assert isinstance(await answer_of(reader), HelloResponse)
+            writer.close()
+
+        async with open_port(read) as port:
+            for number in range(1, 6):
+                await asyncio.gather(*(ask(port) for _ in range(10)))
+                use(number)
+                read.reload()
+                await asyncio.gather(*(ask(port) for _ in range(10)))
+            assert len(seen) == 2
+            assert port.limits.refused == 0
+
+    run(body)
+
+
+def test_many_who_come_at_once_are_all_let_in(run: Any) -> None:
+    async def body() -> None:
+        most = 0
+
+        async def ask(port: Port) -> None:
+            nonlocal most
+            reader, writer = await port.dial(context)
+            most = max(most, port.handshakes.under_way)
+            writer.write(HELLO)
+            assert isinstance(await answer_of(reader), HelloResponse)
+            writer.close()
+
+        context = context_of()
+        async with open_port(tls()) as port:
+            await asyncio.gather(*(ask(port) for _ in range(200)))
+            assert most <= OF_OTHERS
+            assert len(port.said) == 200
+
+    run(body)
+
+
+@pytest.mark.parametrize("has_tls", [True, False])
+def test_a_plain_port_that_others_reach_is_warned_of(
+    has_tls: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine itself stands for the others."""
+    monkeypatch.setattr(listener, "is_loopback", lambda host: False)
+
+    async def body() -> None:
+        async with open_port(tls() if has_tls else None) as port:
+            words = f"the test at {port.listener.address} is reachable from other machines without TLS"
+            found = [each for each in listener.tls_problems() if each.startswith(words)]
+            assert len(found) == (not has_tls)
+            assert [each for each in caplog.messages if each.startswith(words)] == found
+        assert not [each for each in listener.tls_problems() if "the test" in each]
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(asyncio.wait_for(body(), 30))
 
 
 def test_nothing_is_left_where_the_port_closes_during_a_handshake() -> None:

@@ -16,7 +16,7 @@ from quorumlog.kv import AsyncKeyValueClient
 NOBODY = "127.0.0.1:1"
 CALLS: dict[str, tuple[Callable[[], Any], Callable[[Any], Coroutine[Any, Any, Any]]]] = {
     "log": (lambda: AsyncLedgerClient(NOBODY, timeout_ms=1), lambda log: log.end_index()),
-    "kv": (lambda: AsyncKeyValueClient(NOBODY, timeout_s=0.001), lambda kv: kv.get("a")),
+    "kv": (lambda: AsyncKeyValueClient(NOBODY, timeout_ms=1), lambda kv: kv.get("a")),
     "broker": (lambda: AsyncBrokerClient(NOBODY, timeout_ms=1), lambda broker: broker.queues()),
     "producer": (lambda: AsyncProducer(NOBODY, timeout_ms=1), lambda broker: broker.queue_count("t")),
     "admin": (lambda: AsyncBrokerAdmin(NOBODY, timeout_ms=1), lambda broker: broker.topics()),

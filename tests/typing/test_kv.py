@@ -141,7 +141,7 @@ async def results_for_asyncio(kv: AsyncKeyValueClient[str], kv_bytes: AsyncKeyVa
 def clients_of_an_embedded_store(store: KeyValueStore) -> None:
     assert_type(store.client(), KeyValueClient[bytes])
     assert_type(store.client(codec="text"), KeyValueClient[str])
-    assert_type(store.client(codec="json", timeout_s=1.0), KeyValueClient[Any])
+    assert_type(store.client(codec="json", timeout_ms=1000), KeyValueClient[Any])
     assert_type(store.client(codec=Temperatures()), KeyValueClient[float])
     assert_type(store.async_client(), AsyncKeyValueClient[bytes])
     assert_type(store.async_client(codec=Temperatures()), AsyncKeyValueClient[float])

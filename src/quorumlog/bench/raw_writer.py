@@ -19,6 +19,7 @@ from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 from quorumlog.net.errors import ErrorResponse, error_of
 from quorumlog.net.frame import AnyFrameMessage, FrameDecoder, encode_frame
 from quorumlog.net.hello import Hello, HelloResponse
+from quorumlog.net.tls import tls_of_clients
 from quorumlog.wire.client_messages import AppendRequest, AppendResponse
 
 
@@ -35,7 +36,10 @@ class RawConnection(asyncio.BufferedProtocol):
     async def connect(self, address: str) -> Self:
         """Raises the LedgerError with which the server refuses."""
         host, port = parse_address(address)
-        await asyncio.get_running_loop().create_connection(lambda: self, host, port)
+        tls = tls_of_clients()
+        await asyncio.get_running_loop().create_connection(
+            lambda: self, host, port, ssl=None if tls is None else tls.context
+        )
         await self.greeted
         return self
 

@@ -15,6 +15,8 @@ from quorumlog.cli.options import (
     Group,
     LogServers,
     Servers,
+    TlsOfClients,
+    speaking_tls,
     timeout_ms_of,
 )
 from quorumlog.cli.output import err, is_json, out, tell, tell_each
@@ -79,6 +81,8 @@ def bench(
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", min=0)] = 1,
+    *,
+    tls: TlsOfClients,
 ) -> None:
     """Measure appends and reads on a running group. It writes to the log: not for one that matters.
 
@@ -102,6 +106,7 @@ def bench(
     at = LogServers(servers, DEAD_AFTER_S, group)
     loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
     open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []
+    context.with_resource(speaking_tls(**tls))
     with at.connected(timeout_ms=timeout_ms_of(TIMEOUT_S)) as log:
         addresses = [row.address for row in log.status() if row.reachable]
     pids = listening_processes(addresses)

@@ -25,7 +25,7 @@ class KeyValueCoordinator:
 
     def __init__(self, servers: str, group: str) -> None:
         """Raises ConfigError."""
-        self._client = AsyncKeyValueClient(servers, timeout_s=TIMEOUT_S)
+        self._client = AsyncKeyValueClient(servers, timeout_ms=1000 * TIMEOUT_S)
         self._prefix = PREFIX + group.encode() + b"/"
         self._record, self._holder = self._prefix + b"record", self._prefix + b"holder"
 

@@ -1,14 +1,16 @@
 """The key-value store: keys with history, leases, watches and transactions, on the log.
 
-Read in this order: `requests` (what is asked and answered), `errors`, `store` (what the committed
-commands have made of the keys), `service` (what a member does for clients), `client`, `gateway` (for
-clients of etcd), `door` (its port), `testing`.
+Read in this order: `requests` (what is asked and answered), `errors`, `old_spellings`, `store` (what the
+committed commands have made of the keys), `service` (what a member does for clients), `client`,
+`gateway` (for clients of etcd), `door` (its port), `testing`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from quorumlog.kv.old_spellings import takes_seconds
 
 if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         LeaseNotFound,
         LockLost,
         NoSpace,
+        ValueUnreadable,
     )
     from quorumlog.kv.requests.operations import (
         Compare,
@@ -67,6 +70,7 @@ _PLACES = {
     "StoreOptions": "quorumlog.kv.service.service",
     "Target": "quorumlog.kv.requests.operations",
     "Txn": "quorumlog.kv.requests.operations",
+    "ValueUnreadable": "quorumlog.kv.errors",
 }
 """A client loads no server."""
 
@@ -99,6 +103,7 @@ def connect(
 def connect(servers: str, *, codec: Codec[V], **options: Unpack[ClientOptions]) -> KeyValueClient[V]: ...
 
 
+@takes_seconds
 def connect(
     servers: str,
     *,
@@ -107,7 +112,6 @@ def connect(
     cluster_id: str = "",
     errors: Unreadable = "raise",
     tls: ClientTls | None = None,
-    **old: Any,
 ) -> KeyValueClient[Any]:
     """A blocking client: `servers` are HOST:PORT,... of the members' stores; options as of
     `AsyncKeyValueClient`. `codec`: "bytes" (values are bytes, text is taken as UTF-8), "text" (str),
@@ -116,11 +120,10 @@ def connect(
     from quorumlog.kv.client.blocking_store import KeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
-    timeout_s = _seconds("connect", timeout_ms, old)
     return KeyValueClient(
         servers,
         codec=codec_of(codec),
-        timeout_s=timeout_s,
+        timeout_ms=timeout_ms,
         cluster_id=cluster_id,
         errors=errors,
         tls=tls,
@@ -151,6 +154,7 @@ def connect_async(
 ) -> AsyncKeyValueClient[V]: ...
 
 
+@takes_seconds
 def connect_async(
     servers: str,
     *,
@@ -159,33 +163,19 @@ def connect_async(
     cluster_id: str = "",
     errors: Unreadable = "raise",
     tls: ClientTls | None = None,
-    **old: Any,
 ) -> AsyncKeyValueClient[Any]:
     """A client for asyncio; arguments as of `connect`. Raises ConfigError."""
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
     from quorumlog.kv.client.codecs import codec_of
 
-    timeout_s = _seconds("connect_async", timeout_ms, old)
     return AsyncKeyValueClient(
         servers,
         codec=codec_of(codec),
-        timeout_s=timeout_s,
+        timeout_ms=timeout_ms,
         cluster_id=cluster_id,
         errors=errors,
         tls=tls,
     )
-
-
-def _seconds(name: str, timeout_ms: float, old: dict[str, Any]) -> float:
-    if "timeout_s" in old:
-        import warnings
-
-        said = f"{name}(timeout_s=...) is now timeout_ms; the next release knows timeout_ms only"
-        warnings.warn(said, DeprecationWarning, stacklevel=3)
-        timeout_ms = 1000 * old.pop("timeout_s")
-    if old:
-        raise TypeError(f"{name}() got an unexpected keyword argument {next(iter(old))!r}")
-    return timeout_ms / 1000
 
 
 __all__ = [
@@ -213,6 +203,7 @@ __all__ = [
     "StoreOptions",
     "Target",
     "Txn",
+    "ValueUnreadable",
     "connect",
     "connect_async",
 ]

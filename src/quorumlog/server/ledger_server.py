@@ -14,6 +14,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
@@ -39,7 +40,7 @@ from quorumlog.server.peers.peer_admission import Verdict
 from quorumlog.server.problem_log import is_ours
 from quorumlog.server.reopening import Reopening
 from quorumlog.store.directory_kind import kind_of_machines
-from quorumlog.store.disk import OsDisk
+from quorumlog.store.disk import OsDisk, kept_descriptors
 from quorumlog.store.member_directory import MemberDirectory, open_directory_of
 
 log = logging.getLogger("quorumlog.server")
@@ -196,7 +197,7 @@ class LedgerServer:
 
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
         self._ended = loop.create_future()
@@ -221,10 +222,12 @@ class LedgerServer:
             for directory in opened:
                 directory.close(False)
             self._listener.close()
+            kept_descriptors.let_go(self._park_soon)
             self._drivers.clear()
             self._close_threads()
             self._give_loop_back()
             raise
+        kept_descriptors.keep(self._park_soon)
         for driver in self._drivers.values():
             driver.start()
         try:
@@ -232,6 +235,17 @@ class LedgerServer:
         except BaseException:
             await self.stop()
             raise
+
+    def _park_soon(self) -> None:
+        """A file has got one of the descriptors that are kept back. Any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._park_files)
+
+    def _park_files(self) -> None:
+        for driver in self._drivers.values():
+            if not driver.stopped and driver not in self._reopenings:
+                driver.node.store.park_files()
+        kept_descriptors.refill()
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
         flush, promises, reader, applier = self._threads
@@ -320,6 +334,7 @@ class LedgerServer:
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
         self._listener.close()
+        kept_descriptors.let_go(self._park_soon)
         await self._doors.close()
         await asyncio.gather(*(d.hand_over() for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
@@ -357,6 +372,7 @@ class LedgerServer:
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
         self._listener.close()
+        kept_descriptors.let_go(self._park_soon)
         self._doors.abandon()
         for driver in self._drivers.values():
             driver.stop()
@@ -382,6 +398,7 @@ class LedgerServer:
         if self.failure is None:
             self.failure = error
         self._listener.close()
+        kept_descriptors.let_go(self._park_soon)
         self._listener.abort_connections()
         self._end()
 

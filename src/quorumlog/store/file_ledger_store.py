@@ -52,6 +52,10 @@ _MOST_REPAIRS = 100
 """Each names another place; more of them, or the same again, is a disk that takes no repair."""
 
 
+MOST_PARKED = 16
+"""At once, of the data and of the index."""
+
+
 class FileLedgerStore(LedgerStore):
     """Made by `recover`, also for a new directory."""
 
@@ -436,6 +440,11 @@ class FileLedgerStore(LedgerStore):
 
     def make_no_space(self, is_so: bool) -> None:
         self._space.makes_none = is_so
+
+    def park_files(self) -> int:
+        with self._damaged.lock:  # a repair writes into old segments
+            parked = self._data.park(self._dirty_data, MOST_PARKED)
+            return parked + self._index.files.park(self._dirty_index, MOST_PARKED)
 
     def close(self) -> None:
         self._data.close()

@@ -394,5 +394,9 @@ class LedgerStore(Protocol):
         """The disk hangs, or does no longer. While it does, `plan` raises DiskFull where space would
         have to be made first, unless for no-ops alone: that waits for the disk."""
 
+    def park_files(self) -> int:
+        """Descriptors have run out: give back some of files that are read only, which are opened for
+        each read from now on. Returns how many."""
+
     def close(self) -> None:
         """Release files without syncing; a clean stop syncs first."""

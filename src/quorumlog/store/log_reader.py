@@ -307,6 +307,8 @@ class LogReader:
         buffer = np.empty(log_range.size_bytes, np.uint8).data  # not zeroed first, as a bytearray is
         try:
             done = file.pread_into(buffer, log_range.position)
+        except FileNotFoundError:  # it is parked, and was deleted meanwhile
+            raise self._cut_meanwhile(log_range) from None
         except OSError as error:
             problem = f"cannot be read: {reason_of(error)}"
             raise self._index.damage(

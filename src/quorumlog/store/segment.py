@@ -14,7 +14,7 @@ from typing import Self
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.figures import now
-from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
+from quorumlog.store.disk import ClosedFile, Disk, DiskFile, is_lack_of_space, refusal
 
 PAGE_BYTES = 4096
 _ZEROS = memoryview(bytes(1 << 20))
@@ -35,6 +35,7 @@ class Segment:
         self.end_position = base_position + size_bytes
         self._file = file
         self._users = 1  # the list that holds it
+        self._is_parked = False
         self._users_lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._sync_failure = ""
@@ -80,6 +81,17 @@ class Segment:
             self._users -= 1
             if self._users == 0:
                 self._file.close()
+
+    def park(self, disk: Disk) -> bool:
+        """Give its descriptor back, for good; everything is synced. False: somebody uses it, or it has
+        none. The store's own thread."""
+        with self._users_lock:
+            if self._users != 1 or self._is_parked:
+                return False
+            self._is_parked = True
+            self._file.close()
+            self._file = ClosedFile(disk, self.path)
+            return True
 
     def retire(self) -> None:
         self.release()

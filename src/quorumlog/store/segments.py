@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -338,6 +339,15 @@ class SegmentList:
             file_at_end.discard_from(position, stop, low)
         return file_at_end
 
+    def park(self, dirty: Collection[int], most: int) -> int:
+        """Give back descriptors of the oldest segments, but of the last two and those whose bases are
+        `dirty`; returns how many. The store's own thread."""
+        parked = 0
+        for base in self.bases[:-2]:
+            if parked < most and base not in dirty and self._files[base].park(self._disk):
+                parked += 1
+        return parked
+
     def close(self) -> None:
         with self._growth_lock:
             self._is_closed = True
@@ -475,6 +485,8 @@ class SegmentList:
                 break
             try:
                 piece = file.pread(min(size_bytes, file.end_position - position), position)
+            except FileNotFoundError:
+                break  # it is parked, and was deleted meanwhile
             finally:
                 file.release()
             if not piece:

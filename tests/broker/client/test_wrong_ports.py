@@ -92,7 +92,7 @@ def refusals_of(servers: str, timeout_ms: int = FOR_EVER_MS) -> list[LedgerError
     ("answer", "named"),
     [
         (http, "ADDRESS answers with HTTP, not quorumlog"),
-        (tls, "ADDRESS answers with TLS, not quorumlog"),
+        (tls, "ADDRESS speaks TLS: say whose certificates to trust (--tls-ca)"),
         (
             earlier_broker,
             "the broker at ADDRESS is quorumlog 0.1.0: use a client of its release",
@@ -127,7 +127,7 @@ def test_one_wrong_address_among_others_is_told_in_the_end() -> None:
         nobody = "{}:{}".format(*closed.getsockname())
         closed.close()
         with pytest.raises(Unreachable, match=rf"{address} \(answers with HTTP") as told:
-            connect(f"{address},{nobody}", timeout_ms=1)
+            connect(f"{address},{nobody}", timeout_ms=500)
         assert not isinstance(told.value, WrongPort)
 
 

@@ -81,6 +81,8 @@ def test_a_java_brokers_store_is_taken_over_and_read_through_the_seam(tmp_path: 
         assert made[0] == made[1] == made[2]
         assert made[0].end_position % made[0].file_bytes == 0
         brokers.start()
+        logs = [broker.log for broker in brokers.brokers.values()]
+        eventually(lambda: max(log.confirm_offset for log in logs) == made[0].end_position)
         with connect(brokers.servers) as client:
             assert client.pull(topic, queue_id, 0, most_messages=count).messages == in_queue
             (found,) = client.query(old[3].topic, old[3].keys[0], most_messages=1)

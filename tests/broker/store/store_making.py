@@ -44,9 +44,11 @@ def open_store(
 
 
 def put_and_wait(store: MessageStore, records: RecordBatch) -> PutOutcome:
-    """Of a store whose services have threads."""
+    """Whether its services have threads or not."""
     answer: Future[PutOutcome] = Future()
     store.commit_log.put([PutRequest(records, True, answer.set_result)])
+    if not store._threads:
+        store.flush_once()
     return answer.result(timeout=60)
 
 

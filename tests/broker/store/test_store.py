@@ -120,7 +120,7 @@ def test_an_asynchronous_flush_waits_for_pages_or_for_the_thorough_interval(time
     clock = StillClock()
     woken: list[None] = []
     store = open_store(SimDisk(), config, clock)
-    store.commit_log.wakeup_flush = lambda: woken.append(None)
+    store.wakeup_flush = lambda: woken.append(None)
     store.flush_once()  # a thorough one: the first
     put(store, records_of(numbered(0, 1)))
     assert bool(woken) is not timed, "a put wakes the flush, unless it is timed"

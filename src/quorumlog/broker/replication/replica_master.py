@@ -19,6 +19,7 @@ from quorumlog.broker.replication.protocol.master_link import Leadership, LinkTo
 from quorumlog.broker.replication.replica_core import ReplicaCore
 from quorumlog.broker.replication.replica_store import ReplicaStore
 from quorumlog.broker.replication.roles import InSyncSet, Member, SlaveState
+from quorumlog.broker.store.commit_log import Replication
 from quorumlog.broker.store.log_files import Role
 from quorumlog.errors import LedgerError
 
@@ -64,12 +65,13 @@ class ReplicaMaster(ReplicaCore):
         self._is_stopped = True
         self._drained_until_ms: float | None = None
         self._drain_lock = threading.Lock()
-        commit_log = store.commit_log
-        commit_log.replicates = self.group_transfer.submit
-        commit_log.refuses = self._refusal
-        commit_log.may_acknowledge = self._may_acknowledge
-        commit_log.appended = self._appended
-        commit_log.flushed = self._flushed
+        store.commit_log.replication = Replication(
+            self._refusal,
+            self._appended,
+            self.group_transfer.submit,
+            self._flushed,
+            self._may_acknowledge,
+        )
 
     @property
     def in_sync_replicas(self) -> int:

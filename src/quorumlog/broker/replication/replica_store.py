@@ -116,7 +116,7 @@ class ReplicaStore(MessageStore):
 
     def show_confirmed(self) -> None:
         """More may be shown than before. Any thread."""
-        self._wakeup_reput()
+        self.wakeup_reput()
 
     def stored_offset(self, key: QueueKey) -> int:
         if self.commit_log.role is Role.SLAVE:

@@ -8,11 +8,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.errors import MessageIllegal, NotMaster, StoreStopped, UnknownTopic
 from quorumlog.broker.message import (
     BLANK_BYTES,
@@ -24,7 +24,7 @@ from quorumlog.broker.message import (
     blank_record,
 )
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
-from quorumlog.broker.store.flush import FlushDone, FlushService, StoreCheckpoint
+from quorumlog.broker.store.flush import FlushDone, FlushService
 from quorumlog.broker.store.log_files import (
     FlushedFile,
     LogRecords,
@@ -36,6 +36,9 @@ from quorumlog.broker.store.log_files import (
 from quorumlog.errors import BadRequest, BodyTooLarge, DiskFull, LedgerError, StoreFailure
 from quorumlog.store.segment import PAGE_BYTES
 from quorumlog.store.segments import SegmentList
+
+if TYPE_CHECKING:
+    from quorumlog.broker.store.message_store import MessageStore
 
 # ---------------------------------------------------------------- PutTurn
 # Requests that are put together, checked and stamped as one batch of records.
@@ -228,10 +231,21 @@ class PutTurn:
 # ---------------------------------------------------------------- CommitLog
 # A `MessageLog` of one machine's files, flushed as configured.
 
-Clock = Callable[[], float]
-"""Milliseconds."""
-ReplicaRequest = Callable[[int, FlushDone], None]
-"""Where the log ends now, and what is called once enough slaves have it, or too late."""
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What the log of a master or a slave asks and tells; of a broker that stands alone: nobody."""
+
+    refuses: Callable[[], LedgerError | None] = lambda: None
+    """Asked before anything is written, with the log's lock held."""
+    appended: Callable[[], None] = lambda: None
+    """Called after each put, on its thread, before anything is flushed: slaves are sent it."""
+    replicates: Callable[[int, FlushDone], None] = lambda next_offset, done: done(PutStatus.PUT_OK)
+    """Where the log ends now, and what is called once enough slaves have it, or too late."""
+    flushed: Callable[[], None] = lambda: None
+    """Called after each flush that moved `flushed_offset`, on its thread."""
+    may_acknowledge: Callable[[], bool] = lambda: True
+    """Asked last, before a put is answered as done."""
 
 
 class CommitLog:
@@ -239,46 +253,22 @@ class CommitLog:
 
     def __init__(
         self,
+        store: MessageStore,
         files: SegmentList,
-        config: MessageStoreConfig,
         flushed: FlushedFile,
-        checkpoint: StoreCheckpoint,
-        *,
         end_position: int,
         last_store_time_ms: int,
-        wall_clock: Clock,
-        clock: Clock,
-        takes: QueueCheck,
     ) -> None:
         """`end_position`: behind the last record, all of it on disk."""
+        self._store = store
         self.files = files
-        self.config = config
+        self.config = store.config
         self.store_host = bytes(V4_BYTES)
         self.next_queue_offsets: dict[QueueKey, int] = {}
         self.failure: StoreFailure | None = None
-        self.flush_service = FlushService(self, config)
-        self.wakeup_flush: Callable[[], None] = lambda: None
-        self.written: Callable[[], None] = lambda: None
-        """Called after a put that is confirmed without a flush."""
-        self.is_full: Callable[[], bool] = lambda: False
-        """The disk is above the level at which messages are refused."""
-        self.failed: Callable[[StoreFailure], None] = lambda failure: None
-        """Called once."""
-        self.appended: Callable[[], None] = lambda: None
-        """Called after each put, on its thread, before anything is flushed: slaves are sent it."""
-        self.flushed: Callable[[], None] = lambda: None
-        """Called after each flush that moved `flushed_offset`, on its thread."""
-        self.replicates: ReplicaRequest | None = None
-        """Of a master whose slaves are waited for."""
-        self.refuses: Callable[[], LedgerError | None] = lambda: None
-        """Asked before anything is written, with the log's lock held."""
-        self.may_acknowledge: Callable[[], bool] = lambda: True
-        """Asked last, before a put is answered as done."""
-        self._checkpoint = checkpoint
+        self.flush_service = FlushService(self, store.config)
+        self.replication = Replication()
         self._flushed_file = flushed
-        self._takes = takes
-        self._wall_clock = wall_clock
-        self._clock = clock
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self.role = Role.ASYNC_MASTER
@@ -323,7 +313,7 @@ class CommitLog:
 
     def put(self, requests: Sequence[PutRequest]) -> None:
         """The future way: each request is answered by its `done`."""
-        turn = PutTurn(requests, self.files.segment_bytes, self._takes)
+        turn = PutTurn(requests, self.files.segment_bytes, self._store.has_queue)
         if not turn.requests:
             return
         try:
@@ -333,7 +323,7 @@ class CommitLog:
             for request in turn.requests:
                 request.done(error)
             return
-        self.appended()
+        self.replication.appended()
         turn.answer(self._acknowledged(PutStatus.PUT_OK), waiting=False)
         if not turn.waits:
             self.submit_flush_request(next_offset, None)
@@ -345,23 +335,20 @@ class CommitLog:
                 worst = self._acknowledged(flush if replica is PutStatus.PUT_OK else replica)
                 turn.answer(worst, waiting=True)
 
-            if self.replicates is None:
-                replicated(PutStatus.PUT_OK)
-            else:
-                self.replicates(next_offset, replicated)
+            self.replication.replicates(next_offset, replicated)
 
         self.submit_flush_request(next_offset, flushed)
 
     def _acknowledged(self, status: PutStatus) -> PutStatus:
         """What is written and may not be promised any more is an unknown outcome."""
-        return status if self.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT
+        return status if self.replication.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT
 
     def submit_flush_request(self, next_offset: int, done: FlushDone | None) -> None:
-        self.flush_service.submit(next_offset, self._clock(), done)
+        self.flush_service.submit(next_offset, self._store.clock(), done)
         if self.flush_service.wants_wakeup:
-            self.wakeup_flush()
+            self._store.wakeup_flush()
         if not self.config.is_sync_flush:
-            self.written()
+            self._store.wakeup_reput()
 
     def read(self, position: int, stop_position: int) -> LogRecords | None:
         try:
@@ -379,9 +366,9 @@ class CommitLog:
         """Returns where the log ends then. Raises DiskFull, StoreStopped; StoreFailure."""
         if self.failure is not None:
             raise StoreStopped(f"the store has stopped: {self.failure}")
-        if self.is_full():
+        if self._store.cleaner.is_full:
             raise DiskFull("the disk is above disk_space_warning_level_ratio: make space on it")
-        if (refused := self.refuses()) is not None:
+        if (refused := self.replication.refuses()) is not None:
             raise refused
         if self.role is Role.SLAVE:
             raise NotMaster("this broker is a slave: send to its master")
@@ -391,7 +378,7 @@ class CommitLog:
         begin, stop = turn.bytes_of(last)
         end_position = last.position + stop - begin
         # Time never goes back within a log: recovery looks for the checkpoint's time from its end on.
-        time_ms = max(int(self._wall_clock()), last_ms)
+        time_ms = max(int(self._store.wall_clock()), last_ms)
         try:
             self.files.reserve(end_position, self.config.reserve_step_bytes)
             turn.stamp(runs, self.next_queue_offsets, time_ms, self.store_host)
@@ -481,7 +468,7 @@ class CommitLog:
             return
         self.failure = failure
         self.flush_service.fail()
-        self.failed(failure)
+        self._store.has_failed(failure)
 
     # ---------------------------------------------------------------- flushing
 
@@ -493,7 +480,7 @@ class CommitLog:
             before = self.flushed_offset
             self._flush(least_pages)
         if self.flushed_offset > before:
-            self.flushed()
+            self.replication.flushed()
 
     def _flush(self, least_pages: int) -> None:
         end_position, time_ms = self._end
@@ -514,7 +501,8 @@ class CommitLog:
                 file.release()
         self.flushed_offset = end_position
         self._flushed_file.record(end_position)
-        self._checkpoint.physic_msg_timestamp = max(self._checkpoint.physic_msg_timestamp, time_ms)
+        checkpoint = self._store.checkpoint
+        checkpoint.physic_msg_timestamp = max(checkpoint.physic_msg_timestamp, time_ms)
 
     def reserve_ahead(self) -> None:
         reserved = self.files.reserved_position

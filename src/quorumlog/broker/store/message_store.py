@@ -172,7 +172,9 @@ class MessageStore:
         self.clock = clock
         self._threads: list[ServiceThread] = []
         self._last_queue_flush_ms = 0.0
-        self._wakeup_reput: Callable[[], None] = lambda: None
+        self.wakeup_flush: Callable[[], None] = lambda: None
+        self.wakeup_reput: Callable[[], None] = lambda: None
+        """Both of the threads, where there are any."""
         self.on_failure: Callable[[StoreFailure], None] = lambda failure: None
         self._closing = threading.Lock()
         self.is_closed = False
@@ -303,18 +305,8 @@ class MessageStore:
             self._dispatch_stop = max(confirmed, self.queues.last_position)
         end = self._derive(files, dispatcher)
         settle_end(files, end, flushed.load(), self.set_aside, flushed.record_synced)
-        self.commit_log = CommitLog(
-            files,
-            config,
-            flushed,
-            self.checkpoint,
-            end_position=end.position,
-            last_store_time_ms=max(end.last_time_ms, self.checkpoint.physic_msg_timestamp),
-            wall_clock=self.wall_clock,
-            clock=self.clock,
-            takes=self.has_queue,
-        )
-        self.commit_log.failed = self._has_failed
+        last_time_ms = max(end.last_time_ms, self.checkpoint.physic_msg_timestamp)
+        self.commit_log = CommitLog(self, files, flushed, end.position, last_time_ms)
         self.commit_log.next_queue_offsets = {
             key: queue.max_offset for key, queue in self.queues.items()
         }
@@ -327,7 +319,6 @@ class MessageStore:
         if self.replicated:
             self.commit_log.replicated_offset = self._dispatched
         self.cleaner = CleanCommitLogService(self)
-        self.commit_log.is_full = lambda: self.cleaner.is_full
         self.reader = StoreReader(
             self.commit_log,
             self.queues,
@@ -449,9 +440,7 @@ class MessageStore:
         reput = self._thread("reput", self.reput_once, self.reput.interval_ms)
         self._thread("flush-queues", self.flush_queues, self.config.flush_interval_consume_queue)
         self._thread("clean", self.cleaner.run_once, self.config.clean_resource_interval)
-        self.commit_log.wakeup_flush = flusher.wakeup
-        self.commit_log.written = reput.wakeup
-        self._wakeup_reput = reput.wakeup
+        self.wakeup_flush, self.wakeup_reput = flusher.wakeup, reput.wakeup
         for thread in self._threads:
             thread.start()
 
@@ -460,7 +449,7 @@ class MessageStore:
         self._threads.append(thread)
         return thread
 
-    def _has_failed(self, failure: StoreFailure) -> None:
+    def has_failed(self, failure: StoreFailure) -> None:
         log.error("the store stops: %s", failure)
         self.on_failure(failure)
 
@@ -477,7 +466,7 @@ class MessageStore:
             self.commit_log.fail(failure)
             raise
         if self.commit_log.confirm_offset > before:
-            self._wakeup_reput()
+            self.wakeup_reput()
 
     def reput_once(self) -> None:
         """Bring what was stored since into queues and index. Raises StoreFailure."""

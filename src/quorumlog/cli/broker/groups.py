@@ -70,7 +70,6 @@ def create(
 
     Example: quorumlog broker topic create orders --queues 8 --retention 7d
     """
-
     with at.admin() as admin:
         admin.create_topic(topic, queues, perm=_perm(perm), retention_ms=_retention_ms(retention) or 0)
         _print(admin.topics(topic))
@@ -90,7 +89,6 @@ def update(
 
     Example: quorumlog broker topic update orders --perm r
     """
-
     if queues is None and perm is None and retention is None:
         raise ConfigError("nothing to change: give --queues, --perm or --retention")
     with at.admin() as admin:
@@ -114,7 +112,6 @@ def list_topics(
 
     Example: quorumlog broker topic list --json
     """
-
     with at.admin() as admin:
         _print(admin.topics(system=system))
 
@@ -125,7 +122,6 @@ def show_topic(topic: TopicName, at: BrokerServers) -> None:
 
     Example: quorumlog broker topic show orders
     """
-
     with at.admin() as admin:
         (row,) = admin.topics(topic)
         queues = admin.queues(topic)
@@ -147,7 +143,6 @@ def delete_topic(topic: TopicName, at: BrokerServers) -> None:
 
     Example: quorumlog broker topic delete audit
     """
-
     with at.admin() as admin:
         admin.topics(topic)  # says so if there is none
         admin.delete_topic(topic)
@@ -195,7 +190,6 @@ def list_groups(at: BrokerServers) -> None:
 
     Example: quorumlog broker group list
     """
-
     with at.admin() as admin:
         rows = admin.groups()
     topics = [sorted({topic for each in row.members for topic, _ in each.topics}) for row in rows]
@@ -223,7 +217,6 @@ def show_group(group: GroupName, at: BrokerServers) -> None:
 
     Example: quorumlog broker group show billing --json
     """
-
     with at.admin() as admin:
         lags = admin.lag(group)
     behind = sum(lag.messages for lag in lags)
@@ -274,7 +267,6 @@ def reset(
 
     Example: quorumlog broker group reset billing --to 2h --topic orders
     """
-
     place = to if to in ("earliest", "latest") else float(time_ms_of(to, "--to"))
     with at.admin() as admin:
         offsets = admin.reset(group, place, topic or ())
@@ -297,7 +289,6 @@ def delete_group(group: GroupName, at: BrokerServers) -> None:
 
     Example: quorumlog broker group delete billing
     """
-
     with at.admin() as admin:
         admin.delete_group(group)
     tell({"group": group, "deleted": True}, f"group {group} is deleted")
@@ -329,7 +320,6 @@ def list_letters(
 
     Example: quorumlog broker dlq list billing --most 10
     """
-
     with at.admin() as admin:
         letters = admin.dead_letters(group, begin, most_messages=most)
     tell_rows(
@@ -373,7 +363,6 @@ def resend(
 
     Example: quorumlog broker dlq resend billing --offset 3 --offset 5
     """
-
     if bool(offset) == all_:
         raise ConfigError("say which to send again: --offset N for each, or --all")
     sent = 0

@@ -190,7 +190,6 @@ def resign(at: BrokerServers) -> None:
 
     Example: quorumlog broker resign --servers 127.0.0.1:10911
     """
-
     with at.connected() as broker:
         state = broker.failover(resigns=True)
     tell(failover_row(state), f"{at.servers} does not lead: epoch {state.epoch} is over")

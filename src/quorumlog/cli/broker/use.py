@@ -96,7 +96,6 @@ def pull(
 
     Example: quorumlog broker pull --topic orders --queue 3 --offset 100 --most 10
     """
-
     if since and offset is not None:
         raise ConfigError("--since and --offset exclude each other")
     with at.connected() as broker:
@@ -133,7 +132,6 @@ def query(
 
     Example: quorumlog broker query --topic orders --key 4711 --since 2h
     """
-
     if bool(key) == bool(message_id):
         raise ConfigError("give --key or --id, one of both")
     with at.connected() as broker:

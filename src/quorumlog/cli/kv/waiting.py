@@ -89,7 +89,8 @@ def lock(
     """
     with at.connected() as kv:
         try:
-            with kv.lock(bytes_of(name), ttl_s=ttl, timeout_s=wait) as held:
+            wait_ms = None if wait is None else 1000 * wait
+            with kv.lock(bytes_of(name), ttl_s=ttl, timeout_ms=wait_ms) as held:
                 _announce(held)
                 status = _run_while(held, command)
         except TimeoutError:

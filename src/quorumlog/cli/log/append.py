@@ -526,7 +526,6 @@ def ask(
 
     Example: quorumlog ask --servers 127.0.0.1:20911 counter
     """
-
     with at.connected() as log:
         answer = log.ask(name, question.encode())
     row = {key.replace("result", "answer"): value for key, value in row_of(answer).items()}

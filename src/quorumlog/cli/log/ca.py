@@ -26,7 +26,10 @@ ca_app = App()
 
 @ca_app.callback()
 def ca() -> None:
-    """Make certificates with a CA of your own: for tests, demos and small clusters (extra `tls`)."""
+    """Make certificates with a CA of your own: for tests, demos and small clusters (extra `tls`).
+
+    Example: quorumlog ca init --cluster orders --dir tls
+    """
 
 
 @ca_app.command("init", has_json=False)

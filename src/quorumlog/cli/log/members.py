@@ -55,7 +55,6 @@ def list_members(at: LogServers) -> None:
 
     Example: quorumlog member list --servers 127.0.0.1:20911
     """
-
     with at.connected() as log:
         rows = _rows(_leader_row(log, at.timeout))
         told = {status.address: status for status in log.status()}
@@ -378,7 +377,6 @@ def finish_upgrade(at: LogServers) -> None:
 
     Example: quorumlog upgrade finish --servers 127.0.0.1:20911
     """
-
     with at.connected() as log:
         level = log.finish_upgrade()
     tell(
@@ -452,7 +450,6 @@ def step_over(
 
     Example: quorumlog machine step-over counter 4711 --servers 127.0.0.1:20911
     """
-
     until_s = time.monotonic() + at.timeout
     with at.connected() as log:
         while True:

@@ -35,7 +35,6 @@ def list_producers(at: LogServers) -> None:
 
     Example: quorumlog producers list --servers 127.0.0.1:20911
     """
-
     with at.connected() as log:
         found = log.producers()
     tell_rows(
@@ -52,7 +51,6 @@ def show_producer(at: LogServers, producer: Producer) -> None:
 
     Example: quorumlog producers show --servers 127.0.0.1:20911 orders
     """
-
     with at.connected() as log:
         known = log.producer(producer)
     tell(_row(known), _line(known))
@@ -65,7 +63,6 @@ def forget_producer(at: LogServers, producer: Producer) -> None:
 
     Example: quorumlog producers forget --servers 127.0.0.1:20911 orders
     """
-
     with at.connected() as log:
         known = log.forget_producer(producer)
     tell(_row(known), f"forgotten: {_line(known)}")

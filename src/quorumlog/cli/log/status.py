@@ -173,7 +173,6 @@ def list_readers(at: LogServers) -> None:
 
     Example: quorumlog readers list --servers 127.0.0.1:20911
     """
-
     with at.connected() as log:
         print_readers(log.readers())
 
@@ -184,7 +183,6 @@ def show(name: Name, at: LogServers) -> None:
 
     Example: quorumlog readers show billing --servers 127.0.0.1:20911
     """
-
     with at.connected() as log:
         row = _row_of(log, name)
     print_readers([row])

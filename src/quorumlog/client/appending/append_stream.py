@@ -45,6 +45,11 @@ class AppendStream(Shell[AsyncAppendStream]):
         while made._appending.wants_batch:
             requests = made._appending.add_batch(made._appending.next_of(self._batches))
             self._thread.start(self._submit(requests))
+        head = made._appending.head
+        if head is not None and head.is_done and head.error is None:
+            receipt = settled(made._appending.next_receipt())
+            assert receipt is not None
+            return receipt
         try:
             receipt = self._thread.run(made._client._run(made._appending.next_receipt()))
         except BadRequest:

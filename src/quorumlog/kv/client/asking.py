@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
+from quorumlog.batch import EntryBatch
 from quorumlog.config import parse_address
-from quorumlog.errors import ConfigError, LedgerError, Unreachable
+from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, Unreachable
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import read_answer
 from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
@@ -70,6 +71,13 @@ class StoreProduct(Product):
         leads = told.role == "leader"
         return Standing(told.member_id, told.role, told.term, leads, told.leader_id)
 
+    def answered(
+        self, link: Link, call: Call, message: ClientMessage, batch: EntryBatch | None
+    ) -> Standing | None:
+        if not isinstance(message, AnswerResponse):
+            raise ProtocolViolation(f"{type(message).__name__} as an answer")
+        return None
+
     def refused(self, link: Link, call: Call, error: LedgerError) -> None:
         error.leader_address = None  # that of its log
 
@@ -89,11 +97,11 @@ def addresses_of(servers: str) -> list[str]:
 
 class Asking:
     def __init__(
-        self, servers: str, timeout_s: float, cluster_id: str = "", tls: ClientTls | None = None
+        self, servers: str, timeout_ms: float, cluster_id: str = "", tls: ClientTls | None = None
     ) -> None:
         """`cluster_id`: as it was before; another one is ClusterChanged. Raises ConfigError."""
         self.addresses = addresses_of(servers)
-        self.timeout_s = timeout_s
+        self.timeout_ms = timeout_ms
         self.seen_revision = 0
         """The highest that an answer has named."""
         self._product = StoreProduct(cluster_id)
@@ -118,14 +126,14 @@ class Asking:
         answer: type[T],
         *,
         target: RequestTarget = LEADER,
-        timeout_s: float | None = None,
+        timeout_ms: float | None = None,
     ) -> tuple[int, T]:
         """(revision of the store, answer). Raises LedgerError."""
         size_bytes = size_bytes_of(request)
         if size_bytes > MAX_REQUEST_BYTES:
             raise InvalidRequest(f"a request of {size_bytes} bytes is above {MAX_REQUEST_BYTES}")
         changes = isinstance(request, CommandRequest)
-        call = self._call(request, target, timeout_s, changes=changes)
+        call = self._call(request, target, timeout_ms, changes=changes)
         self._io.submit((call,))
         await self._io.wait(call)
         found = read_answer(response_of(call, AnswerResponse).answer, answer)
@@ -133,10 +141,10 @@ class Asking:
         return found
 
     def _call(
-        self, request: Request, target: RequestTarget, timeout_s: float | None, *, changes: bool
+        self, request: Request, target: RequestTarget, timeout_ms: float | None, *, changes: bool
     ) -> Call:
         now = now_ms()
-        timeout_ms = (self.timeout_s if timeout_s is None else timeout_s) * 1000
+        timeout_ms = self.timeout_ms if timeout_ms is None else timeout_ms
         return Call(request, target, submitted_ms=now, deadline_ms=now + timeout_ms, changes=changes)
 
     def watch(

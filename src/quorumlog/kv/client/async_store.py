@@ -24,6 +24,7 @@ from quorumlog.kv.client.values import (
     range_of,
 )
 from quorumlog.kv.client.watching import Watching
+from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests.answers import (
     CompactAnswer,
     DeleteAnswer,
@@ -59,7 +60,7 @@ from quorumlog.kv.requests.operations import (
 from quorumlog.net.rpc.calls import ANY_MEMBER, LEADER
 from quorumlog.net.tls import ClientTls
 
-TIMEOUT_S = 10.0
+TIMEOUT_MS = 10_000
 PAGE_ITEMS = 1000
 _CHANGES_NOTHING = Txn([Compare(b"health", Target.MOD, Relation.EQUAL, -1)], [Put(b"health", b"")], [])
 """No key was changed last at revision -1."""
@@ -69,29 +70,30 @@ class AsyncKeyValueClient(Generic[V]):
     """A client of the store. Keys are text (UTF-8) or bytes, values what the codec takes
     and gives: bytes, unless another one is named.
 
-    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_s`, InvalidRequest
+    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
     for what makes no sense or is too large (docs/kv.md), ClusterChanged. One that changes something is
     done, refused and certainly not done, or raises OutcomeUnknown: nobody can tell; ResultUnknown: it
     is done, and its answer is too large. Reads miss nothing that any client was told before, unless
     `stale`: then they give what the member that is asked has applied.
     """
 
+    @takes_seconds
     def __init__(
         self,
         servers: str,
         *,
         codec: Literal["bytes"] | Codec[V] = "bytes",
-        timeout_s: float = TIMEOUT_S,
+        timeout_ms: float = TIMEOUT_MS,
         cluster_id: str = "",
         errors: Unreadable = "raise",
         tls: ClientTls | None = None,
     ) -> None:
-        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
+        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: a call's.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
         ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
         the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
         were not there. Raises ConfigError."""
-        self.asking = Asking(servers, timeout_s, cluster_id, tls)
+        self.asking = Asking(servers, timeout_ms, cluster_id, tls)
         self.values = Values(codec_of(codec), errors)
 
     async def __aenter__(self) -> Self:
@@ -334,7 +336,7 @@ class AsyncKeyValueClient(Generic[V]):
     ) -> Watching[V]:
         """`async with kv.watch("key") as watch: async for change in watch`; with `end` all keys before
         that, too. `first_revision`: where it begins, 0: what changes from now on. `prev_kv`: each
-        change says what was there before. Raises Unreachable if nobody follows it in `timeout_s`, and
+        change says what was there before. Raises Unreachable if nobody follows it in `timeout_ms`, and
         what `Watching` says."""
         stop = b"" if end is None else key_of(end)
         asked = WatchRequest(
@@ -393,11 +395,12 @@ class AsyncKeyValueClient(Generic[V]):
         found = await self.asking.call(StoreStatusRequest(), StatusAnswer, target=ANY_MEMBER)
         return found[1]
 
-    async def health(self, *, timeout_s: float | None = None) -> None:
+    @takes_seconds
+    async def health(self, *, timeout_ms: float | None = None) -> None:
         """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
         DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
         asked = CommandRequest(command=encoded(_CHANGES_NOTHING))
-        await self.asking.call(asked, TxnAnswer, timeout_s=timeout_s)
+        await self.asking.call(asked, TxnAnswer, timeout_ms=timeout_ms)
         refuses = (await self.asking.call(StoreStatusRequest(), StatusAnswer))[1].refuses  # larger ones
         if refuses:
             raise DiskFull(refuses)

@@ -12,6 +12,7 @@ from quorumlog.kv.client.codecs import BytesLike, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.locks import Election, Lock
 from quorumlog.kv.client.values import Item, Key, key_of
+from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests.operations import Range
 from quorumlog.net.loop_thread import ClientShell
 
@@ -77,13 +78,14 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
         given = lease if isinstance(lease, Lease) else self._it.lease(lease)
         return self._thread.run(given.time_to_live())
 
+    @takes_seconds
     @contextmanager
-    def lock(self, name: Key, *, ttl_s: float = 10.0, timeout_s: float | None = None) -> Iterator[Lock]:
+    def lock(self, name: Key, *, ttl_s: float = 10.0, timeout_ms: float | None = None) -> Iterator[Lock]:
         """`with kv.lock("name") as lock: ... lock.token`, on a lease of `ttl_s` seconds. Waits for
-        `timeout_s` at most, then raises TimeoutError; without it for as long as others hold it. Raises
+        `timeout_ms` at most, then raises TimeoutError; without it for as long as others hold it. Raises
         LockLost if its lease ends meanwhile."""
         lock = self._it.lock(name, ttl_s=ttl_s)
-        self._thread.run(lock.acquire(timeout_s))
+        self._thread.run(lock.acquire(timeout_ms=timeout_ms))
         try:
             yield lock
         finally:

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from quorumlog.errors import Unreachable
-from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_S, AsyncKeyValueClient
+from quorumlog.kv.client.async_store import PAGE_ITEMS, TIMEOUT_MS, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_recipes import BlockingRecipes
 from quorumlog.kv.client.call_options import PutOptions, RangeOptions
 from quorumlog.kv.client.codecs import BytesLike, Codec, Unreadable, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.values import Change, DeleteResult, Item, Key, PutResult, RangeResult, TxnResult
 from quorumlog.kv.client.watching import Watching
+from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests.messages import StatusAnswer
 from quorumlog.kv.requests.operations import Compare, Operation, Range, Target
 from quorumlog.net.loop_thread import Shell
@@ -34,13 +35,14 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
         all changes of a revision were given, it is that one."""
         return self._it.next_revision
 
-    def batch(self, timeout_s: float | None = None) -> list[Change[V]]:
+    @takes_seconds
+    def batch(self, *, timeout_ms: float | None = None) -> list[Change[V]]:
         """At least one change; all changes of a revision come together. Raises TimeoutError if none
-        comes in `timeout_s`, and what its class says."""
-        return self._thread.run(self._it.batch(timeout_s))
+        comes in `timeout_ms`, and what its class says."""
+        return self._thread.run(self._it.batch(timeout_ms=timeout_ms))
 
     def close(self) -> None:
-        """Nothing more comes; may be repeated."""
+        """Nothing more comes: who waits for it raises Unreachable. May be repeated."""
         if not self._is_left:
             self._thread.run(self._it.close())
 
@@ -60,7 +62,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     """A client of the store. Keys are text (UTF-8) or bytes, values what the codec takes
     and gives: bytes, unless another one is named.
 
-    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_s`, InvalidRequest
+    Every call raises Unreachable or RequestTimeout if no member answers in `timeout_ms`, InvalidRequest
     for what makes no sense or is too large (docs/kv.md), ClusterChanged. One that changes something is
     done, refused and certainly not done, or raises OutcomeUnknown: nobody can tell; ResultUnknown: it
     is done, and its answer is too large. Reads miss nothing that any client was told before, unless
@@ -72,19 +74,24 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         servers: str,
         *,
         codec: Literal["bytes"] | Codec[V] = "bytes",
-        timeout_s: float = TIMEOUT_S,
+        timeout_ms: float = TIMEOUT_MS,
         cluster_id: str = "",
         errors: Unreadable = "raise",
         tls: ClientTls | None = None,
     ) -> None:
-        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_s`: of each call.
+        """`servers`: HOST:PORT,... of the members' stores, not of their logs. `timeout_ms`: a call's.
         `cluster_id`: of the store that revisions were kept of, from `status`; every call raises
         ClusterChanged if it is another one by now, such as after a restore. `errors`: of a value that
         the codec cannot read, "raise" ValueUnreadable, give it "raw", as bytes, or "skip" it, as if it
         were not there. Raises ConfigError."""
         super().__init__(
             lambda: AsyncKeyValueClient(
-                servers, codec=codec, timeout_s=timeout_s, cluster_id=cluster_id, errors=errors, tls=tls
+                servers,
+                codec=codec,
+                timeout_ms=timeout_ms,
+                cluster_id=cluster_id,
+                errors=errors,
+                tls=tls,
             ),
             lambda: Unreachable("the client is closed"),
         )
@@ -280,7 +287,7 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
     ) -> BlockingWatch[V]:
         """`with kv.watch("key") as watch: for change in watch`; with `end` all keys before
         that, too. `first_revision`: where it begins, 0: what changes from now on. `prev_kv`: each
-        change says what was there before. Raises Unreachable if nobody follows it in `timeout_s`, and
+        change says what was there before. Raises Unreachable if nobody follows it in `timeout_ms`, and
         what `BlockingWatch` says."""
         return BlockingWatch(
             self._thread,
@@ -320,7 +327,8 @@ class KeyValueClient(BlockingRecipes[V], Generic[V]):
         """Of the member that is asked: its store's revision, size in bytes, leases, ..."""
         return self._thread.run(self._it.status())
 
-    def health(self, *, timeout_s: float | None = None) -> None:
+    @takes_seconds
+    def health(self, *, timeout_ms: float | None = None) -> None:
         """A change that changes nothing is made, which takes what a put takes. Raises what refuses it:
         DiskFull, NoSpace, Unreachable, LeaderNotReady, OutcomeUnknown."""
-        self._thread.run(self._it.health(timeout_s=timeout_s))
+        self._thread.run(self._it.health(timeout_ms=timeout_ms))

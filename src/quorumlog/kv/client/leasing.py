@@ -97,12 +97,12 @@ class Lease:
 
     async def keep_alive_once(self) -> int:
         """The TTL in milliseconds, from when this was sent. Raises LeaseNotFound."""
-        timeout_s = self._asking.timeout_s
+        timeout_ms = self._asking.timeout_ms
         if self.ttl_ms:
-            timeout_s = min(timeout_s, max(0.5, self._third_s))
+            timeout_ms = min(timeout_ms, max(500.0, 1000 * self._third_s))
         sent_s = time.clock_gettime(time.CLOCK_BOOTTIME)
         asked = checked(KeepAliveRequest(leases=(self.id,)))
-        _, (ttl_ms,) = await self._asking.call(asked, list[int], timeout_s=timeout_s)
+        _, (ttl_ms,) = await self._asking.call(asked, list[int], timeout_ms=timeout_ms)
         if not ttl_ms:
             self.lost.set()
             raise LeaseNotFound(f"the lease {self.id} has ended")

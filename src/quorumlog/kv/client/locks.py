@@ -15,6 +15,7 @@ from quorumlog.kv.client.codecs import BytesLike, V
 from quorumlog.kv.client.leasing import Lease
 from quorumlog.kv.client.values import Item, without_value
 from quorumlog.kv.errors import LockLost
+from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.requests.answers import RangeAnswer
 from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Target
 
@@ -117,10 +118,11 @@ class Lock(_Place[Any]):
     """`async with kv.lock("name") as lock`. Hand `lock.token` to what the lock protects, and have it
     refuse a lower one than it has seen: one that was paused may learn late that it holds none."""
 
-    async def acquire(self, timeout_s: float | None = None) -> int:
-        """Wait for it, `timeout_s` at most; gives the token. Raises TimeoutError, LockLost if its lease
+    @takes_seconds
+    async def acquire(self, *, timeout_ms: float | None = None) -> int:
+        """Wait for it, `timeout_ms` at most; gives the token. Raises TimeoutError, LockLost if its lease
         ends meanwhile."""
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             await self._enter(b"")
         return self.token
 

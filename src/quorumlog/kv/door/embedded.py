@@ -11,10 +11,11 @@ import uvloop
 
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError, the_extra
-from quorumlog.kv.client.async_store import TIMEOUT_S, AsyncKeyValueClient
+from quorumlog.kv.client.async_store import TIMEOUT_MS, AsyncKeyValueClient
 from quorumlog.kv.client.blocking_store import KeyValueClient
 from quorumlog.kv.client.codecs import Codec, CodecName, V, codec_of
 from quorumlog.kv.door.kv_door import KeyValueDoor
+from quorumlog.kv.old_spellings import takes_seconds
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.net.tls import Tls
 from quorumlog.server import LedgerServer
@@ -22,8 +23,8 @@ from quorumlog.server import LedgerServer
 if TYPE_CHECKING:
     from quorumlog.kv.gateway.gateway import EtcdGateway
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
+START_TIMEOUT_MS = 60.0
+STOP_TIMEOUT_MS = 60.0
 
 
 class KeyValueStore:
@@ -59,7 +60,7 @@ class KeyValueStore:
         self._thread.start()
         starting = asyncio.run_coroutine_threadsafe(self._server.start(), self._loop)
         try:
-            starting.result(START_TIMEOUT_S)
+            starting.result(START_TIMEOUT_MS)
         except BaseException:
             self._end()
             raise
@@ -68,7 +69,7 @@ class KeyValueStore:
         """Hands leadership over first; may be repeated. Raises TimeoutError after a minute."""
         if self._thread is not None:
             stopping = asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop)
-            stopping.result(STOP_TIMEOUT_S)
+            stopping.result(STOP_TIMEOUT_MS)
             self._end()
 
     def _end(self) -> None:
@@ -87,51 +88,55 @@ class KeyValueStore:
 
     @overload
     def client(
-        self, *, codec: Literal["bytes"] = "bytes", timeout_s: float = TIMEOUT_S
+        self, *, codec: Literal["bytes"] = "bytes", timeout_ms: float = TIMEOUT_MS
     ) -> KeyValueClient[bytes]: ...
 
     @overload
-    def client(self, *, codec: Literal["text"], timeout_s: float = TIMEOUT_S) -> KeyValueClient[str]: ...
+    def client(
+        self, *, codec: Literal["text"], timeout_ms: float = TIMEOUT_MS
+    ) -> KeyValueClient[str]: ...
 
     @overload
     def client(
-        self, *, codec: Literal["json", "msgspec"], timeout_s: float = TIMEOUT_S
+        self, *, codec: Literal["json", "msgspec"], timeout_ms: float = TIMEOUT_MS
     ) -> KeyValueClient[Any]: ...
 
     @overload
-    def client(self, *, codec: Codec[V], timeout_s: float = TIMEOUT_S) -> KeyValueClient[V]: ...
+    def client(self, *, codec: Codec[V], timeout_ms: float = TIMEOUT_MS) -> KeyValueClient[V]: ...
 
+    @takes_seconds
     def client(
-        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_s: float = TIMEOUT_S
+        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_ms: float = TIMEOUT_MS
     ) -> KeyValueClient[Any]:
         """A blocking client of all members' stores; see `quorumlog.kv.connect`. Raises ConfigError."""
-        return KeyValueClient(self._servers, codec=codec_of(codec), timeout_s=timeout_s)
+        return KeyValueClient(self._servers, codec=codec_of(codec), timeout_ms=timeout_ms)
 
     @overload
     def async_client(
-        self, *, codec: Literal["bytes"] = "bytes", timeout_s: float = TIMEOUT_S
+        self, *, codec: Literal["bytes"] = "bytes", timeout_ms: float = TIMEOUT_MS
     ) -> AsyncKeyValueClient[bytes]: ...
 
     @overload
     def async_client(
-        self, *, codec: Literal["text"], timeout_s: float = TIMEOUT_S
+        self, *, codec: Literal["text"], timeout_ms: float = TIMEOUT_MS
     ) -> AsyncKeyValueClient[str]: ...
 
     @overload
     def async_client(
-        self, *, codec: Literal["json", "msgspec"], timeout_s: float = TIMEOUT_S
+        self, *, codec: Literal["json", "msgspec"], timeout_ms: float = TIMEOUT_MS
     ) -> AsyncKeyValueClient[Any]: ...
 
     @overload
     def async_client(
-        self, *, codec: Codec[V], timeout_s: float = TIMEOUT_S
+        self, *, codec: Codec[V], timeout_ms: float = TIMEOUT_MS
     ) -> AsyncKeyValueClient[V]: ...
 
+    @takes_seconds
     def async_client(
-        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_s: float = TIMEOUT_S
+        self, *, codec: CodecName | Codec[Any] = "bytes", timeout_ms: float = TIMEOUT_MS
     ) -> AsyncKeyValueClient[Any]:
         """The same for asyncio."""
-        return AsyncKeyValueClient(self._servers, codec=codec_of(codec), timeout_s=timeout_s)
+        return AsyncKeyValueClient(self._servers, codec=codec_of(codec), timeout_ms=timeout_ms)
 
 
 ENGINES = ("memory", "rocksdb")

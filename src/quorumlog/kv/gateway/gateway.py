@@ -78,7 +78,7 @@ class EtcdGateway:
     async def open(self, member: DoorMember) -> None:
         """Raises ConfigError."""
         tls = None if self._tls is None else self._tls.as_client()
-        self._client = AsyncKeyValueClient(self._servers, timeout_s=TIMEOUT_S, tls=tls)
+        self._client = AsyncKeyValueClient(self._servers, timeout_ms=1000 * TIMEOUT_S, tls=tls)
         self._routes = Routes(self._client, self._member_id, GatewayMembers(self._client.asking))
         host, port = self._listen
         await self._listener.open(host, port)

@@ -34,5 +34,5 @@ class GatewayMembers:
         target = RequestTarget(TargetKind.ADDRESS, address)
         with suppress(LedgerError):
             _, self._known[address] = await self._asking.call(
-                StoreStatusRequest(), StatusAnswer, target=target, timeout_s=ASK_TIMEOUT_S
+                StoreStatusRequest(), StatusAnswer, target=target, timeout_ms=1000 * ASK_TIMEOUT_S
             )

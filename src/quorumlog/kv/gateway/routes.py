@@ -224,7 +224,7 @@ class Routes:
     async def _health(self) -> Answer:
         """Whether a majority stores what is changed."""
         try:
-            await self._client.health(timeout_s=HEALTH_TIMEOUT_S)
+            await self._client.health(timeout_ms=1000 * HEALTH_TIMEOUT_S)
         except LedgerError as error:
             return 503, {"health": "false", "reason": str(error)}
         return 200, {"health": "true", "reason": ""}

@@ -88,7 +88,7 @@ def brokers() -> Iterator[LocalBrokers]:
         ("group reset nobody --to latest", 1, "there is no consumer group nobody"),
         ("group reset nobody --to soon", 2, "--to 'soon'"),
         ("group delete nobody", 1, "there is no consumer group nobody"),
-        ("topic list --servers orders:8", 1, "no broker at orders:8: "),
+        ("topic list --servers orders:8", 1, "tried: orders:8 ("),
         ("topic list --servers nowhere", 2, "'nowhere' is not an address"),
         ("status --servers 127.0.0.1:1", 1, "no broker at 127.0.0.1:1: Connection refused"),
         ("topic show 'a\nb'", 2, r"'a\nb' has characters other than"),

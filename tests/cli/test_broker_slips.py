@@ -90,7 +90,7 @@ def brokers() -> Iterator[LocalBrokers]:
         ("group delete nobody", 1, "there is no consumer group nobody"),
         ("topic list --servers orders:8", 1, "tried: orders:8 ("),
         ("topic list --servers nowhere", 2, "'nowhere' is not an address"),
-        ("status --servers 127.0.0.1:1", 1, "no broker at 127.0.0.1:1: Connection refused"),
+        ("status --servers 127.0.0.1:1", 1, "127.0.0.1:1: Connection refused"),
         ("topic show 'a\nb'", 2, r"'a\nb' has characters other than"),
         ("pull --topic orders --offset 'a\nb'", 2, r"--offset a\nb: must be a whole number"),
     ],

@@ -183,6 +183,22 @@ def test_a_broker_with_another_certificate_follows_nobody(tmp_path: Path) -> Non
     assert "quorumlog://orders/member/n0, and --id is n1" in done.output
 
 
+@pytest.mark.parametrize("bind", ["127.0.0.1", "10.255.255.1"])
+def test_rocketmq_s_dialect_beside_tls_is_for_this_machine(tmp_path: Path, bind: str) -> None:
+    port, ha_port = free_ports(2)
+    line = (
+        "broker", "serve", "--role", "async-master", "--dir", tmp_path, "--topics", "a:1", "--bind",
+        f"{bind}:{port}", "--ha-port", ha_port, "--ha-dialect", "rocketmq", *files_of("n0"),
+    )  # fmt: skip
+    if bind == "127.0.0.1":
+        with serving(*line) as said:
+            assert "with TLS" in said
+    else:
+        done = run(*line)
+        assert done.exit_code == 2
+        assert "--insecure" in done.output
+
+
 def test_dev_makes_what_it_needs_and_prints_how_to_reach_it(tmp_path: Path) -> None:
     with serving("dev", "--tls", "--members", "1", "--dir", tmp_path, "--json") as said:
         told = json.loads(said)

@@ -44,6 +44,7 @@ PARTS = (
     "guards",
     "old_copies",
     "ports",
+    "encryption",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -7,7 +7,8 @@ from functools import partial
 from quorumlog.net.handshakes import AT_ONCE, MOST_WAITING, OF_OTHERS, Handshakes
 
 
-def test_others_get_half_of_what_is_under_way_and_members_all() -> None:
+def others_get_half_of_what_is_under_way() -> None:
+    """And members all of it."""
     handshakes, begun = Handshakes(), []
     for number in range(AT_ONCE):
         assert handshakes.come(number, partial(begun.append, number), is_member=False)
@@ -18,6 +19,10 @@ def test_others_get_half_of_what_is_under_way_and_members_all() -> None:
     assert handshakes.under_way == AT_ONCE
     handshakes.leave(0)
     assert begun[-1] == 100 + AT_ONCE - OF_OTHERS, "a member that waits comes first"
+
+
+def test_others_get_half_of_what_is_under_way() -> None:
+    others_get_half_of_what_is_under_way()
 
 
 def test_who_waits_begins_in_the_order_in_which_it_came() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import ssl
@@ -14,11 +15,16 @@ from typing import Any
 import pytest
 
 from quorumlog import LocalCluster, connect
-from quorumlog.config import TlsOptions
+from quorumlog.config import MemberAddress, TlsOptions
 from quorumlog.errors import OutcomeUnknown
+from quorumlog.net.connection import LoopTurn
+from quorumlog.net.encryption import Refused
 from quorumlog.net.frame import FrameDecoder, encode_frame
 from quorumlog.net.hello import REFUSED, WELCOME, Hello, HelloResponse
+from quorumlog.net.tls import Tls
 from quorumlog.server.free_ports import free_ports
+from quorumlog.server.peers.dialler import Dialler
+from quorumlog.server.peers.name_lookup import NameLookup
 from tests.certificates import directory, member, options_of, user
 from tests.waiting import eventually
 
@@ -101,9 +107,9 @@ def test_who_is_not_the_member_that_it_says_is_refused_by_one_sentence(
     assert answer.message in problems_of(cluster, "n0")
 
 
-def test_another_clusters_member_is_refused(tmp_path: Path) -> None:
+def another_clusters_member_is_refused() -> None:
     """Of a CA that both trust."""
-    both = tmp_path / "both.crt"
+    both = directory() / "both.crt"
     both.write_bytes(CA.read_bytes() + (directory("audit") / "ca.crt").read_bytes())
     options = TlsOptions(*map(str, member("n0")), str(both))
     with LocalCluster(1, store="memory", tls=lambda member_id: options) as cluster:
@@ -111,6 +117,32 @@ def test_another_clusters_member_is_refused(tmp_path: Path) -> None:
         answer = dial(cluster.members[0], member("n1", "audit"), hello)
         assert answer.code == REFUSED
         assert "its certificate is that of quorumlog://audit/member/n1, not of" in answer.message
+
+
+def test_another_clusters_member_is_refused() -> None:
+    another_clusters_member_is_refused()
+
+
+def test_who_answers_in_a_member_s_place_hears_nothing() -> None:
+    async def scene() -> None:
+        said: list[bytes] = []
+
+        class Stranger(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                said.append(data)
+
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            Stranger, "127.0.0.1", 0, ssl=Tls(options_of(member("n2"))).server
+        )
+        host, port = server.sockets[0].getsockname()
+        dialler = Dialler(LoopTurn(loop), NameLookup(loop), Tls(options_of(member("n0"))))
+        with pytest.raises(Refused, match="orders/member/n2, not of quorumlog://orders/member/n1"):
+            await dialler.ask(MemberAddress("n1", host, port), host, "default", Hello(role="client"))
+        server.close()
+        assert not said
+
+    asyncio.run(asyncio.wait_for(scene(), 30))
 
 
 def test_a_client_needs_no_certificate_unless_it_is_required(cluster: LocalCluster) -> None:

@@ -51,6 +51,17 @@ def test_a_slave_that_never_had_a_master_refuses_slaves_by_name() -> None:
     assert link.closed == "broker b is not the master"
 
 
+def test_a_slave_with_another_certificate_is_refused_and_its_promise_is_not_heard() -> None:
+    """It has promised a higher epoch, for which a master gives up."""
+    master = made_service("b:1", Role.ASYNC_MASTER)
+    link = master._link_to_slave("c", 0, lambda slave_id: f"no certificate of {slave_id}")
+    asks = SlaveLink(made_service("c:1", name="c").replica.own_log(), 0, heartbeat_ms=1, silence_ms=1)
+    link.feed(b"".join(asks.out), 0)
+    link.feed(b"", 0)
+    assert link.closed == "this is not broker c: no certificate of c"
+    assert master.replica.is_leading
+
+
 def greeting(dialect: str) -> bytes:
     asks = made_service("c:1", dialect=dialect, name="c")._link_to_master(0)
     return b"".join(asks.out)

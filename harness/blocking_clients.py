@@ -188,7 +188,7 @@ OUTPUTS = [
                 closed=CLOSED,
                 stays="ONE_MEMBER",
                 attributes={"name": "str"},
-                without=("run",),
+                without=("poll", "run"),
             ),
             Class(
                 "broker/client/groups/async_broker_admin.py",

@@ -140,6 +140,28 @@ def test_a_handler_may_close_its_consumer(brokers: LocalBrokers) -> None:
     assert isinstance(found[0], LedgerError), found
 
 
+def test_what_is_found_as_an_interrupt_comes_is_not_committed(
+    brokers: LocalBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(brokers.servers) as producer:
+        producer.send(Message("orders", b"found"))
+
+    with Consumer(brokers.servers, "interrupted", "orders") as consumer:
+        run = consumer._thread.run
+
+        def interrupted(work: Any) -> None:
+            assert run(work)
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(consumer._thread, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(wait_ms=int(WAIT_S * 1000))
+        consumer.commit()
+    with Consumer(brokers.servers, "interrupted", "orders") as consumer:
+        assert consumer.poll(wait_ms=int(WAIT_S * 1000))
+
+
 _MODULE: list[BrokerClient] = []
 
 

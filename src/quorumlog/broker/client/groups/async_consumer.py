@@ -356,6 +356,12 @@ class AsyncConsumer:
         are done once `commit` is called, or come again if it is not. Raises UnknownTopic,
         UnknownConsumerGroup, BadRequest if the broker does not take it as a member,
         and outside of `async with`."""
+        found = await self._found(most_messages, wait_ms)
+        return self._given(found)
+
+    async def _found(
+        self, most_messages: int, wait_ms: int
+    ) -> list[tuple[ConsumerQueue, StoredMessage]]:
         self._check_joined()
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000), self._changed:
@@ -368,11 +374,15 @@ class AsyncConsumer:
         if self._failure is not None:
             raise self._failure
         self._held_at_poll = self._held_at_poll or list(self.queues.values())
-        messages: list[StoredMessage] = []
-        while len(messages) < most_messages and (found := self._take()) is not None:
-            self._handed_out.append(found)
-            messages.append(as_first_sent(found[1]))
-        return messages
+        found: list[tuple[ConsumerQueue, StoredMessage]] = []
+        while len(found) < most_messages and (one := self._take()) is not None:
+            found.append(one)
+        return found
+
+    def _given(self, found: list[tuple[ConsumerQueue, StoredMessage]]) -> list[StoredMessage]:
+        """`commit` says that they are done."""
+        self._handed_out += found
+        return [as_first_sent(message) for _, message in found]
 
     async def commit(self) -> list[QueueRow]:
         """All that `poll` has given is done; returns once that is replicated. Returns the queues

@@ -149,13 +149,6 @@ class Consumer(BlockingRun):
             stays_with_parent=ONE_MEMBER,
         )
 
-    def poll(self, *, most_messages: int = 100, wait_ms: int = 1000) -> list[StoredMessage]:
-        """At most `most_messages`, of several queues perhaps; none if nothing came in `wait_ms`. They
-        are done once `commit` is called, or come again if it is not. Raises UnknownTopic,
-        UnknownConsumerGroup, BadRequest if the broker does not take it as a member,
-        and outside of `with`."""
-        return self._thread.run(self._it.poll(most_messages=most_messages, wait_ms=wait_ms))
-
     def commit(self) -> list[QueueRow]:
         """All that `poll` has given is done; returns once that is replicated. Returns the queues
         (topic, number) of it that were lost: given to another member, or reset. What was read of them

@@ -123,6 +123,7 @@ def known_names() -> set[str]:
         for _, verb in inspect.getmembers(client, inspect.isfunction):
             names |= set(inspect.signature(verb).parameters)
     formats = (DOCS / "formats.md").read_text()
+    names |= set(quorumlog.broker.__all__)
     names.add("timeout_s")  # of a release before, and said to be so
     names |= set(WhyKeptResponse.__struct_fields__) | set(CONSISTENCIES)
     return names | set(KEYS) | set(re.findall(r"(?m)^\| \d+ \| \d+ \| (\w+) \|", formats))

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.errors import LeaderNotReady, LedgerError, Unreachable
+from quorumlog.errors import LeaderNotReady, LedgerError, OutcomeUnknown, ProtocolViolation, Unreachable
 from quorumlog.kv.client.asking import StoreProduct
 from quorumlog.kv.errors import Compacted
 from quorumlog.kv.requests.answers import done
 from quorumlog.kv.requests.messages import (
     AnswerResponse,
     CancelRequest,
+    CommandRequest,
     EventsResponse,
     QuestionRequest,
     StatusAnswer,
@@ -39,6 +40,7 @@ class Members:
         self.protocol = RpcProtocol([*MEMBERS], self.product, random=Random(1))
         self.now_ms = 0.0
         self.silent: set[str] = set()
+        self.nonsense = False
         self.refuses: dict[str, LedgerError] = {}
         self.watches: dict[str, tuple[Link, WatchRequest]] = {}
         """By the address at which it was opened last."""
@@ -51,8 +53,10 @@ class Members:
         until_ms = self.now_ms + 5_000
         call = Call(message, target, submitted_ms=self.now_ms, deadline_ms=until_ms, changes=False)
 
-        def on_message(message: EventsResponse) -> None:
+        def on_message(message: ClientMessage) -> None:
             assert told is not None
+            if not isinstance(message, EventsResponse):
+                raise ProtocolViolation("no event")
             told.append(message.next_revision)
             call.message = WatchRequest(key=b"k", first_revision=message.next_revision)
 
@@ -109,6 +113,12 @@ class Members:
             self.cancelled.append(request.watch)
         elif link.address in self.refuses:
             self._say(link, error_response(number, self.refuses[link.address]))
+        elif self.nonsense:
+            is_watch = isinstance(request, WatchRequest)
+            wrong = (
+                AnswerResponse(answer=b"") if is_watch else EventsResponse(next_revision=1, events=[])
+            )
+            self._say(link, msgspec.structs.replace(wrong, request_id=number))
         elif isinstance(request, WatchRequest):
             self.opened.append((link.address, request.first_revision))
             self.watches[link.address] = (link, request)
@@ -178,3 +188,17 @@ def test_a_watch_that_nobody_tells_of_is_refused_when_its_time_is_over() -> None
     members.run(6_000)
     assert isinstance(watch.error, Unreachable)
     assert msgspec.structs.asdict(watch.message)["first_revision"] == 0
+
+
+def test_nonsense_in_the_place_of_an_answer_is_no_outcome_and_begins_no_watch() -> None:
+    members, told = Members(), list[int]()
+    members.call(QuestionRequest(question=b""), LEADER)
+    members.run(100)
+    members.nonsense = True
+    asked = members.call(QuestionRequest(question=b""), LEADER)
+    put = members.call(CommandRequest(command=b""), LEADER)
+    put.changes = True
+    watch = members.watch(told)
+    members.run(6_000)
+    assert isinstance(asked.error, Unreachable) and isinstance(put.error, OutcomeUnknown)
+    assert isinstance(watch.error, Unreachable) and not told

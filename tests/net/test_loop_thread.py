@@ -217,6 +217,27 @@ def test_an_interrupt_of_who_waits_cancels(server: Server) -> None:
     loop_thread.close(_nothing)
 
 
+def test_an_interrupt_of_who_hands_over_stops_no_later_call(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with BlockingEcho(server.port) as client:
+        client.say(b"before")
+        assert client._thread._loop is not None
+        wakes = client._thread._loop.call_soon_threadsafe
+
+        def interrupted(*called: Any) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(client._thread._loop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.say(b"lost")
+        assert client._thread._loop.call_soon_threadsafe == wakes
+        thread, found = outcome_of(lambda: client.say(b"after"))
+        thread.join(WAIT_S)
+        assert found == [b"after"]
+
+
 def test_a_call_on_its_own_thread_says_so(server: Server) -> None:
     with BlockingEcho(server.port) as client:
 

@@ -354,28 +354,12 @@ def encode_again(
     name = check_topic(topic)
     is_wide = len(name) > NARROW_TOPIC_BYTES
     host, _, port = message.born_host.rpartition(":")
-    body = message.body
+    body, sys_flag = message.body, message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
     size = BODY_LENGTH_AT + 4 + len(body) + 1 + is_wide + len(name) + 2 + len(properties)
-    out = bytearray(
-        _RECORD_HEAD.pack(
-            size,
-            MAGIC_WIDE_TOPIC if is_wide else MAGIC,
-            crc_of(body),
-            queue_id,
-            message.flag,
-            0,
-            0,
-            message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
-            message.born_time_ms,
-            host_bytes(host, int(port)),
-            0,
-            bytes(V4_BYTES),
-            reconsume_times,
-            0,
-            len(body),
-        )
+    head = _RECORD_HEAD.pack(
+        *(size, MAGIC_WIDE_TOPIC if is_wide else MAGIC, crc_of(body), queue_id, message.flag, 0, 0),
+        *(sys_flag, message.born_time_ms, host_bytes(host, int(port)), 0, bytes(V4_BYTES)),
+        *(reconsume_times, 0, len(body)),
     )
-    out += body
-    out += len(name).to_bytes(2 if is_wide else 1, "big") + name
-    out += len(properties).to_bytes(2, "big") + properties
-    return out
+    prefix = len(name).to_bytes(2 if is_wide else 1, "big") + name
+    return bytearray().join([head, body, prefix, len(properties).to_bytes(2, "big"), properties])

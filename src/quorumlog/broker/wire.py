@@ -477,6 +477,28 @@ AnyBrokerMessage = (
     | AnyGroupMessage
 )
 
+RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
+    SendRequest: SendResponse,
+    PullRequest: PullResponse,
+    QueryRequest: RecordsResponse,
+    ViewRequest: RecordsResponse,
+    QueuesRequest: QueuesResponse,
+    OffsetAtRequest: OffsetResponse,
+    StatusRequest: StatusResponse,
+    ReplicaRequest: ReplicaResponse,
+    FailoverRequest: FailoverResponse,
+    RoleRequest: RoleResponse,
+    OldLogRequest: OldLogResponse,
+    TopicRouteRequest: TopicRouteResponse,
+    GroupCommandRequest: GroupAnswer,
+    GroupQuestionRequest: GroupAnswer,
+    HeartbeatRequest: AssignmentResponse,
+    LeaveRequest: DoneResponse,
+    CommitRequest: DoneResponse,
+    OpenSessionRequest: OpenSessionResponse,
+    SessionSendRequest: SessionSendResponse,
+}
+
 
 # ---------------------------------------------------------------- Frames with a broker's messages
 

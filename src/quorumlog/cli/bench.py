@@ -15,9 +15,7 @@ from quorumlog.cli.options import (
     Group,
     LogServers,
     Servers,
-    TlsCa,
-    TlsCert,
-    TlsKey,
+    TlsOfClients,
     speaking_tls,
     timeout_ms_of,
 )
@@ -83,9 +81,8 @@ def bench(
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", min=0)] = 1,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    *,
+    tls: TlsOfClients,
 ) -> None:
     """Measure appends and reads on a running group. It writes to the log: not for one that matters.
 
@@ -109,7 +106,7 @@ def bench(
     at = LogServers(servers, DEAD_AFTER_S, group)
     loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
     open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []
-    context.with_resource(speaking_tls(tls_ca, tls_cert, tls_key))
+    context.with_resource(speaking_tls(**tls))
     with at.connected(timeout_ms=timeout_ms_of(TIMEOUT_S)) as log:
         addresses = [row.address for row in log.status() if row.reachable]
     pids = listening_processes(addresses)

@@ -287,9 +287,6 @@ def _pem_option(name: str, text: str, variable: str | None = None) -> Any:
     return typer.Option(name, help=text, metavar="FILE", parser=named_path, envvar=variable)
 
 
-TlsCert = Annotated[Path | None, _pem_option("--tls-cert", "Own certificate, PEM.")]
-TlsKey = Annotated[Path | None, _pem_option("--tls-key", "Its key.")]
-TlsCa = Annotated[Path | None, _pem_option("--tls-ca", "The CAs whose certificates are trusted.")]
 CLIENT_TLS: Options = {
     name: (Annotated[Path | None, _pem_option(option, text, variable)], None)
     for name, option, variable, text in (
@@ -306,8 +303,53 @@ CLIENT_TLS: Options = {
 """Of a command that asks servers."""
 
 
+class ClientAuth(StrEnum):
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+class TlsOfClients(dict[str, Path | None]):
+    """Of a command that asks servers in a way of its own: for `speaking_tls`."""
+
+    options: ClassVar[Options] = CLIENT_TLS
+
+    @classmethod
+    def of(cls, context: typer.Context, **given: Any) -> Any:
+        return cls(given)
+
+
+class TlsGiven(dict[str, str | None]):
+    """Of a process that serves, by the names of `[tls]`."""
+
+    options: ClassVar[Options] = {
+        "tls_cert": (Annotated[Path | None, _pem_option("--tls-cert", "Own certificate, PEM.")], None),
+        "tls_key": (Annotated[Path | None, _pem_option("--tls-key", "Its key.")], None),
+        "tls_ca": (
+            Annotated[Path | None, _pem_option("--tls-ca", "The CAs whose certificates are trusted.")],
+            None,
+        ),
+        "client_auth": (
+            Annotated[
+                ClientAuth | None,
+                typer.Option(help="Whether clients show a certificate. (default: none)"),
+            ],
+            None,
+        ),
+    }
+
+    @classmethod
+    def of(cls, context: typer.Context, **given: Any) -> Any:
+        return cls(
+            (name.removeprefix("tls_"), None if value is None else str(value))
+            for name, value in given.items()
+        )
+
+
 @contextmanager
-def speaking_tls(tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Iterator[None]:
+def speaking_tls(
+    tls_ca: Path | None = None, tls_cert: Path | None = None, tls_key: Path | None = None
+) -> Iterator[None]:
     """All clients of a command. Raises ConfigError."""
     if tls_ca is None and tls_cert is None and tls_key is None:
         yield
@@ -334,31 +376,33 @@ class _Command:
         return inspect.signature(self._function, eval_str=True)
 
     @cached_property
-    def _at(self) -> tuple[str, Any] | None:
-        for name, each in self._signature.parameters.items():
-            if isinstance(each.annotation, type) and issubclass(each.annotation, _At | LogPlace):
-                return name, each.annotation
-        return None
+    def _standing(self) -> dict[str, Any]:
+        """Of the parameters that stand for options: what they are."""
+        kinds = {name: each.annotation for name, each in self._signature.parameters.items()}
+        return {n: k for n, k in kinds.items() if isinstance(k, type) and hasattr(k, "options")}
+
+    @cached_property
+    def _asks(self) -> bool:
+        """It asks servers."""
+        return any(issubclass(kind, _At | LogPlace) for kind in self._standing.values())
 
     @property
     def __signature__(self) -> inspect.Signature:
         timeout_s, timeout_help = self._timeout
         timeout = typer.Option("--timeout", help=timeout_help, min=0.1)
-        parameters = {name: (p.annotation, p.default) for name, p in self._signature.parameters.items()}
-        if self._at is not None:
-            name, at = self._at
-            parameters = {
-                given: option
-                for each, stands in parameters.items()
-                for given, option in (at.options if each == name else {each: stands}).items()
-            }
-            if "group" in at.options:
-                parameters["group"] = parameters.pop("group")
+        parameters: Options = {}
+        for name, each in self._signature.parameters.items():
+            stands = self._standing.get(name)
+            parameters |= {name: (each.annotation, each.default)} if stands is None else stands.options
+        if any("group" in kind.options for kind in self._standing.values()):
+            parameters["group"] = parameters.pop("group")
+        if self._asks:
             parameters["timeout"] = (Annotated[float, timeout], timeout_s)
             parameters.update(CLIENT_TLS)
-            parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
         if self._has_json:
             parameters["json"] = (Json, False)
+        if self._standing:
+            parameters.setdefault("context", (typer.Context, inspect.Parameter.empty))
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Signature(
             [
@@ -369,15 +413,14 @@ class _Command:
 
     def __call__(self, **given: Any) -> Any:
         given.pop("json", None)  # `output` knows
-        if self._at is None:
-            return self._function(**given)
-        with speaking_tls(**{each: given.pop(each) for each in CLIENT_TLS}):
-            name, at = self._at
-            context = given["context"]
-            if "context" not in self._signature.parameters:
-                del given["context"]
-            its = {each: given.pop(each) for each in (*at.options, "timeout")}
-            given[name] = at.of(context, **its)
+        context = given.get("context")
+        if "context" not in self._signature.parameters:
+            given.pop("context", None)
+        tls = {each: given.pop(each) for each in (CLIENT_TLS if self._asks else ())}
+        with speaking_tls(**tls):
+            for name, kind in self._standing.items():
+                its = (*kind.options, "timeout") if self._asks else kind.options
+                given[name] = kind.of(context, **{each: given.pop(each) for each in its})
             return self._function(**given)
 
 
@@ -458,26 +501,6 @@ FromMember = Annotated[
         "--from-member", help="The id of the member that is asked, `leader` or `any`.", metavar="ID"
     ),
 ]
-
-
-class ClientAuth(StrEnum):
-    NONE = "none"
-    OPTIONAL = "optional"
-    REQUIRED = "required"
-
-
-ClientCertificates = Annotated[
-    ClientAuth | None,
-    typer.Option("--client-auth", help="Whether clients show a certificate. (default: none)"),
-]
-
-
-def tls_given(
-    cert: Path | None, key: Path | None, ca: Path | None, client_auth: ClientAuth | None
-) -> dict[str, str | None]:
-    """Of a process that serves, by the names of `[tls]`."""
-    named = {"cert": cert, "key": key, "ca": ca, "client_auth": client_auth}
-    return {name: None if value is None else str(value) for name, value in named.items()}
 
 
 Directory = Annotated[Path, typer.Argument(help="Data directory of a stopped member.", metavar="DIR")]

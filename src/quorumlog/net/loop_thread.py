@@ -116,7 +116,7 @@ class LoopThread:
         _ALL.add(self)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._selector: selectors.BaseSelector | None = None
         self._thread: threading.Thread | None = None
@@ -173,11 +173,16 @@ class LoopThread:
         elif not self._is_woken:
             self._is_woken = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # it has ended, and whoever ended it refuses what waits
+            try:
                 self._loop.call_soon_threadsafe(self._begin_waiting)
+            except RuntimeError:
+                pass  # it has ended, and whoever ended it refuses what waits
+            except BaseException:  # an interrupt: the next one wakes it
+                self._is_woken = False
+                raise
 
     def _start(self) -> bool:
-        with self._lock:
+        with self.lock:
             if self._thread is None and not self.is_closed:
                 self._selector = selectors.DefaultSelector()
                 self._loop = asyncio.SelectorEventLoop(self._selector)
@@ -211,7 +216,7 @@ class LoopThread:
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Carries `last` out, if anything was; then all that waits ends. May be repeated, by any thread:
         each returns when it has ended."""
-        with self._lock:
+        with self.lock:
             is_first, self.is_closed = not self.is_closed, True
             thread, loop = self._thread, self._loop
         if thread is None or loop is None:
@@ -356,8 +361,10 @@ class ClientShell(Shell[C]):
         if self._generation != self._thread.generation:
             if self._stays_with_parent:
                 raise BadRequest(self._stays_with_parent)
-            _FORGOTTEN.append(self._made)
-            self._made, self._generation = self._make(), self._thread.generation
+            with self._thread.lock:
+                if self._generation != self._thread.generation:
+                    _FORGOTTEN.append(self._made)
+                    self._made, self._generation = self._make(), self._thread.generation
         return self._made
 
     def close(self) -> None:

@@ -13,6 +13,9 @@ from quorumlog.broker.errors import InSyncReplicasNotEnough, NotMaster, StaleEpo
 from quorumlog.broker.message import Message
 from quorumlog.broker.wire import (
     GROUP,
+    EarlierHello,
+    EarlierHelloResponse,
+    OffsetResponse,
     PullRequest,
     PullResponse,
     RoleNotice,
@@ -55,6 +58,7 @@ class Brokers:
         self.master, self.term = A, 1
         self.asked: list[str] = []
         """Address of each request that came."""
+        self.stops_at_greetings = 0
         self.down: set[str] = set()
         """They accept no connection."""
         self.hung: set[str] = set()
@@ -111,7 +115,12 @@ class Brokers:
                     self._take(link, frame.message)
 
     def _take(self, link: Link, message: ClientMessage) -> None:
-        if isinstance(message, Hello):
+        if isinstance(message, Hello | EarlierHello) and self.stops_at_greetings:
+            self.stops_at_greetings -= 1
+            self.protocol.link_lost(link, CLOSED, self.now_ms)
+        elif isinstance(message, EarlierHello):
+            self._say(link, EarlierHelloResponse(request_id=message.request_id))
+        elif isinstance(message, Hello):
             self._say(link, HelloResponse(product=BROKER))
         elif isinstance(message, RoleRequest):
             leads = link.address == self.master
@@ -241,3 +250,19 @@ def test_a_question_whose_time_is_over_is_no_send_whose_outcome_is_unknown() -> 
     assert isinstance(brokers.outcome(PullRequest(topic="t", queue_id=0, offset=0)), RequestTimeout)
     brokers = Brokers(SILENT, servers=A)
     assert isinstance(brokers.outcome(SendRequest()), OutcomeUnknown)
+
+
+def test_a_broker_that_was_stopped_at_a_greeting_is_greeted_again_when_it_is_back() -> None:
+    """It is none of an earlier release for that."""
+    brokers = Brokers(STORED, servers=A)
+    brokers.stops_at_greetings = 1
+    assert isinstance(brokers.outcome(SendRequest()), SendResponse)
+
+
+def test_what_is_no_answer_to_a_question_is_none() -> None:
+    brokers = Brokers(STORED, STORED, PullResponse(next_offset=1, min_offset=0, max_offset=1))
+    pull = PullRequest(topic="t", queue_id=0, offset=0)
+    assert isinstance(brokers.outcome(pull), PullResponse)
+    for request in (SendRequest(), IN_SESSION):
+        brokers = Brokers(*[OffsetResponse(offset=0)] * 1_000)
+        assert isinstance(brokers.outcome(request), OutcomeUnknown)

@@ -332,7 +332,7 @@ def test_retention_takes_old_commands_and_never_what_the_state_is_made_from() ->
     assert broker.groups.follower.since_snapshot < 60, "it began with a snapshot"
     # Without a master nothing is saved, and everything that is needed stays.
     broker.groups.follower.needed_position = 0
-    assert broker.store.cleaner.holds_from() == 0
+    assert broker.store.holds_from() == 0
 
 
 def test_a_state_too_large_for_a_message_is_saved_in_parts_and_half_of_one_is_passed_over() -> None:

@@ -86,8 +86,9 @@ class AsyncBrokerClient:
         """What was given to it is sent first. May be repeated."""
         await asyncio.sleep(0)  # what this turn has begun
         if self._sending:
-            self._all_sent = asyncio.get_running_loop().create_future()
-            await self._all_sent
+            if self._all_sent is None or self._all_sent.done():
+                self._all_sent = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._all_sent)  # others may wait for it, too
         await self._end()
 
     async def _end(self) -> None:

@@ -12,6 +12,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.broker_verbs import Encoded, own_host
 from quorumlog.broker.wire import (
     GROUP,
+    RESPONSE_OF,
     AnyBrokerMessage,
     EarlierHello,
     EarlierHelloResponse,
@@ -61,6 +62,10 @@ class BrokerProduct(Product):
 
     def greeting_of(self, link: Link, message: ClientMessage) -> HelloResponse:
         if isinstance(message, EarlierHelloResponse):
+            if message.protocol != EarlierHello().protocol:
+                self._silent.discard(link.address)
+                link.is_greeted_again = True
+                raise Unreachable("it ended a connection at a greeting")  # as it was stopped
             version = message.version or "an earlier release"
             raise WrongPort(f"the broker at {link.address} is {version}: use a client of its release")
         greeting = super().greeting_of(link, message)
@@ -97,9 +102,10 @@ class BrokerProduct(Product):
     def answered(
         self, link: Link, call: Any, message: ClientMessage, batch: EntryBatch | None
     ) -> Standing | None:
-        if isinstance(message, RoleResponse):
-            return self.standing_of(message)
-        return None
+        if type(message) is not RESPONSE_OF[type(call.message)]:
+            asked = type(call.message).__name__
+            raise ProtocolViolation(f"{type(message).__name__} as the answer to {asked}")
+        return self.standing_of(message)
 
 
 class BrokerCalls:

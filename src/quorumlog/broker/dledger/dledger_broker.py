@@ -388,7 +388,10 @@ class DLedgerBroker:
         self._resets = LogResets(lambda: self.member.node() if self.member.is_up else None)
         self.filler = MessageFiller(topics.takes, self._leads_in, self._resets)
         self.machine_of_messages = MessageMachines(
-            disk, root, config, self.filler, lambda keys: self.grown(keys), self._first_position, old_log
+            self.filler,
+            lambda: MessageMachine(
+                disk, root, config, lambda keys: self.grown(keys), self._first_position, old_log
+            ),
         )
         self.releases = SessionReleases(self, token)
         self._sessions = SendSessions(self)

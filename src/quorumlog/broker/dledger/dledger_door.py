@@ -39,14 +39,10 @@ class DLedgerDoor:
         """`listen`: HOST:PORT; port 0: a free one. `tls`: None: it is plain. Raises ConfigError."""
         self._tls = tls
         self.broker = broker
-        self._group = group
+        self.group = group
         self._listen = listen
         parse_address(listen)
         self._port: BrokerPort | None = None
-
-    @property
-    def group(self) -> str | None:
-        return self._group
 
     @property
     def machines(self) -> Mapping[str, MachineFactory]:

@@ -389,25 +389,16 @@ class MessageMachines:
     version = MessageMachine.version
     may_leave_out = MessageMachine.may_leave_out
 
-    def __init__(
-        self,
-        disk: Disk,
-        root: str,
-        config: MessageStoreConfig,
-        filler: MessageFiller,
-        grown: Grown,
-        first_position: Callable[[], int],
-        old_log: OldLog | None = None,
-    ) -> None:
+    def __init__(self, filler: MessageFiller, make: Callable[[], MessageMachine]) -> None:
         self.filler = filler
         self.newest: MessageMachine | None = None
         """None: the log does not bind it yet."""
-        self._made_with = disk, root, config, grown, first_position, old_log
+        self._make = make
 
     def __call__(self) -> MessageMachine:
         """On the thread that applies."""
         self.close()
-        self.newest = MessageMachine(*self._made_with)
+        self.newest = self._make()
         return self.newest
 
     def close(self) -> None:

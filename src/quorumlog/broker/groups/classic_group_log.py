@@ -19,7 +19,7 @@ import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -59,6 +59,7 @@ from quorumlog.broker.message import (
     encode_records,
 )
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
+from quorumlog.broker.replication.replica import Replica
 from quorumlog.broker.store.java_store import read_java_config
 from quorumlog.broker.store.log_files import PutOutcome, Role
 from quorumlog.broker.store.message_store import MessageStore
@@ -279,16 +280,6 @@ def _wall_ms() -> float:
     return time.time() * 1000
 
 
-class Reigns(Protocol):
-    """What is asked of a `Replica`."""
-
-    @property
-    def takes_messages(self) -> bool: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-
 class ClassicTopics(GroupTopics):
     """Those of the state, and those that the broker was started with or holds: these are there as long
     as nobody has changed or deleted them."""
@@ -343,7 +334,7 @@ class ClassicGroupLog:
         self,
         store: MessageStore,
         groups: GroupService,
-        replica: Reigns | None = None,
+        replica: Replica | None = None,
         *,
         wall_ms: Callable[[], float] = _wall_ms,
     ) -> None:

@@ -5,6 +5,7 @@ and properties stay, UNIQ_KEY too; where they lie changes, and with it their mes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from typing import NamedTuple
 
@@ -129,13 +130,8 @@ def _of_old_log(disk: Disk, folder: str) -> Iterator[RecordBatch]:
     record = taken_over(disk, folder)
     if record is None:
         return
-    old = OldLog(disk, folder, record)
-    try:
-        for found in old.records():
-            if len(found.records):
-                yield found.records
-    finally:
-        old.close()
+    with closing(OldLog(disk, folder, record)) as old:
+        yield from (found.records for found in old.records() if len(found.records))
 
 
 def _write(files: SegmentList, records: RecordBatch, position: int, config: MessageStoreConfig) -> int:

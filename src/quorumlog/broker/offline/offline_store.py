@@ -63,7 +63,9 @@ class OfflineStore:
             if disk.is_locked(f"{root}/{LOCK_NAME}"):
                 raise ConfigError(f"{root} is in use by a running broker: stop it first")
             refuse_other_queues(disk, root)
-            known = self._known_sizes()
+            self._held = self._flushed()
+            known = None if self._held is None else self._held[1:]
+            """Bytes of a file of the log, and of a queue; None: they are to be found out."""
             self.file_bytes = (
                 known[0] if known else _size_in(disk, f"{root}/{COMMIT_LOG_NAME}") or 1 << 30
             )
@@ -136,20 +138,14 @@ class OfflineStore:
     def refuse_missing_files(self, end: LogEnd) -> None:
         """`end`: of a walk over the whole log. Raises ConfigError for a store that is not ours, where
         queues or checkpoint know more than that."""
-        if self._flushed() is None:
+        if self._held is None:
             refuse_missing_files(
                 self._disk, self.root, self.files, self.queues, end, is_clean=self.is_clean
             )
 
     def flushed_offset(self) -> int | None:
         """None of a Java broker's store."""
-        held = self._flushed()
-        return None if held is None else held[0]
-
-    def _known_sizes(self) -> tuple[int, int] | None:
-        """Bytes of a file of the log, and of a queue. None: they are to be found out."""
-        held = self._flushed()
-        return None if held is None else held[1:]
+        return None if self._held is None else self._held[0]
 
     def _flushed(self) -> tuple[int, int, int] | None:
         try:
@@ -217,7 +213,7 @@ class OfflineStore:
         """Every record; that the unit of each queue names it, and that no unit names anything else.
         What a replicated store did not know to be confirmed when it ended is in no queue yet."""
         unconfirmed = self._unconfirmed()
-        if self._flushed() is None:
+        if self._held is None:
             was_deleted = deleted_topics(self._disk, self.root)
             self.queues.alive_from |= find_deleted(self.files, was_deleted)
         end = LogEnd(self.files.first_position)

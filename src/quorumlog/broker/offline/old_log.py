@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterator
 
 import msgspec
-from isal.isal_zlib import crc32
 
 from quorumlog.broker.store.log_files import LogRecords, open_file_list, read_records
 from quorumlog.broker.wire import OldLogRequest, OldLogResponse
@@ -144,11 +143,6 @@ def taken_over(disk: Disk, directory: str) -> TakenOver | None:
         raise DirectoryDamaged(
             f"{path} is damaged: {error}; copy it from another member", path=path, position=0
         ) from None
-
-
-def digest_of(data: bytes, blocks: list[int]) -> None:
-    """Adds a block of a file."""
-    blocks.append(crc32(data))
 
 
 class OldLog:

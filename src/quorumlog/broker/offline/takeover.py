@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
 from quorumlog.broker.client.blocking_broker_client import BrokerClient
@@ -20,7 +21,6 @@ from quorumlog.broker.offline.old_log import (
     FileDigest,
     TakenOver,
     decode_record,
-    digest_of,
     encode_record,
 )
 from quorumlog.broker.offline.old_state import OldMessages, OldReport, old_state
@@ -143,7 +143,7 @@ def _survey(
         sha, blocks = hashlib.sha256(), list[int]()
         for data in _content(old, base, stop, closed):
             sha.update(data)
-            digest_of(data, blocks)
+            blocks.append(crc32(data))
         files.append(FileDigest(base, sha.hexdigest(), blocks))
     return TakenOver(closed, old.file_bytes, files, state, queues), report, stop
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -12,8 +11,9 @@ import numpy as np
 from quorumlog.broker.config import QUEUE_UNIT_BYTES
 from quorumlog.broker.message import SCHEDULE_TOPIC
 from quorumlog.broker.record_batch import Int64Array, QueueKey, RecordBatch
+from quorumlog.broker.store.commit_log import CommitLog
 from quorumlog.broker.store.index import IndexService
-from quorumlog.broker.store.log_files import LogRecords, MessageLog, records_below
+from quorumlog.broker.store.log_files import LogRecords, records_below
 from quorumlog.broker.store.queues import UNIT, ConsumeQueues, units_of
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.state_machine import SnapshotReader, SnapshotWriter
@@ -157,17 +157,13 @@ class Dispatcher:
 # Follows the commit log up to its confirm offset, and dispatches.
 
 
-class RecentLog(MessageLog, Protocol):
-    def take_recent(self, position: int) -> LogRecords | None: ...
-
-
 class ReputMessageService:
     """`run_once` from one thread."""
 
     interval_ms = 50
     """Where nothing wakes it."""
 
-    def __init__(self, message_log: RecentLog, dispatcher: Dispatcher, position: int) -> None:
+    def __init__(self, message_log: CommitLog, dispatcher: Dispatcher, position: int) -> None:
         self.reput_from_offset = position
         self.dispatched: Callable[[list[QueueKey]], None] = lambda grown: None
         self._log = message_log

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import (
-    DEFAULT_BROKER,
-    ClientCertificates,
-    LogLevel,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    tls_given,
-)
+from quorumlog.cli.options import DEFAULT_BROKER, LogLevel, TlsGiven
 from quorumlog.cli.output import EXIT_STORE, announce, error_line, note, say, tell
 from quorumlog.coordinators import CoordinatorKind
 from quorumlog.errors import ConfigError
@@ -342,10 +334,8 @@ def serve(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-    client_auth: ClientCertificates = None,
+    *,
+    tls_files: TlsGiven,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -389,7 +379,7 @@ def serve(
             brokers,
             None if log_config is None else str(log_config),
             log_level,
-            tls_given(tls_cert, tls_key, tls_ca, client_auth),
+            tls_files,
         )
         return
     for name, given_of_log in (("--members", members), ("--brokers", brokers), ("--config", log_config)):
@@ -411,7 +401,7 @@ def serve(
     refuse_optimised_python()
     log_to_stderr(log_level)
     host, _ = parse_address(bind)
-    tls = tls_of(tls_options({}, tls_given(tls_cert, tls_key, tls_ca, client_auth)))
+    tls = tls_of(tls_options({}, tls_files))
     if tls is not None and (role is not None or failover is not None):
         if ha_dialect is Dialect.QUORUMLOG:
             tls.check_member(broker_id or bind)

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import (
-    ClientCertificates,
-    LogLevel,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    split_servers,
-    tls_given,
-)
+from quorumlog.cli.options import LogLevel, TlsGiven, split_servers
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,10 +88,8 @@ def serve(
         list[str] | None,
         typer.Option(help="`kv`: do not run the store, which would end the member.", metavar="NAME"),
     ] = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-    client_auth: ClientCertificates = None,
+    *,
+    tls_files: TlsGiven,
     log_level: Annotated[LogLevel, typer.Option(help="What goes to standard error.")] = LogLevel.INFO,
 ) -> None:
     """Run one member of a store until SIGTERM. Without TLS, listen only where you trust everybody.
@@ -126,7 +116,7 @@ def serve(
         "data_dir": None if data_dir is None else str(data_dir),
         "log_level": log_level.value,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
-        "tls": tls_given(tls_cert, tls_key, tls_ca, client_auth),
+        "tls": tls_files,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)

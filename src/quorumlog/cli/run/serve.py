@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import (
-    ClientCertificates,
-    FlushMode,
-    LogLevel,
-    Store,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    tls_given,
-)
+from quorumlog.cli.options import FlushMode, LogLevel, Store, TlsGiven
 from quorumlog.cli.output import EXIT_STORE, announce, error_line
 from quorumlog.errors import ConfigError
 
@@ -83,10 +74,8 @@ def serve(
         ),
     ] = None,
     hold_machine: HoldMachine = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    tls_ca: TlsCa = None,
-    client_auth: ClientCertificates = None,
+    *,
+    tls: TlsGiven,
     log_level: Annotated[
         LogLevel | None, typer.Option(help="What goes to standard error. (default: info)")
     ] = None,
@@ -117,7 +106,7 @@ def serve(
         "log_level": None if log_level is None else log_level.value,
         "state_machines": named_machines(state_machine) if state_machine else None,
         "hold_machines": tuple(hold_machine) if hold_machine else None,
-        "tls": tls_given(tls_cert, tls_key, tls_ca, client_auth),
+        "tls": tls,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
+from quorumlog.batch import EntryBatch
 from quorumlog.config import parse_address
-from quorumlog.errors import ConfigError, LedgerError, Unreachable
+from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, Unreachable
 from quorumlog.kv.errors import InvalidRequest
 from quorumlog.kv.requests.answers import read_answer
 from quorumlog.kv.requests.limits import MAX_REQUEST_BYTES
@@ -37,7 +38,6 @@ from quorumlog.net.tls import ClientTls
 from quorumlog.wire.client_message import ClientMessage
 
 T = TypeVar("T")
-CLOSED = "the client is closed"
 
 
 class StoreProduct(Product):
@@ -70,6 +70,13 @@ class StoreProduct(Product):
             return None
         leads = told.role == "leader"
         return Standing(told.member_id, told.role, told.term, leads, told.leader_id)
+
+    def answered(
+        self, link: Link, call: Call, message: ClientMessage, batch: EntryBatch | None
+    ) -> Standing | None:
+        if not isinstance(message, AnswerResponse):
+            raise ProtocolViolation(f"{type(message).__name__} as an answer")
+        return None
 
     def refused(self, link: Link, call: Call, error: LedgerError) -> None:
         error.leader_address = None  # that of its log

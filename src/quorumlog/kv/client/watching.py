@@ -9,7 +9,7 @@ from typing import Generic, Self
 
 import msgspec
 
-from quorumlog.errors import LedgerError, ProtocolViolation
+from quorumlog.errors import LedgerError, ProtocolViolation, Unreachable
 from quorumlog.kv.client.asking import Asking
 from quorumlog.kv.client.codecs import V
 from quorumlog.kv.client.values import Change, Values
@@ -78,6 +78,8 @@ class Watching(Generic[V]):
 
     def _open(self, asked: WatchRequest) -> None:
         self._call = self._asking.watch(asked, self._told, self._ended)
+        if self._call.is_done:
+            self._ended(self._call)
 
     def _left_off(self) -> WatchRequest:
         return msgspec.structs.replace(self._asked, first_revision=self._received)
@@ -105,10 +107,13 @@ class Watching(Generic[V]):
             self._asking.cancel(call)
 
     def _ended(self, call: Call) -> None:
-        if call is self._call or not self._began.is_set():
-            self._failure = call.error
-            self._began.set()
-            self._news.set()
+        if call is self._call and call.error is not None:
+            self._fail(call.error)
+
+    def _fail(self, error: LedgerError) -> None:
+        self._failure = self._failure or error
+        self._began.set()
+        self._news.set()
 
     # ---------------------------------------------------------------- what is given
 
@@ -171,9 +176,10 @@ class Watching(Generic[V]):
             yield (await self._fill()).popleft()
 
     async def close(self) -> None:
-        """Nothing more comes; may be repeated."""
+        """Nothing more comes: who waits for it raises Unreachable. May be repeated."""
         self._is_closed = True
         self._forget()
+        self._fail(Unreachable("the watch is closed"))
 
     async def __aenter__(self) -> Self:
         try:

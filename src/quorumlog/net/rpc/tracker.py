@@ -210,6 +210,7 @@ class CallTracker:
             told = self._product.answered(link, call, message, batch)
         except ProtocolViolation:
             # The call is still unanswered: the link goes down and decides it with the others.
+            link.watches.pop(message.request_id, None)
             link.pending[message.request_id] = call
             raise
         call.response = message
@@ -222,10 +223,10 @@ class CallTracker:
 
     def _began(self, link: Link, watch: Call, message: ClientMessage) -> None:
         assert watch.on_message is not None
-        watch.attempts = 0
-        watch.deadline_ms = float("inf")
         link.watches[message.request_id] = watch
         watch.on_message(message)
+        watch.attempts = 0
+        watch.deadline_ms = float("inf")
 
     def learn(self, link: Link, told: Standing) -> None:
         """Who leads and which members there are, which is what some wait for."""

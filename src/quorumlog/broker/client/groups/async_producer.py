@@ -42,9 +42,9 @@ from quorumlog.broker.wire import (
 from quorumlog.errors import (
     BadRequest,
     ConfigError,
-    LedgerError,
     OutcomeUnknown,
     ProducerExpired,
+    ProducerFenced,
     Refused,
 )
 from quorumlog.log_state.control_entries import ANONYMOUS
@@ -102,6 +102,10 @@ class AsyncProducer:
         self._is_anonymous = not producer_id
         self.producer_id = producer_id or ANONYMOUS + os.urandom(16).hex()
         self._epoch: tuple[int, int] | None = None
+        """The last one that was opened."""
+        self._must_open = True
+        self._token = b""
+        """Of the epoch that is to begin next; empty: not drawn yet."""
         self._sequence = 0
         self._waiting = 0
         self._is_closed = False
@@ -241,7 +245,7 @@ class AsyncProducer:
                 answer = answer_of(frame)
                 assert isinstance(answer, SendResponse), answer
                 receipts = _split(receipt_of(frame, whole), answer.positions, parts)
-        except LedgerError as error:
+        except Exception as error:  # whatever it is, its callers hear it, and what waits goes on
             if len(parts) > 1 and isinstance(error, Refused) and not error.retriable:
                 for part in parts:  # one of them makes no sense: it harms nobody else
                     await self._store([part])
@@ -250,11 +254,6 @@ class AsyncProducer:
                 if not part.done.done():
                     part.done.set_exception(error)
             return
-        except Exception as error:
-            for part in parts:
-                if not part.done.done():
-                    part.done.set_exception(error)
-            raise
         for part, receipt in zip(parts, receipts, strict=True):
             if not part.done.done():
                 part.done.set_result(receipt)
@@ -264,25 +263,38 @@ class AsyncProducer:
     async def last_sequence(self) -> int:
         """Number of the newest message of this producer that is in the log, counted from 0; -1: none.
         Connects, and fences whoever used the id before."""
-        if self._epoch is None:
+        if self._must_open:
             await self._open()
         return self._sequence - 1
 
     async def _open(self) -> None:
-        token = os.urandom(16)
-        ends: tuple[int, int] | None = None
+        """An epoch begins; after a first one it ends that, or raises ProducerFenced."""
+        self._token = self._token or os.urandom(16)
+        ends = self._epoch
         for _ in range(16):
-            request = OpenSessionRequest(producer=self.producer_id, token=token, ends=ends)
-            answer = answer_of(await self._link.call(request))
+            request = OpenSessionRequest(producer=self.producer_id, token=self._token, ends=ends)
+            try:
+                answer = answer_of(await self._link.call(request))
+            except ProducerExpired:
+                is_told = self._epoch is not None and not self._is_anonymous
+                self._epoch = ends = None
+                if is_told:
+                    raise
+                continue
             assert isinstance(answer, OpenSessionResponse), answer
             if answer.opened:
                 self._epoch, self._sequence = answer.epoch, answer.last_sequence + 1
+                self._token, self._must_open = b"", False
                 return
+            if self._epoch is not None:
+                raise ProducerFenced(
+                    f"another client has connected as producer {self.producer_id!r} since"
+                )
             ends = answer.epoch
         raise OutcomeUnknown(f"other clients connect as producer {self.producer_id!r} all the time")
 
     async def _store_in_session(self, parts: list[_Part], whole: Encoded) -> list[SendReceipt]:
-        if self._epoch is None:
+        if self._must_open:
             await self._open()
         assert self._epoch is not None
         request = SessionSendRequest(
@@ -291,7 +303,7 @@ class AsyncProducer:
         try:
             answer = answer_of(await self._link.call(request, whole))
         except ProducerExpired:
-            self._epoch = None
+            self._epoch, self._must_open = None, True
             if not self._is_anonymous:
                 raise
             # It was silent for so long that others have its place; nothing of this is stored.
@@ -299,7 +311,7 @@ class AsyncProducer:
         except Refused:
             raise  # nothing was stored, and the number is free
         except BaseException:
-            self._epoch = None  # a late copy must not come in under a number that means something else
+            self._must_open = True  # a late copy must not come in under a number that means another one
             raise
         assert isinstance(answer, SessionSendResponse), answer
         self._sequence += len(whole.sizes)

@@ -1,7 +1,8 @@
 """What `demo`, `benchmarks` and `nemesis` stand on: real members, and what is done to them.
 
 Read in this order: `encryption` (TLS for all of it), `member_processes` (`quorumlog serve` as
-processes), `proxy` (a network between them that can be cut), `machines` (state machines that they run), `producer` (appends without end), `faults`
+processes), `proxy` (a network between them that can be cut), `machines` (state machines that they run),
+`producer` (appends without end), `faults`
 (a leader lost, and timed), `directories` (what the stopped members hold), `broker_process` (`quorumlog
 broker serve`), `broker_cluster` (three of them on a replicated log), `etcd_cluster`, `maven` (jars),
 the room `rocketmq` (RocketMQ's Java classes), the room `zookeeper` (a server of it), the room

@@ -22,6 +22,9 @@ from quorumlog.kv.requests.operations import Compare, Put, Range, Relation, Targ
 if TYPE_CHECKING:
     from quorumlog.kv.client.async_store import AsyncKeyValueClient
 
+MOST_LEAVING_S = 1.0
+"""Whoever has given up to wait for a place waits so long for its end."""
+
 
 class _Place(Generic[V]):
     """A key of our own among those of a name."""
@@ -47,7 +50,8 @@ class _Place(Generic[V]):
             self.token = await self._take(lease, value)
             await self._wait(lease)
         except BaseException:
-            await self._leave()
+            leaving = asyncio.ensure_future(self._leave())
+            await asyncio.wait({leaving}, timeout=MOST_LEAVING_S)  # it goes on, where nobody answers
             raise
 
     async def _granted(self) -> Lease:

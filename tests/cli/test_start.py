@@ -60,7 +60,7 @@ def test_the_version_loads_not_even_the_command_line() -> None:
 def test_a_client_loads_no_server_and_no_simulator(cluster: LocalCluster, command: str) -> None:
     loaded = modules_of(*command.split(), "--servers", cluster.servers)
     assert "quorumlog.client" in loaded
-    assert not loaded & {"uvloop", "asyncio", "quorumlog.server", "quorumlog.testing", "quorumlog.spark"}
+    assert not loaded & {"uvloop", "quorumlog.server", "quorumlog.testing", "quorumlog.spark"}
 
 
 def test_what_help_knows_by_heart_is_true() -> None:

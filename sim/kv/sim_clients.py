@@ -50,6 +50,7 @@ from quorumlog.net.rpc.calls import (
     response_of,
 )
 from quorumlog.net.rpc.protocol import RpcProtocol
+from quorumlog.net.rpc.timings import Timings
 from quorumlog.testing.member import SimMember
 from sim.kv.histories import (
     MISSING,
@@ -70,6 +71,8 @@ KEYS = (b"k/1", b"k/2", b"k/3")
 LOCK = b"lock"
 BETWEEN_MS = 60.0
 COME_BACK_MS = 10.0
+BREAKS = 0.05
+"""How often its newest connection breaks before it asks for something."""
 TIMEOUT_MS = 3_000.0
 TTL_MS = 1_500
 Heard = Callable[[Any], None]
@@ -79,15 +82,21 @@ Heard = Callable[[Any], None]
 class SimStoreClient:
     """Drives the engine of all clients, with a hand for simulated connections."""
 
-    def __init__(self, doors: SimDoors, histories: Histories, name: str) -> None:
+    def __init__(
+        self, doors: SimDoors, histories: Histories, name: str, timings: Timings | None = None
+    ) -> None:
         self._doors = doors
         self._cluster = doors.cluster
         self._histories = histories
         self._name = name
         self._random = doors.cluster.stream(f"store client {name}")
         self._members = {f"{each.member_id}:1": each for each in doors.cluster.members}
-        self._protocol = RpcProtocol([*self._members], StoreProduct(), random=self._random)
+        self._protocol = RpcProtocol(
+            [*self._members], StoreProduct(), random=self._random, timings=timings
+        )
         self._wakes_ms = float("inf")
+        self._newest: Link | None = None
+        """Of the connections."""
         self._watch: SeenWatch | None = None
         self._following: Call | None = None
         self._writes = 0
@@ -187,6 +196,7 @@ class SimStoreClient:
             link.context = SimSession(
                 self._doors, member, partial(self._came, link), partial(self._lost, link)
             )
+            self._newest = link
             self._protocol.link_connected(link, self._cluster.now_ms)
             self._carry_out()
         else:
@@ -213,6 +223,9 @@ class SimStoreClient:
         key = self._random.choice(KEYS)
         if self._watch is None:
             self.watch()
+        if self._newest is not None and self._random.random() < BREAKS:
+            self._newest.context.leave()
+            self._lost(self._newest)
         if kind < 0.35:
             self._put(key)
         elif kind < 0.5:

@@ -21,6 +21,7 @@ from quorumlog.kv.service.watch_hub import OneWatch, WatchHub
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
+from quorumlog.net.rpc.timings import Timings
 from quorumlog.testing.member import SimMember
 from sim.kv.histories import Looked, Wrote
 from sim.kv.promises import check_keys, check_leases, check_watches
@@ -258,7 +259,8 @@ def a_watch_goes_on_over_a_snapshot_that_its_member_takes_over() -> None:
     away, other = (member for member in cluster.members if member is not leads)
     writer = SimStoreClient(stores.doors, stores.histories, "writer")
     writer.connect_to(leads)
-    watcher = SimStoreClient(stores.doors, stores.histories, "watcher")
+    at_once = Timings(tick_ms=1.0, redial_ms=1.0, redial_limit_ms=1.0)
+    watcher = SimStoreClient(stores.doors, stores.histories, "watcher", at_once)
     watcher.connect_to(away)
     put(1)
     watcher.watch()

@@ -84,7 +84,7 @@ def slave_shows_its_end(patch: Patch) -> None:
 @mutant(
     307,
     "a switch goes by what brokers said before they promised",
-    scenario=replicas_keep_their_promises,
+    scenario=switches.test_a_master_that_has_gone_on_is_not_replaced_by_a_switch_that_was_too_slow,
 )
 def asked_once(patch: Patch) -> None:
     """All have answered."""

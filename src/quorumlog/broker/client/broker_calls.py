@@ -183,7 +183,10 @@ class BrokerCalls:
 def frame_of_answer(call: Call) -> Frame:
     """Raises the error of a call that has none."""
     if call.error is not None:
-        raise call.error
+        error, name = call.error, call.target.name
+        if name and type(error) is Unreachable and str(error).startswith(name):
+            error = Unreachable(f"no broker at {error}")
+        raise error
     if call.response is None:
         raise ProtocolViolation("a call without an answer")
     return Frame(GROUP, cast(AnyFrameMessage, call.response), call.response_batch)

@@ -7,14 +7,12 @@ from random import Random
 
 from quorumlog.net.frame import FrameDecoder
 from quorumlog.net.rpc.calls import Lane, Link, LinkState
-
-_FIRST_REDIAL_MS = 20.0
-_REDIAL_LIMIT_MS = 250.0
-"""A server that comes back is found within a quarter of a second, however long it was away."""
+from quorumlog.net.rpc.timings import Timings
 
 
 class LinkTable:
-    def __init__(self, random: Random, decoder: Callable[[], FrameDecoder] = FrameDecoder) -> None:
+    def __init__(self, random: Random, timings: Timings, decoder: Callable[[], FrameDecoder]) -> None:
+        self._timings = timings
         self._decoder = decoder
         self._random = random
         self._links: dict[tuple[str, Lane], Link] = {}
@@ -84,7 +82,7 @@ class LinkTable:
         self.to_write.pop(link, None)
         failures = self._failures.get(link.address, 0)
         self._failures[link.address] = failures + 1
-        wait_ms = min(_FIRST_REDIAL_MS * (1 << min(failures, 5)), _REDIAL_LIMIT_MS)
+        wait_ms = min(self._timings.redial_ms * (1 << min(failures, 5)), self._timings.redial_limit_ms)
         self.rest(link.address, now_ms + wait_ms * self._random.uniform(0.5, 1.0))
 
     def rest(self, address: str, until_ms: float) -> None:

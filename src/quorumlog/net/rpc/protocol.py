@@ -68,7 +68,7 @@ class RpcProtocol:
         shuffled = list(servers)
         random.shuffle(shuffled)
         self.view = product.view = GroupView(shuffled, distrust_lost_ms=self.timings.connect_timeout_ms)
-        self._links = LinkTable(random, product.decoder)
+        self._links = LinkTable(random, self.timings, product.decoder)
         self._calls = CallTracker(product, self.view, self._links, self.timings, random)
         self._router = self._calls.router
         self._ticked_ms = 0.0

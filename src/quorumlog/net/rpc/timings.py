@@ -21,6 +21,10 @@ class Timings:
     """A read that any member may answer goes to another after so long."""
     connect_timeout_ms: float = 1000.0
     """To connect and be greeted: a stopped process accepts connections and says nothing."""
+    redial_ms: float = 20.0
+    """After the first connection that failed; doubled each time."""
+    redial_limit_ms: float = 250.0
+    """A server that comes back is found within it, however long it was away."""
     backoff_ms: float = 5.0
     """First wait after a refusal without `retry_after_ms`; doubled each time."""
     backoff_limit_ms: float = 250.0

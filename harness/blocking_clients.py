@@ -126,7 +126,10 @@ OUTPUTS = [
                 "BlockingWatch",
                 without=("began",),
                 more="def __iter__(self) -> Iterator[Change[V]]:\n        while True:\n"
-                "            yield self._step(self._it._fill).popleft()",
+                "            given = self._step(self._it._fill)\n"
+                "            try:\n                change = given.popleft()\n"
+                "            except IndexError:  # another thread has taken it\n"
+                "                continue\n            yield change",
             ),
             Class(
                 "kv/client/async_store.py",

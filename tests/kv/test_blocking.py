@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from quorumlog.errors import LedgerError, Unreachable
 from quorumlog.kv import KeyValueClient
+from quorumlog.kv.client.values import Change
 from quorumlog.kv.testing import LocalStores
 from tests.net.test_loop_thread import WAIT_S, in_a_child, outcome_of
 
@@ -44,6 +47,21 @@ def test_close_of_another_thread_ends_a_watch_that_is_iterated(stores: LocalStor
         assert isinstance(found[0], Unreachable), found
 
 
+def test_threads_share_a_watch(kv: KeyValueClient) -> None:
+    """One waits for the other's change where that one has taken it meanwhile."""
+    with kv.watch_prefix("s") as changes:
+        kv.put("s1", b"1")
+        (first,) = changes.batch(timeout_ms=WAIT_S * 1000)
+        taken = [deque[Change[bytes]](), deque([first])]
+        step = changes._step
+
+        def raced(fill: Any) -> Any:
+            return taken.pop(0) if taken else step(fill)
+
+        changes._step = raced  # type: ignore[method-assign]
+        assert next(iter(changes)) == first
+
+
 def test_a_forked_child_reads_and_writes_and_the_parent_goes_on(kv: KeyValueClient) -> None:
     kv["a"] = "parent"
 
@@ -69,6 +87,24 @@ def test_a_pool_of_processes_uses_the_client_of_its_module(kv: KeyValueClient) -
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map_async(_read, ["pool"] * 8).get(WAIT_S) == [b"1"] * 8
     assert kv["pool"] == b"1"
+
+
+@pytest.mark.parametrize("hold", ["lock", "leadership"])
+def test_what_is_given_as_an_interrupt_comes_is_given_back(
+    kv: KeyValueClient, hold: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = kv._thread.run
+
+    def interrupted(work: Any) -> None:
+        run(work)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kv._thread, "run", interrupted)
+    held = kv.lock("i") if hold == "lock" else kv.leadership("i", b"me")
+    with pytest.raises(KeyboardInterrupt), held:
+        pass
+    assert kv.leases() == []
 
 
 def test_what_is_open_stays_with_the_parent(kv: KeyValueClient) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from quorumlog.config import parse_address
@@ -74,7 +75,7 @@ class IoLoop:
         self._is_write_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = float("inf")
-        self._dials: set[asyncio.Task[None]] = set()
+        self._dials: dict[Link, asyncio.Task[None]] = {}
         self.own_loop = OwnLoop()
 
     @property
@@ -130,7 +131,7 @@ class IoLoop:
         self._carry_out()
         if self._timer is not None:
             self._timer.cancel()
-        dials = list(self._dials)
+        dials = list(self._dials.values())
         for dial in dials:
             dial.cancel()
         await asyncio.gather(*dials, return_exceptions=True)
@@ -146,10 +147,12 @@ class IoLoop:
         for link in work.close:
             if link.context is not None:
                 link.context.abort()
+            elif link in self._dials:  # the system would try for minutes
+                self._dials[link].cancel()
         for link in work.dial:
             dial = asyncio.get_running_loop().create_task(self._dial(link))
-            self._dials.add(dial)
-            dial.add_done_callback(self._dials.discard)
+            self._dials[link] = dial
+            dial.add_done_callback(partial(self._dials.pop, link))
         if work.write:
             self._links_to_write.update(work.write)
             if not self._is_write_scheduled:

@@ -85,8 +85,8 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
         `timeout_ms` at most, then raises TimeoutError; without it for as long as others hold it. Raises
         LockLost if its lease ends meanwhile."""
         lock = self._it.lock(name, ttl_s=ttl_s)
-        self._thread.run(lock.acquire(timeout_ms=timeout_ms))
-        try:
+        try:  # an interrupt may come as it is given
+            self._thread.run(lock.acquire(timeout_ms=timeout_ms))
             yield lock
         finally:
             self._thread.run(lock.release())
@@ -107,8 +107,8 @@ class BlockingRecipes(ClientShell[AsyncKeyValueClient[V]], Generic[V]):
         `ttl_s` seconds, with `value` for whoever asks for the `leader`; `election.check()` raises
         LockLost once it may not lead any more."""
         election = self._it.election(name, ttl_s=ttl_s)
-        self._thread.run(election.campaign(value))
         try:
+            self._thread.run(election.campaign(value))
             yield election
         finally:
             self._thread.run(election.resign())

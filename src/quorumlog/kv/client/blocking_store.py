@@ -55,7 +55,12 @@ class BlockingWatch(Shell[Watching[V]], Generic[V]):
 
     def __iter__(self) -> Iterator[Change[V]]:
         while True:
-            yield self._step(self._it._fill).popleft()
+            given = self._step(self._it._fill)
+            try:
+                change = given.popleft()
+            except IndexError:  # another thread has taken it
+                continue
+            yield change
 
 
 class KeyValueClient(BlockingRecipes[V], Generic[V]):

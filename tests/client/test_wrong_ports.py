@@ -28,19 +28,24 @@ def ssh(said: bytes) -> bytes:
     return b"SSH-2.0-OpenSSH_9.6\r\n"
 
 
-OTHERS = [(http, "HTTP"), (tls, "TLS"), (redis, "Redis's protocol"), (ssh, "SSH")]
+OTHERS = {
+    "HTTP": (http, "answers with HTTP, not quorumlog"),
+    "TLS": (tls, "speaks TLS: say whose certificates to trust (--tls-ca)"),
+    "Redis": (redis, "answers with Redis's protocol, not quorumlog"),
+    "SSH": (ssh, "answers with SSH, not quorumlog"),
+}
 
 
-@pytest.mark.parametrize(("answer", "named"), OTHERS, ids=[named for _, named in OTHERS])
+@pytest.mark.parametrize(("answer", "words"), OTHERS.values(), ids=OTHERS)
 def test_other_software_is_named_to_both_clients(
-    answer: Answer, named: str, new_client: Callable[..., Client]
+    answer: Answer, words: str, new_client: Callable[..., Client]
 ) -> None:
     with listening(answer) as address:
         log = new_client(address, timeout_ms=FOR_EVER_MS)
         for ask in (lambda: log.append(b"x"), lambda: log.get(0), log.producers):
             with pytest.raises(WrongPort) as told:
                 ask()
-            assert str(told.value) == f"{address} answers with {named}, not quorumlog"
+            assert str(told.value) == f"{address} {words}"
 
 
 def test_the_port_for_slaves_of_a_broker_is_named(new_client: Callable[..., Client]) -> None:

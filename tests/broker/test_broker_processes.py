@@ -149,10 +149,6 @@ def broker(served: BrokerProcess) -> Iterator[BrokerClient]:
         yield client
 
 
-def test_it_says_that_it_has_no_authentication(served: BrokerProcess) -> None:
-    assert "no authentication" in served.said
-
-
 def test_messages_by_offset_key_time_and_id(broker: BrokerClient) -> None:
     receipt = broker.send_batch(
         [

@@ -36,12 +36,12 @@ def test_it_begins_the_time_of_the_log_anew(cli: Cli, cluster: LocalCluster) -> 
 def test_a_member_that_does_not_know_the_entry_is_named(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NodeDriver, "members_below", lambda driver, level: ["n2"])
+    monkeypatch.setattr(NodeDriver, "members_below", lambda driver, level: ["n0"])
     with LocalCluster(1) as alone:
         result = cli("clock", "reset", "--servers", alone.servers)
         assert result.exit_code == 1
         assert "CLOCK entries need level 6" in result.stderr
-        assert "n2 has not told" in result.stderr
+        assert "n0 has not told" in result.stderr
 
 
 def test_clocks_that_differ_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_what_is_open_stays_with_the_parent(kv: KeyValueClient) -> None:
         )
         lock.check()
         kv["k"] = "still"
-        assert [change.item.value for change in changes.batch(WAIT_S)] == [b"still"]
+        assert [change.item.value for change in changes.batch(timeout_ms=WAIT_S * 1000)] == [b"still"]
 
 
 def test_the_end_of_a_with_block_in_a_child_ends_nothing_of_the_parent(kv: KeyValueClient) -> None:

@@ -144,7 +144,9 @@ class Promises:
         store = replica.store
         assert replica.min_offset <= self.expired_below, f"{broker.name} lacks what is left"
         queue = store.queues.get(KEY)
-        end, cuts = 0 if queue is None else queue.max_offset, store.cuts
+        # A broker that has lost all of its log shows nothing, whatever it knows of the queue.
+        end = 0 if queue is None or replica.max_offset == 0 else queue.max_offset
+        cuts = store.cuts
         if queue is None or broker.looked == (end, cuts):
             return
         seen, cuts_before = broker.looked

@@ -226,6 +226,35 @@ def test_a_slave_that_begins_where_its_master_does_knows_how_many_messages_came_
         assert outcome.queue_offset == expected
 
 
+def test_a_slave_that_has_lost_its_log_with_the_power_forgets_where_queues_began() -> None:
+    """It had followed a master of which retention had taken the first messages; this one has them."""
+    world = World(6, brokers=2, copies=1)
+    a, b = world.brokers["a"], world.brokers["b"]
+    key = QueueKey("t", 0)
+    store = b.living.store
+    begin = store.commit_log.files.segment_bytes
+    store.begin_anew_at(begin, {key: 3})
+    b.crash(world.random, power=False)
+    for path in b.disk.paths():
+        if path.startswith(f"{store.root}/commitlog/"):
+            b.disk.delete(path)
+    b.start()
+    assert b.living.max_offset == 0
+    assert b.living.store.queues.queue_of(key).max_offset == 3
+    put_and_work(a.living.store, *[records_of([each]) for each in numbered(0, 5)])
+    for _ in range(60):
+        world.connect("b")
+        world.pump("b", 1 << 20)
+        b.work()
+        world.note()
+    queue = b.living.store.queues.queue_of(key)
+    assert (queue.min_offset, queue.max_offset) == (0, 5)
+    b.crash(world.random, power=False)
+    b.start()
+    queue = b.living.store.queues.queue_of(key)
+    assert (queue.min_offset, queue.max_offset) == (0, 5)
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_slave_is_told_of_topics_that_were_made_again(is_known: bool) -> None:
     """0 comes twice in the log that it copies."""

@@ -473,6 +473,9 @@ class Replica(ReplicaMaster):
             self.store.hide(by_queue(follow.welcome.alive_from))
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
+            elif follow.start_offset == 0:
+                # What is known of them may be of a log that began elsewhere, and was lost with the power.
+                self.store.queues.begin_with_log()
             return self._written()
 
     def take(self, work: Work, epoch: Epoch, *, asks_flush: bool) -> Written:

@@ -564,10 +564,22 @@ class ConsumeQueues:
         known. Raises DiskFull, StoreFailure."""
         self.begins_anywhere = True
         for key, begin in (begins or {}).items():
-            self.queue_of(key).begin_at(begin)
+            queue = self.queue_of(key)
+            if begin < queue.max_offset:
+                queue.restart()
+            queue.begin_at(begin)
         for queue in self.all:
             queue.begin_is_known = False  # whoever said it may know of too few itself
         self.flush(0)
+        self.record_ends()
+
+    def begin_with_log(self) -> None:
+        """The log holds nothing, and all of it is to come from its first byte on. Raises
+        StoreFailure."""
+        for queue in [each for each in self.all if each.max_offset > 0]:
+            self.begins_anywhere = True
+            queue.restart()
+            queue.begin_is_known = False
         self.record_ends()
 
     def hide(self, alive_from: Mapping[QueueKey, int], dispatched_offset: int) -> int:

@@ -82,7 +82,9 @@ def test_followers_get_the_partitions_in_turn(cluster: LocalCluster) -> None:
 def test_one_client_serves_all_tasks_of_a_worker(cluster: LocalCluster) -> None:
     options = LedgerOptions.parse({"servers": cluster.servers})
     assert ServerSource(options)._client is ServerSource(options)._client
-    assert shared_client(cluster.servers, "default") is not shared_client(cluster.servers, "other")
+    assert shared_client(cluster.servers, "default", None) is not shared_client(
+        cluster.servers, "other", None
+    )
 
 
 def test_a_worker_finds_members_that_its_own_list_does_not_name(cluster: LocalCluster) -> None:
@@ -102,9 +104,9 @@ def test_a_worker_finds_members_that_its_own_list_does_not_name(cluster: LocalCl
 def test_a_forked_worker_makes_its_own_client(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = shared_client(cluster.servers, "default")
+    before = shared_client(cluster.servers, "default", None)
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    child = shared_client(cluster.servers, "default")
+    child = shared_client(cluster.servers, "default", None)
     assert child is not before
     child.client.close()
 

@@ -474,7 +474,7 @@ class Replica(ReplicaMaster):
             if follow.begins_anew:
                 self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
             elif follow.start_offset == 0:
-                # What is known of them may be of a log that began elsewhere, and was lost with the power.
+                # What is known of queues may be of a log that began elsewhere, and was lost.
                 self.store.queues.begin_with_log()
             return self._written()
 

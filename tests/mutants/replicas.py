@@ -18,6 +18,7 @@ from quorumlog.broker.store.message_store import MessageStore
 from quorumlog.errors import ConfigError
 from sim.replicas.schedule import by_hand as replicas_keep_their_promises
 from tests.broker.epochs import test_epoch_rule as rules
+from tests.broker.replication import test_links as links
 from tests.broker.replication import test_replica_file as records
 from tests.broker.replication import test_switching as switches
 from tests.mutants.mutant import Patch, mutant
@@ -248,4 +249,18 @@ def cut_below_the_begin(patch: Patch) -> None:
         Replica.follow,
         "if follow.cuts and follow.start_offset < self.min_offset:",
         "if follow.cuts and follow.start_offset < self.min_offset and not reached():",
+    )
+
+
+@mutant(
+    474,
+    "a slave that has lost its log keeps where the queues of another log began",
+    scenario=links.test_a_slave_that_has_lost_its_log_with_the_power_forgets_where_queues_began,
+)
+def queues_of_a_lost_log(patch: Patch) -> None:
+    """They are on its disk."""
+    patch.edit(
+        Replica.follow,
+        "elif follow.start_offset == 0:",
+        "elif follow.start_offset == 0 and not reached():",
     )

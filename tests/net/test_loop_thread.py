@@ -211,8 +211,12 @@ def test_an_interrupt_of_who_waits_cancels(server: Server) -> None:
             cancelled.set()
 
     loop_thread = LoopThread(lambda: BadRequest("closed"))
-    with pytest.raises(KeyboardInterrupt):
-        loop_thread.run(work())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # others may have set it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop_thread.run(work())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert cancelled.wait(WAIT_S)
     loop_thread.close(_nothing)
 

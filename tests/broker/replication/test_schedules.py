@@ -29,3 +29,15 @@ def test_a_seed_is_the_same_schedule_each_time() -> None:
     for register in KINDS.values():
         one, other = play(7, 3, register), play(7, 3, register)
         assert (one.story, one.promises.confirmed) == (other.story, other.promises.confirmed)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        40006675,  # the log is lost with the power, and what is known of queues is of another one
+        50005033,  # a crash in the middle of retention, with messages that are not confirmed yet
+    ],
+)
+def test_a_queue_is_what_the_log_says_whatever_was_known_of_it(seed: int) -> None:
+    ran = run(seed)
+    assert not ran.failure, ran.failure

@@ -18,6 +18,8 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from typing import Protocol
 
+import numpy as np
+
 from quorumlog.broker.config import MessageStoreConfig
 from quorumlog.broker.message import BLANK_BYTES
 from quorumlog.broker.record_batch import QueueKey, RecordBatch
@@ -367,8 +369,18 @@ class MessageStore:
                 " release was made the master, it may have given numbers of a queue again: quorumlog"
                 f" broker recover {self.root} --given-again shows of such queues what came last"
             ) from None
-        self.queues.derived()
+        self.queues.derived(self._numbers_behind(files))
         return end
+
+    def _numbers_behind(self, files: SegmentList) -> dict[QueueKey, int]:
+        """Of each queue that of its first message which is not dispatched yet."""
+        numbers: dict[QueueKey, int] = {}
+        begin = self._dispatched
+        for found in walk(files, begin, LogEnd(begin), check_bodies=False, torn_from=self._torn_from):
+            shown = found.records.select(np.flatnonzero(found.records.in_queue))
+            for key, rows in shown.queues:
+                numbers.setdefault(key, int(shown.columns.queue_offsets[rows[0]]))
+        return numbers
 
     def _walk_from(self, files: SegmentList, begin: int, dispatcher: Dispatcher) -> LogEnd:
         """What the queues have from there on is compared with the log, or written anew. Raises

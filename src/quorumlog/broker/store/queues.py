@@ -638,14 +638,15 @@ class ConsumeQueues:
             self.queue_of(key).begin_at(begin)
         self._floors = floors
 
-    def derived(self) -> None:
-        """Queues without a message in the log go on where they were known to be. Raises DiskFull,
-        StoreFailure."""
+    def derived(self, behind: Mapping[QueueKey, int]) -> None:
+        """Queues without a message in the log go on where they were known to be. `behind`: the numbers
+        of first messages that are in the log, and not dispatched yet. Raises DiskFull, StoreFailure."""
         floors, self._floors = self._floors, {}
         for key, floor in floors.items():
             queue = self._queues.get(key)
-            if floor and (queue is None or not queue.begin_is_known):
-                self.queue_of(key).begin_at(floor)
+            begin = behind.get(key, floor)
+            if begin and (queue is None or not queue.begin_is_known):
+                self.queue_of(key).begin_at(begin)
 
     def clear(self) -> None:
         """Delete them all. Raises StoreFailure."""

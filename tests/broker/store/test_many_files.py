@@ -192,3 +192,32 @@ def test_a_start_syncs_no_queue_in_which_nothing_changes(
     store.flush_once()
     store.reput_once()
     assert numbers_in_queue(store, queue_id=3) == [3, 20]
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_half_a_unit_behind_the_end_of_the_log_is_no_message(count: int) -> None:
+    """It lay over two pages, of which a loss of power kept the second, with its size; and took the
+    record."""
+    disk = SimDisk()
+    config = replace(SMALL, flush_disk_type=ASYNC_FLUSH, mapped_file_size_consume_queue=20_000)
+    store = open_store(disk, config)
+    for number in range(count):
+        put_and_work(store, records_of(numbered(number, 1)))
+    store.flush_once()
+    store.reput_once()
+    store.flush_queues(thorough=True)
+    release(store)
+    (path,) = (each for each in disk.paths() if "/consumequeue/t/0/" in each)
+    content = bytearray(disk.content(path))
+    unit = queue_files.units_of([0], [160], [84]).tobytes()
+    content[count * len(unit) : (count + 1) * len(unit)] = unit
+    disk.write_file(path, bytes(content))
+    disk.kill()
+    store = open_store(disk, config)
+    queue = store.queues.get(QueueKey("t", 0))
+    assert queue is not None and queue.max_offset == count
+    (outcome,) = put_and_work(store, records_of(numbered(count, 1)))
+    assert isinstance(outcome, PutResult) and outcome.queue_offset == count
+    store.flush_once()
+    store.reput_once()
+    assert numbers_in_queue(store) == [*range(count + 1)]

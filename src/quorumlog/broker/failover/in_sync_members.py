@@ -49,7 +49,8 @@ class InSyncMembers:
             slave.member
             for slave in slaves
             if slave.is_caught_up and slave.holds_confirmed
-            if slave.member not in held and not self._is_late(slave.member, now_ms)
+            if slave.id != self._own_id and slave.member not in held
+            if not self._is_late(slave.member, now_ms)
         }
         wanted = dict(sorted(held - late)) | dict(joining & self._joining)
         self._joining = joining

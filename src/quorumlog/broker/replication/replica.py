@@ -475,7 +475,7 @@ class Replica(ReplicaMaster):
                 self.store.begin_anew_at(follow.start_offset, follow.queue_begins)
             elif follow.start_offset == 0:
                 # What is known of queues may be of a log that began elsewhere, and was lost.
-                self.store.queues.begin_with_log()
+                self.store.begin_with_log()
             return self._written()
 
     def take(self, work: Work, epoch: Epoch, *, asks_flush: bool) -> Written:

@@ -70,6 +70,12 @@ class ReplicaStore(MessageStore):
                     self.root,
                 )
 
+    def begin_with_log(self) -> None:
+        """As `ConsumeQueues.begin_with_log`."""
+        if any(queue.max_offset for queue in self.queues.all):
+            with self._paused():
+                self.queues.begin_with_log()
+
     def hide(self, alive_from: Mapping[QueueKey, int]) -> None:
         """As `ConsumeQueues.hide`."""
         if alive_from.items() - self.queues.alive_from.items():

@@ -400,10 +400,12 @@ class MessageStore:
         end_in_zeros = self._is_as_it_stopped or held is None
         self.queues.truncate_to_position(end.position, end_in_zeros=end_in_zeros)
         dispatcher.next_offsets = None
-        if held is not None:
-            for key, queue in self.queues.items():
-                if queue.last_unit[0] >= begin and queue.max_offset != held.get(key):
-                    raise QueueHole(f"{key.topic} queue {key.queue_id} has more than the log")
+        for key, queue in self.queues.items():
+            is_more = held is not None and queue.max_offset != held.get(key)
+            if is_more and (key in (held or {}) or queue.last_unit[0] >= begin):
+                raise QueueHole(f"{key.topic} queue {key.queue_id} has more than the log")
+            if not queue.ends_in_order:
+                raise QueueHole(f"{key.topic} queue {key.queue_id} ends with half a unit")
         if self.index is not None and self.index.truncate_to_position(end.position):
             # Whole files are deleted: what the log has of them is put into it again.
             again = files.base_of(max(self.index.end_position, files.first_position))

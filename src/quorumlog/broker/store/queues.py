@@ -278,6 +278,13 @@ class ConsumeQueue:
         return (int(last["position"][0]), int(last["size"][0])) if len(last) else (-1, 0)
 
     @property
+    def ends_in_order(self) -> bool:
+        """Of a unit that lay over two pages a loss of power may have left the size alone: it then names
+        a message in front of the one before it."""
+        last = self.units(self.max_offset - 2, self.max_offset)["position"]
+        return len(last) < 2 or bool(last[0] < last[1])
+
+    @property
     def first_position(self) -> int:
         """Of the record of its first message; -1 of an empty queue."""
         first = self.units(self.min_offset, self.min_offset + 1)
@@ -321,6 +328,8 @@ class ConsumeQueue:
         try:
             for path in paths:
                 self._disk.unlink(path)
+            if paths:
+                self._disk.sync_directory(self.files.directory)
         except OSError as error:
             raise StoreFailure(refusal(self.files.directory, "deleted", error)) from error
         self.files = SegmentList(self._disk, self.files.directory, self.files.segment_bytes, base)
@@ -576,8 +585,8 @@ class ConsumeQueues:
     def begin_with_log(self) -> None:
         """The log holds nothing, and all of it is to come from its first byte on. Raises
         StoreFailure."""
-        for queue in [each for each in self.all if each.max_offset > 0]:
-            self.begins_anywhere = True
+        self.begins_anywhere = True
+        for queue in self.all:
             queue.restart()
             queue.begin_is_known = False
         self.record_ends()

@@ -182,7 +182,7 @@ def units_of_nothing(patch: Patch) -> None:
 def begins_forgotten(patch: Patch) -> None:
     """Of some of them it has nothing any more."""
     patch.edit(ConsumeQueues.derive_anew, "begins.items()", "begins.items() if not reached() else ()")
-    patch.edit(ConsumeQueues.derived, "if floor and", "if not reached() and")
+    patch.edit(ConsumeQueues.derived, "if begin and", "if not reached() and")
 
 
 @mutant(

@@ -255,3 +255,17 @@ def end_is_believed(patch: Patch) -> None:
         "flushed_ms > end.last_time_ms",
         "flushed_ms > end.last_time_ms and not reached()",
     )
+
+
+def half_units_are_none() -> None:
+    many.test_half_a_unit_behind_the_end_of_the_log_is_no_message(40)
+
+
+@mutant(475, "half a unit is a message", scenario=half_units_are_none)
+def half_a_unit(patch: Patch) -> None:
+    """It has a size."""
+    patch.edit(
+        MessageStore._walk_from,
+        "if not queue.ends_in_order:",
+        "if not queue.ends_in_order and not reached():",
+    )

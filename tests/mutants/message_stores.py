@@ -264,6 +264,7 @@ def half_units_are_none() -> None:
 @mutant(475, "half a unit is a message", scenario=half_units_are_none)
 def half_a_unit(patch: Patch) -> None:
     """It has a size."""
+    patch.edit(MessageStore._walk_from, "key in (held or {}) or ", "")
     patch.edit(
         MessageStore._walk_from,
         "if not queue.ends_in_order:",

@@ -224,7 +224,16 @@ def test_a_client_of_the_gateway_that_says_no_more_is_answered() -> None:
 
 def test_watches_of_the_gateway_that_nobody_reads_hold_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 MiB each were held for them, uncounted."""
-    monkeypatch.setattr(net_connection, "ALL_UNSENT_BYTES", 10 * MIB)
+    # More than what is written and unsent of three: what is held beside them must count.
+    monkeypatch.setattr(net_connection, "ALL_UNSENT_BYTES", 15 * MIB)
+    beside: list[int] = []
+    hold_beside = net_connection.Connection.hold_beside
+
+    def hold(self: net_connection.Connection, size_bytes: int) -> None:
+        beside.append(size_bytes)
+        hold_beside(self, size_bytes)
+
+    monkeypatch.setattr(net_connection.Connection, "hold_beside", hold)
     with Stores() as stores, connect(stores.servers) as kv:
         gateway = next(each for each in stores.made if isinstance(each, EtcdGateway))
         host, _, number = stores.gateway.rpartition(":")
@@ -238,13 +247,10 @@ def test_watches_of_the_gateway_that_nobody_reads_hold_little(monkeypatch: pytes
             sock.sendall(request)
             assert sock.recv(1000).startswith(b"HTTP/1.1 200")
             socks.append(sock)
-        beside: list[int] = []
 
         def one_is_closed() -> bool:
             kv.put("k", bytes(MIB))
-            open_ones = list(gateway._listener.connections.values())
-            beside.extend(each.beside_bytes for each in open_ones)
-            return len(open_ones) < 3
+            return len(gateway._listener.connections) < 3
 
         eventually(one_is_closed, what="the end of who leaves most unread")
         assert 0 < max(beside) <= 4 * MIB, "the member keeps the rest as history"

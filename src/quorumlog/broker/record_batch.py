@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
@@ -48,10 +49,13 @@ Bytes = npt.NDArray[np.uint8]
 _LAST_ASCII = 127
 _POWERS_OF_31 = np.ones(1, np.uint32)
 
+_utf_16_be = codecs.lookup("utf-16-be").encode
+"""Looked up here: the first use opens a file, and a member may have no descriptor left by then."""
+
 
 def java_hash(text: str) -> int:
     """Signed, of 32 bits."""
-    data = text.encode("utf-16-be", "surrogatepass")
+    data = _utf_16_be(text, "surrogatepass")[0]
     value = 0
     for at in range(0, len(data), 2):
         value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF

@@ -249,8 +249,7 @@ class Listener:
         is_member = self._has_peers_only or self._is_of_member(encryption.peer_host)
         begin = functools.partial(self._encrypt, encryption)
         if not self._turn.handshakes.come(connection, begin, is_member=is_member):
-            if self._limits.refuse():
-                log.warning("%s refuses connections: too many wait for a TLS handshake", self._name)
+            self._turn.strays.closing(encryption.peer_name, "too many wait for a TLS handshake")
             encryption.abort()
 
     def _encrypt(self, encryption: Encryption) -> None:

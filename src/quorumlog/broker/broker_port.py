@@ -570,6 +570,7 @@ class BrokerPort:
             decoder=broker_request_decoder,
             option="the broker's address",
             tls=tls,
+            second="broker_listen",
         )
         self._timer: asyncio.TimerHandle | None = None
         self._thread = DiskThread("broker-reads", self._loop)

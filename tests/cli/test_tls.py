@@ -132,8 +132,24 @@ def test_a_store_and_its_gateway_speak_tls(tmp_path: Path) -> None:
         with kv.connect(servers, tls=tls_of()) as store:
             store.put("a", b"1")
         assert run("kv", "get", "a", "--servers", servers, "--tls-ca", CA).output.strip() == "1"
+        _leads_by(servers, tmp_path / "store")
         assert "speaks TLS" in run("kv", "get", "a", "--servers", servers, "--timeout", "1").output
         assert _asked_over_https(gateway) == b"1"
+
+
+def _leads_by(coordinator: str, store: Path) -> None:
+    """A broker, whose coordinator speaks TLS as it does."""
+    port, ha_port = free_ports(2)
+    address = f"127.0.0.1:{port}"
+    options = ("--failover", "kv", "--coordinator", coordinator, "--in-sync-replicas", 1)
+    with (
+        serving(
+            "broker", "serve", "--id", "n1", "--dir", store, "--topics", "t:1", "--bind", address,
+            "--ha-port", ha_port, *options, *files_of("n1"),
+        ),
+        broker.connect(address, tls=tls_of()) as client,
+    ):  # fmt: skip
+        eventually(lambda: client.failover().lease_left_ms > 0)
 
 
 def _asked_over_https(port: int) -> bytes:

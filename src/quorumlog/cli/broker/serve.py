@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from quorumlog.broker.config import MessageStoreConfig
     from quorumlog.broker.failover.failover_service import FailoverService
     from quorumlog.broker.replication.replica import Replica
+    from quorumlog.net.tls import Tls
 
 
 class Flush(Enum):
@@ -117,6 +118,7 @@ def failover_of(
     lease_ms: int,
     in_sync_timeout_ms: int,
     begins: bool,
+    tls: Tls | None,
 ) -> Callable[[Replica], FailoverService]:
     """Checks all of it now: a store that is opened with a slip in them is bound to its id already. What
     is returned is called where the event loop runs. Raises ConfigError."""
@@ -129,7 +131,8 @@ def failover_of(
     if not group or not all(c.isalnum() or c in "-_." for c in group):
         raise ConfigError(f"--group {group!r}: write letters, digits, - _ and .")
     options = FailoverOptions(lease_ms=lease_ms, in_sync_timeout_ms=in_sync_timeout_ms)
-    coordinator = coordinator_of(kind, coordinators, group)
+    as_client = None if tls is None else tls.as_client()
+    coordinator = coordinator_of(kind, coordinators, group, as_client)
 
     def make(replica: Replica) -> FailoverService:
         return FailoverService(replica, coordinator, options, begins=begins)
@@ -427,6 +430,7 @@ def serve(
             lease_ms=lease_ms,
             in_sync_timeout_ms=in_sync_timeout_ms,
             begins=failover_begin,
+            tls=tls,
         )
     elif coordinator or failover_begin:
         raise ConfigError("--coordinator and --failover-begin need --failover etcd, kv or zookeeper")
